@@ -142,6 +142,23 @@ def zipped(file: Path, *members: str) -> str:
     return sha256_of(file)
 
 
+def test_another_address_gives_the_same_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    place = tmp_path / "mirror"
+    place.mkdir()
+    sha256 = zipped(place / "set.zip", "set/a.txt")
+    monkeypatch.setenv("SUITE_MIRROR", place.as_uri())
+    fetch_archive("set", f"{SITE}/deeper/set.zip", tmp_path / "d", sha256)
+    assert files_below(tmp_path / "d") == {"set.zip", "set/a.txt"}
+    # What an interrupted transfer has left there is no archive.
+    (place / "set.zip").write_bytes((place / "set.zip").read_bytes()[:-9])
+    message = error_of(lambda: fetch_archive("set", f"{SITE}/set.zip", tmp_path / "e", sha256))
+    assert "failed: its SHA-256 is " in message
+    assert files_below(tmp_path / "e") == set()
+    monkeypatch.setenv("SUITE_MIRROR", "http://elsewhere.example")
+    message = error_of(lambda: fetch_archive("set", f"{SITE}/set.zip", tmp_path / "e", sha256))
+    assert "only https is accepted, and file" in message
+
+
 def test_what_an_archive_of_unknown_content_unpacks_to_is_limited(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

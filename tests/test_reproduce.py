@@ -547,7 +547,7 @@ def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPat
             "[[claim]\n",
             "claims.toml: Expected ']]' at the end of an array decl",
         ),
-        ("claims.toml", "", "claims.toml: has no claim; restore the file from git"),
+        ("claims.toml", "", "claims.toml: has no claim on toy's tables; restore"),
         ("notes.toml", "a = ", "notes.toml: Invalid value (at "),
         ("numbers.toml", "\n\na = [\n", "numbers.toml: "),
     ],
@@ -558,7 +558,7 @@ def test_a_damaged_file_of_published_numbers_is_one_line(
     file = tmp_path / name
     file.write_text(text)
     read = {
-        "claims.toml": lambda: with_claims({}, file),
+        "claims.toml": lambda: with_claims({"toy": TABLES["toy"]}, file),
         "notes.toml": lambda: load_notes(file),
         "numbers.toml": lambda: load_published(file, "table"),
     }

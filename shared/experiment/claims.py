@@ -41,14 +41,12 @@ def with_claims(
     """The tables of a domain, by paper, with the claims and settings of ``file``.
 
     Raises:
-        UserError: no TOML, or without any claim.
+        UserError: no TOML, or a paper without any claim.
         ValueError: a claim without a source or a place, with an unknown key or form, without the
             number that its form needs, or declared twice; an unknown table, row, column, metric or
             setting; more than three differences.
     """
     content = read_toml(file)
-    if not content.get("claim"):
-        raise UserError(f"{file}: has no claim; restore the file from git")
     known = {f"{table.paper}/{table.name}" for some in tables.values() for table in some}
     claims: dict[str, tuple[Claim, Sequence[Mapping[str, Any]]]] = {}
     for entry in content.get("claim", ()):
@@ -81,7 +79,11 @@ def with_claims(
         }
         return table.with_claims(tuple(found), settings)
 
-    return {paper: tuple(map(filled, some)) for paper, some in tables.items()}
+    found = {paper: tuple(map(filled, some)) for paper, some in tables.items()}
+    for paper, some in found.items():
+        if not any(table.claims for table in some):
+            raise UserError(f"{file}: has no claim on {paper}'s tables; restore the file from git")
+    return found
 
 
 def _claim(entry: Mapping[str, Any], where: str) -> Claim:

@@ -461,7 +461,8 @@ class Run:
             raise FloatingPointError(_diverged(wrong[0], step))
         self._check_lock()
         line = {"step": step, "seconds": round(self.seconds, 3), **numbers}
-        with (self.folder / LOG).open("a") as stream:
+        file = self.folder / LOG
+        with naming("write", file), file.open("a") as stream:
             stream.write(json.dumps(line) + "\n")
         if self._writer is None:
             from tensorboard.summary.writer import event_file_writer
@@ -840,7 +841,7 @@ def link(source: Path, target: Path) -> None:
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file so that it is never seen half-written; makes the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part:
+    with replacing(path) as part, naming("write", path):
         part.write_text(text, encoding="utf-8")
 
 
@@ -848,7 +849,8 @@ def write_state(file: Path, state: Any) -> None:
     """Write a state as torch does, but through memory: only Python's write reports a full disk."""
     content = io.BytesIO()
     torch.save(state, content)
-    file.write_bytes(content.getbuffer())
+    with naming("write", file):
+        file.write_bytes(content.getbuffer())
 
 
 def read_state(file: Path) -> Any:
