@@ -176,12 +176,11 @@ class SimulatedDevice(contextlib.ExitStack):
             self.enter_context(mock.patch.object(torch.cuda, name, value))
         # What builds of torch for CUDA would ask the driver, and libraries that need one.
         stream.is_capturing = lambda: self.captured is not None
-        self.enter_context(
-            mock.patch.object(torch.accelerator, "current_stream", lambda *_: stream)
-        )
-        self.enter_context(
-            mock.patch.object(torch.backends.cudnn, "is_acceptable", lambda _: False)
-        )
+        for place, name, value in (
+            (torch.accelerator, "current_stream", stream),
+            (torch.backends.cudnn, "is_acceptable", False),
+        ):
+            self.enter_context(mock.patch.object(place, name, return_value=value))
         autocast = torch.autocast.__init__
 
         def on_cpu(context: Any, device_type: str, *args: Any, **options: Any) -> None:

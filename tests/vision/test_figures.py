@@ -173,7 +173,7 @@ def test_distances_over_dimensions(tmp_path: Path, random_pictures: Images) -> N
         if count:
             with pytest.raises(Lacking, match="no column of vision/cllr/table-1 has enc"):
                 draw("cllr/figure-2-distances", tmp_path)
-        keep(tmp_path, cell_of("cllr", "table-1", "short", row, "cifar10_ep100"))
+        keep(tmp_path, cell_of("cllr", "table-1", "paper", row, "cifar10_ep100"))
     _, found = draw("cllr/figure-2-distances", tmp_path)
     assert titles(found.figure) == ["cifar10_ep100"]
     assert [text.get_text() for text in found.figure.legends[0].get_texts()] == list(rows)
