@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn import config_context
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
@@ -340,5 +341,7 @@ def _accuracies(
     gamma = 1 / (features.shape[1] * variance) if variance else 1.0
     kernel = rbf_kernel(features[train], gamma=gamma)
     test_kernel = rbf_kernel(features[test], features[train], gamma=gamma)
-    machines = (SVC(C=cost, kernel="precomputed").fit(kernel, labels[train]) for cost in costs)
-    return [float(machine.score(test_kernel, labels[test])) for machine in machines]
+    # Most of a fit on few graphs would be checks of what is known to be sound.
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        machines = (SVC(C=cost, kernel="precomputed").fit(kernel, labels[train]) for cost in costs)
+        return [float((each.predict(test_kernel) == labels[test]).mean()) for each in machines]
