@@ -34,6 +34,7 @@ from shared.experiment.weights import initialise
 from shared.pairs import paired_views
 
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
+SAVE_EVERY = 30.0  # seconds between two checkpoints: more than most epochs take
 
 
 def measure(config: Config, run: Run) -> dict[str, object]:
@@ -124,7 +125,8 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
 
     modules.train()
     per_epoch = math.ceil(graphs.num_graphs / config.batch_size)
-    for epoch in run.steps(config.epochs if config.train else 0, "pretraining"):
+    epochs = config.epochs if config.train else 0
+    for epoch in run.steps(epochs, "pretraining", save_every=SAVE_EVERY):
         for batch, (original, augmented) in enumerate(views(config, graphs, epoch)):
             step = epoch * per_epoch + batch
             loss, parts = forward(config, encoder, head, criterion, original, augmented, step)

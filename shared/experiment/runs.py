@@ -939,9 +939,10 @@ def seed_everything(seed: int) -> None:
 
 def random_state() -> dict[str, Any]:
     """The states of all global generators, as data that ``torch.load(weights_only=True)`` takes."""
+    version, integers, gauss = random.getstate()
     name, keys, *rest = np.random.get_state(legacy=True)
     return {
-        "python": random.getstate(),
+        "python": (version, torch.tensor(integers), gauss),
         "numpy": (name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
@@ -950,8 +951,10 @@ def random_state() -> dict[str, Any]:
 
 def restore_random_state(state: Mapping[str, Any]) -> None:
     """Set all global generators to a state from :func:`random_state`."""
-    version, keys, gauss = state["python"]
-    random.setstate((version, tuple(keys), gauss))
+    version, integers, gauss = state["python"]
+    if isinstance(integers, Tensor):  # older checkpoints have a tuple
+        integers = integers.tolist()
+    random.setstate((version, tuple(integers), gauss))
     name, tensor, *rest = state["numpy"]
     np.random.set_state((name, tensor.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"])
