@@ -38,7 +38,7 @@ from shared.experiment.export import (
     training_of,
 )
 from shared.experiment.records import Record
-from shared.experiment.runs import Run
+from shared.experiment.runs import OWN_DATA, Run
 from shared.experiment.tables import canonical
 from shared.functions import function_name
 
@@ -54,7 +54,7 @@ def save_encoder(
     *,
     config: Config,
     features: int,
-    dataset: str = "own-graphs",
+    dataset: str | None = None,
 ) -> None:
     """Write ``encoder.safetensors`` into a folder, with what is needed to rebuild the network.
 
@@ -64,12 +64,14 @@ def save_encoder(
         config: of the run that trained it.
         features: F.
         dataset: what it was trained on: a name of :func:`graph.load`, or any name for your own
-            graphs, which the configuration's does not describe.
+            graphs; None: the configuration's, or "own" where that is a name of ``graph.load``.
 
     Raises:
         ValueError: another network than the configuration's.
     """
     remade(encoder, lambda: make_encoder(config, features))
+    if dataset is None:
+        dataset = OWN_DATA if config.dataset in (*DATASETS, ATLAS) else config.dataset
     config = dataclasses.replace(config, dataset=dataset)
     metadata = {"dim": str(encoder.dim), "features": str(features)}
     kept = (*KEPT, OPTIONS) if config.network_options else KEPT

@@ -32,7 +32,7 @@ from shared.experiment.export import (
     training_of,
 )
 from shared.experiment.records import Record
-from shared.experiment.runs import Run
+from shared.experiment.runs import OWN_DATA, Run
 from shared.experiment.tables import canonical
 from shared.functions import function_name
 from video.augmentation import MEAN, STD
@@ -221,7 +221,7 @@ def _describe(folder: Path, record: Record) -> Export:
         loading=loading("video", config["network"], use, *_alone(config, use)),
         pipeline="feature-extraction",
         inputs="videos",
-        evaluated=f"{dataset}, split {config['split']}",
+        evaluated=f"{dataset}, split {config['split']}" if dataset != OWN_DATA else dataset,
         notes=["`_low` and `_high` are the ends of Wilson's 95% interval over test videos."],
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Container
 import torch
 from torch import Tensor
 
-from shared.experiment.runs import Run
+from shared.experiment.runs import OWN_DATA, Run
 from shared.notices import remark
 
 HASHED = 2**26  # bytes, up to which the content is hashed as well
@@ -15,12 +15,13 @@ HASHED = 2**26  # bytes, up to which the content is hashed as well
 def record_own(run: Run, dataset: str, known: Container[str], *tensors: Tensor) -> None:
     """Record data that were given to a training, unless its data set was recorded already.
 
+    Where the configuration names a data set of the domain, the written one says "own" instead.
+
     Their hash is that of types and shapes, and of the content up to :data:`HASHED` bytes in all.
 
     Args:
         run: of the training.
-        dataset: of the configuration. If it is a data set of the domain, as by default, one line
-            says that these data are not known to be it.
+        dataset: of the configuration.
         known: the data sets of the domain.
         tensors: the data.
     """
@@ -32,9 +33,9 @@ def record_own(run: Run, dataset: str, known: Container[str], *tensors: Tensor) 
         digest.update(f"\0{each.dtype} {tuple(each.shape)}\0".encode())
         if whole:
             digest.update(each.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    run.record_data(own=digest.hexdigest())
+    run.record_own_data(digest.hexdigest(), rename=dataset in known)
     if dataset in known:
         remark(
-            f"the configuration says dataset={dataset!r}, the data were given: if they are your "
-            f"own, set dataset='own' or a name of yours"
+            f"the configuration says dataset={dataset!r}, the data were given: the run is recorded "
+            f"with dataset={OWN_DATA!r}; set a name of yours instead"
         )

@@ -17,6 +17,7 @@ the checkpoint, and an incomplete last line, are cut when the run resumes.
 """
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
@@ -57,6 +58,7 @@ from shared.precision import without_tf32
 LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command continues where this one stopped
 OWN = "own"  # the tier of runs outside tables
+OWN_DATA = "own"  # the dataset of a training that was given data, where they have no other name
 TICK, LEAST_STOP = 0.5, 2.0  # seconds: between two looks at the clock, and a gap that counts
 LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
@@ -175,7 +177,7 @@ class Run:
         require_ranges(config)
         self.folder = folder
         self.store = store
-        self.config = config
+        self.config = self._asked = config
         self.tier = tier
         self.workers = workers
         self.data_root = data_root
@@ -228,6 +230,7 @@ class Run:
             if self._first:
                 for part in self.folder.glob(".*.part"):  # partial files of killed processes
                     part.unlink(missing_ok=True)
+                self.config = with_own_data(self.folder, self._asked)
                 check_config(self.folder, self.config)
                 check_same_processes(self.folder, self.processes)
                 if not (self.folder / "config.json").exists():
@@ -287,8 +290,31 @@ class Run:
             last, used = now, uses
 
     def record_data(self, **fingerprints: str) -> None:
-        """Note the hashes of the datasets used, by name."""
+        """Note the hashes of the datasets used, by name.
+
+        Raises:
+            Conflict: the folder holds a run on data of a user's own, this one is on a dataset.
+        """
+        if getattr(self._asked, "dataset", None) in fingerprints:
+            check_config(self.folder, self._asked)
         self._environment["data"] |= fingerprints
+        self._note_environment()
+
+    def record_own_data(self, digest: str, *, rename: bool) -> None:
+        """Note the hash of data that a training was given.
+
+        Args:
+            digest: their hash.
+            rename: whether the configuration names a dataset, for which these data may not stand:
+                the run's and the written one then say :data:`OWN_DATA`.
+        """
+        if rename:
+            self.config = dataclasses.replace(self.config, **{"dataset": OWN_DATA})
+            self._asked = self.config  # the encoder may be scored on any dataset
+            if self._first:
+                self._check_lock()
+                write_atomically(self.folder / "config.json", canonical_json(self.config))
+        self._environment["data"][OWN_DATA] = digest
         self._note_environment()
 
     def record(self, **facts: str) -> None:
@@ -730,6 +756,19 @@ class Means:
         assert isinstance(sums, dict)
         assert isinstance(counts, dict)
         self._sums, self._counts = sums, counts
+
+
+def with_own_data(folder: Path, config: Config) -> Config:
+    """The configuration, with the user's own data where the folder's run was given such.
+
+    The same command resumes a run whose configuration named a dataset before it was given others.
+    """
+    file = folder / "config.json"
+    if not hasattr(config, "dataset") or not file.exists():
+        return config
+    if read_json(file).get("dataset") != OWN_DATA:
+        return config
+    return dataclasses.replace(config, **{"dataset": OWN_DATA})
 
 
 def check_config(folder: Path, config: Config) -> None:

@@ -98,9 +98,7 @@ def test_a_network_of_one_s_own_is_named_by_its_export(tmp_path: Path) -> None:
         load_encoder(target, narrower)
 
 
-@pytest.mark.parametrize(
-    ("options", "name"), [({}, "own-graphs"), ({"dataset": "proteins"}, "proteins")]
-)
+@pytest.mark.parametrize(("options", "name"), [({}, "own"), ({"dataset": "proteins"}, "proteins")])
 def test_an_export_names_no_dataset_of_the_tables_for_graphs_of_one_s_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, str], name: str
 ) -> None:

@@ -1,6 +1,7 @@
 """Graphs, encoders and augmentations of one's own, exports, and the protocol for large sets."""
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,12 @@ from graph.config import Config
 from graph.data import Graphs, check, load
 from graph.encoder import NETWORKS, Encoder, Pooled, make_encoder
 from graph.evaluation import COSTS, LOGISTIC, embed, logistic_ten_fold, svm_ten_fold
+from graph.export import save_encoder, write
 from graph.own import from_pyg
 from graph.train import check_view
-from shared.experiment.runs import Run
+from shared.experiment.data import sha256_of
+from shared.experiment.export import CARD, CONFIG, FILE
+from shared.experiment.runs import Conflict, Run
 from tests.pages import run_page
 
 ATLAS = Config(dataset="atlas", epochs=1, batch_size=64)
@@ -346,9 +350,25 @@ def test_a_training_records_the_graphs_it_was_given(
     named = dataclasses.replace(config, dataset="MUTAG")  # the default
     with Run(tmp_path / "named", named) as run:
         graph.pretrain(named, from_pyg(items), run)
-        said = "the configuration says dataset='MUTAG', the data were given: if they are your own"
+        said = "the configuration says dataset='MUTAG', the data were given: the run is recorded"
         assert said in capsys.readouterr().err
         assert said in run.environment["notices"][0]
+        encoder, _ = graph.pretrain(named, from_pyg(items), run)  # the same hash, once
+        save_encoder(encoder, run.folder, config=named, features=1)
+        run.finish({"accuracy": 50.0})
+    with Run(tmp_path / "named", named) as run:  # the same command resumes it
+        assert run.config.dataset == "own"
+        with pytest.raises(Conflict, match='dataset: "own" there, "MUTAG" here'):
+            run.record_data(MUTAG="5f" * 32)
+    target = write(tmp_path / "named", tmp_path / "export")
+    for folder in (tmp_path / "named", target):
+        assert json.loads((folder / CONFIG).read_text())["dataset"] == "own"
+    assert sha256_of(target / FILE) == sha256_of(tmp_path / "named" / FILE)
+    card = (target / CARD).read_text()
+    assert "all graphs of own" in card
+    assert f"- own: SHA-256 `{hashes[2]}`" in card
+    assert sha256_of(target / FILE) in card
+    assert "MUTAG" not in card
     with Run(tmp_path / "set", ATLAS, data_root=tmp_path) as run:
         graph.measure(dataclasses.replace(ATLAS, epochs=1), run)
         assert set(run.environment["data"]) == {"atlas"}

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from shared.command.reproduce import main
 from shared.errors import UserError
-from shared.experiment.data import MissingData
+from shared.experiment.data import MissingData, sha256_of
+from shared.experiment.export import CARD, CONFIG, FILE
 from shared.experiment.runs import Run
 from tests.video.avi import write_avi
 from video.augmentation import augment, views, windows
@@ -23,7 +24,7 @@ from video.config import Config
 from video.data import stored_side
 from video.encoder import check, encoder_of
 from video.evaluation import evaluate
-from video.export import load_encoder, save_encoder
+from video.export import load_encoder, save_encoder, write
 from video.flow import prepare_flow, read_flow
 from video.own import _square, folder, from_pytorchvideo
 from video.train import pretrain
@@ -165,6 +166,17 @@ def test_one_s_own_network_and_windows_train_and_are_scored(shots: Path, tmp_pat
     with Run(tmp_path / "run", config) as run:
         networks, _ = pretrain(config, videos.of(train=True), run)
         found = evaluate(config, networks.encoder, videos, run)
+        save_encoder(networks.encoder, run.folder, config=config)
+        run.finish(found)
+    target = write(run.folder, tmp_path / "export")
+    for place in (run.folder, target):
+        assert json.loads((place / CONFIG).read_text())["dataset"] == "own"
+    assert (target / FILE).read_bytes() == (run.folder / FILE).read_bytes()
+    card = (target / CARD).read_text()
+    assert "trained without labels on clips of own by" in card
+    assert "on own, tier" in card
+    assert sha256_of(run.folder / FILE) in card
+    assert config.dataset not in card
     assert networks.dim == 6
     assert found["R@1"] == 100.0  # two colours
     save_encoder(networks.encoder, tmp_path / "out", config=config)
