@@ -14,6 +14,7 @@ from urllib.error import HTTPError
 from urllib.response import addinfourl
 
 import pytest
+from filelock import FileLock
 
 import shared.experiment.data
 from shared.errors import UserError
@@ -170,7 +171,7 @@ def test_what_an_archive_of_unknown_content_unpacks_to_is_limited(
 
 
 def files_below(folder: Path) -> set[str]:
-    found = (path for path in folder.rglob("*") if path.is_file())
+    found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
     return {path.relative_to(folder).as_posix() for path in found}
 
 
@@ -183,6 +184,26 @@ def test_an_archive_is_fetched_once_and_unpacked(site: Path, tmp_path: Path):
     (site / "set.zip").unlink()
     fetch_archive("set", f"{SITE}/set.zip", target, sha256)  # the archive lies there
     assert (target / "set" / "deep" / "b.txt").read_text() == "set/deep/b.txt"
+
+
+def test_what_a_killed_download_has_left_is_deleted(site: Path, tmp_path: Path):
+    sha256 = zipped(site / "set.zip", "set/a.txt")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / ".set.zip.1234.part").write_bytes(b"a half")
+    fetch_archive("set", f"{SITE}/set.zip", tmp_path / "d", sha256)
+    assert files_below(tmp_path / "d") == {"set.zip", "set/a.txt"}
+
+
+def test_what_another_process_is_fetching_is_left_alone(site: Path, tmp_path: Path):
+    sha256 = zipped(site / "set.zip", "set/a.txt")
+    (tmp_path / "d" / ".set.zip.unpacked").mkdir(parents=True)
+    (tmp_path / "d" / ".set.zip.unpacked" / "a.txt").write_text("a")
+    (tmp_path / "d" / ".set.zip.1234.part").write_bytes(b"a half")
+    before = files_below(tmp_path / "d")
+    with FileLock(tmp_path / "d" / ".set.zip.lock"):
+        message = error_of(lambda: fetch_archive("set", f"{SITE}/set.zip", tmp_path / "d", sha256))
+    assert message.startswith("set: another process is fetching ")
+    assert files_below(tmp_path / "d") == before
 
 
 def test_a_tar_file_is_unpacked_too(site: Path, tmp_path: Path):

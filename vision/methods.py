@@ -303,7 +303,8 @@ def check(config: Config) -> None:
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; {config.method} has its own")
     if config.symmetric and config.method not in ("moco_v3", "byol"):
         raise ValueError(f"{config.method} has one direction only; symmetric is for moco_v3, byol")
-    if unknown := set(config.augmentations) - set(POLICIES):
+    small = {config.small_augmentation} if config.small_crops else set()
+    if unknown := {*config.augmentations, *small} - set(POLICIES):
         raise ValueError(
             f"augmentations are of {', '.join(POLICIES)}; got {', '.join(sorted(unknown))}"
         )

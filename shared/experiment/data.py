@@ -187,7 +187,8 @@ def _state(file: Path) -> str:
 def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None:
     """Download an archive into ``folder`` and unpack it there, completely or not at all.
 
-    An archive with the right checksum that is there already is used; the archive is kept.
+    An archive with the right checksum that is there already is used; the archive is kept. One
+    process at a time fetches it, and deletes what killed ones have left of it.
 
     Args:
         name: of the dataset, for messages.
@@ -197,13 +198,18 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
 
     Raises:
         UserError: no https, another checksum, a tar file with a member that leads out of the
-            folder, or a failed download; one line, and nothing is unpacked.
+            folder, a failed download, or another process that fetches the archive; one line, and
+            nothing is unpacked.
     """
     archive = folder / url.rpartition("/")[2]
     part = folder / f".{archive.name}.unpacked"
+    lock = FileLock(folder / f".{archive.name}.lock")
     what, wrong = f"{archive} cannot be used", ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+        for left in folder.glob(f".{archive.name}.*.part"):  # of a process that was killed
+            left.unlink()
         if archive.is_file() and sha256 is not None and (found := sha256_of(archive)) != sha256:
             wrong = f"; {archive}, which is there, has the SHA-256 {found}, not {sha256}"
         if not archive.is_file() or wrong:
@@ -213,6 +219,9 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
         _unpack(archive, part, LARGEST_UNKNOWN if sha256 is None else None)
         for path in part.iterdir():
             path.replace(folder / path.name)
+    except Timeout:
+        again = "run the same command when it has ended"
+        raise UserError(f"{name}: another process is fetching {archive}; {again}") from None
     # The exception depends on the transport and on the archive.
     except Exception as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
@@ -221,7 +230,9 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
         again = "; delete it, or replace it by the published file" if "cannot" in what else ""
         raise UserError(f"{name}: {what}: {reason}{again}{wrong}{offline}") from error
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        if lock.is_locked:
+            shutil.rmtree(part, ignore_errors=True)
+            lock.release()
 
 
 def _download(url: str, file: Path, sha256: str | None) -> None:

@@ -187,6 +187,7 @@ CMC = {"method": "cmc", "statistics": "none"}
         ({"pairs": "one"}, "pairs is one of both, both_views, first_view, second_view; got 'one'"),
         ({"method": "moco_v3", "pairs": "first_view"}, "'first_view' are SimCLR's"),
         ({"augmentations": ("hcl", "weak")}, "augmentations are of hcl, .*; got weak"),
+        ({**SWAV, "small_crops": 1, "small_augmentation": "no"}, "augmentations are of .*; got no"),
         ({"head_layers": 3}, "head_layers is 1 or 2; got 3"),
         ({"mixed": (16, 8, 4)}, "mixed needs the keys of a queue; simclr has none, use 'moco_v2'"),
         (
