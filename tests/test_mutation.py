@@ -139,12 +139,14 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("losses", "tail = torch.where(small, x, -math.inf).exp()", "tail = x.exp()"),
     ("margins", "(similarity / temperature).detach()", "similarity.detach() / temperature"),
     # supervised pairs
-    ("pairs", "positive = alike.scatter(1, own, False)", "positive = alike"),
-    ("pairs", "positive, ~alike, index", "positive, ~positive, index"),
+    ("pairs", "positive = (alike & known).scatter(1, own, False)", "positive = alike & known"),
+    ("pairs", "positive = (alike & known).scatter(", "positive = alike.scatter("),
+    ("pairs", "negative = ~alike & known", "negative = ~positive & known"),
+    ("pairs", "negative = ~alike & known", "negative = ~alike"),
     (
         "pairs",
-        "torch.cat([own, index], dim=1)\n    return Pairs(\n        embedding",
-        "index\n    return Pairs(\n        embedding",
+        "index, outsiders = _indices(positive), _indices(~negative)",
+        "index = outsiders = _indices(positive)",
     ),
     # what is refused at the door
     ("checks", "if tuple(similarity.shape) != shape:", "if similarity.ndim != 2:"),
