@@ -187,8 +187,8 @@ def in_short(results: Results, folder: str = "") -> str:
     head = (
         "claims of",
         *COUNTED,
-        "not run",
-        "gains significant by the paper's own deviations",
+        "not run, of all",
+        "published gains that are significant by the paper's own deviations",
     )
     return "\n".join([_at_paper(results), "", *table_lines(head, lines, numbers=False)]) + "\n"
 
@@ -214,15 +214,18 @@ def _count(some: Sequence[Finding]) -> str:
     if not some:
         return "none"
     kinds = Counter(
-        text
-        for each in some
-        for text in (
-            "rebuilt" if each.setting == "rebuilt" else "",
-            "in part" if each.outcome == "partly" else "",
-            "mixed" if each.outcome == "mixed" else "",
+        " and ".join(
+            kind
+            for kind, holds in (
+                ("rebuilt", each.setting == "rebuilt"),
+                ("in part", each.outcome == "partly"),
+                ("mixed", each.outcome == "mixed"),
+            )
+            if holds
         )
-        if text
+        for each in some
     )
+    del kinds[""]
     beside = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     return f"{len(some)} ({beside})" if beside else str(len(some))
 
