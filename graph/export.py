@@ -38,7 +38,7 @@ from shared.experiment.export import (
     training_of,
 )
 from shared.experiment.records import Record
-from shared.experiment.runs import OWN_DATA, Run
+from shared.experiment.run import OWN_DATA, Run
 from shared.experiment.tables import canonical
 from shared.functions import function_name
 

@@ -18,10 +18,10 @@ from shared.experiment.methods import (
     ALPHA,
     NORMS,
     OVER_BATCH,
-    by,
     low_rank,
     polarization,
     svm_margin,
+    trained_with,
 )
 from shared.experiment.tables import (
     Column,
@@ -100,7 +100,7 @@ def _columns(minutes: float, gigabytes: float) -> tuple[Column, ...]:
 
 
 def _in_batch(loss: Term, *penalties: Term, **others: Any) -> dict[str, Any]:
-    return by(loss, *penalties, **{"method": "simclr", "pairs": "both", **others})
+    return trained_with(loss, *penalties, **{"method": "simclr", "pairs": "both", **others})
 
 
 def _trivial(label: str, changes: Mapping[str, Any], deviation: str, *, bar: bool = False) -> Row:

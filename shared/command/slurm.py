@@ -33,8 +33,8 @@ from shared.command.plan import costs_of
 from shared.command.pool import pretraining_of
 from shared.command.progress import sentence
 from shared.errors import UserError, program
+from shared.experiment.files import write_atomically
 from shared.experiment.records import read_failure
-from shared.experiment.runs import write_atomically
 from shared.experiment.tables import Cell, canonical_json
 
 MODULE = "shared"  # what runs a cell: python -m MODULE --cell ADDRESS

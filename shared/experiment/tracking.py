@@ -8,7 +8,7 @@ from shared.errors import UserError
 from shared.experiment.tables import canonical, canonical_json
 
 if TYPE_CHECKING:
-    from shared.experiment.runs import Run
+    from shared.experiment.run import Run
 
 VARIABLE = "SUITE_WANDB"  # the project to which all runs of the command line are sent
 
