@@ -15,17 +15,9 @@ from shared import (
     margin_nce,
     term,
 )
-from shared.experiment.claims import with_claims
 from shared.experiment.methods import svm_margin, trained_with
-from shared.experiment.tables import (
-    Column,
-    Published,
-    Row,
-    Seeds,
-    Table,
-    load_notes,
-    load_published,
-)
+from shared.experiment.published import load_notes, load_published, with_claims
+from shared.experiment.tables import Column, Published, Row, Seeds, Table
 
 PUBLISHED = Path(__file__).parent / "published"
 NOTES = load_notes(PUBLISHED / "notes.toml")

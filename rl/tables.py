@@ -13,7 +13,6 @@ from typing import Any
 
 from rl.config import CURL, Config, ImitationConfig, ProbeConfig
 from shared import Term, debiased_nce, hard_nce, margin_nce, term
-from shared.experiment.claims import with_claims
 from shared.experiment.methods import (
     ALPHA,
     DCL,
@@ -26,15 +25,8 @@ from shared.experiment.methods import (
     svm_margin,
     trained_with,
 )
-from shared.experiment.tables import (
-    Column,
-    Published,
-    Row,
-    Seeds,
-    Table,
-    load_notes,
-    load_published,
-)
+from shared.experiment.published import load_notes, load_published, with_claims
+from shared.experiment.tables import Column, Published, Row, Seeds, Table
 
 PUBLISHED = Path(__file__).parent / "published"
 NOTES = load_notes(PUBLISHED / "notes.toml")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from shared import debiased_nce, margin_nce, term
-from shared.experiment.claims import with_claims
 from shared.experiment.methods import (
     ALPHA,
     DCL,
@@ -25,15 +24,8 @@ from shared.experiment.methods import (
     svm_margin,
     trained_with,
 )
-from shared.experiment.tables import (
-    Column,
-    Published,
-    Row,
-    Seeds,
-    Table,
-    load_notes,
-    load_published,
-)
+from shared.experiment.published import load_notes, load_published, with_claims
+from shared.experiment.tables import Column, Published, Row, Seeds, Table
 from text.config import QUICK_THOUGHTS, Config
 
 PUBLISHED = Path(__file__).parent / "published"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from shared import Objective, Term, debiased_nce, hard_nce, info_nce, margin_nce, term
-from shared.experiment.claims import with_claims
 from shared.experiment.methods import (
     ALPHA,
     NORMS,
@@ -23,14 +22,8 @@ from shared.experiment.methods import (
     svm_margin,
     trained_with,
 )
-from shared.experiment.tables import (
-    Column,
-    Row,
-    Seeds,
-    Table,
-    load_notes,
-    load_published,
-)
+from shared.experiment.published import load_notes, load_published, with_claims
+from shared.experiment.tables import Column, Row, Seeds, Table
 from video.config import Config
 
 PUBLISHED = Path(__file__).parent / "published"

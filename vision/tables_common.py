@@ -12,7 +12,8 @@ from typing import Any
 
 from shared import Objective, Term, consistency, debiased_nce, hard_nce, info_nce, term
 from shared.experiment.methods import trained_with
-from shared.experiment.tables import Column, Row, Table, Tier, load_notes, load_published
+from shared.experiment.published import load_notes, load_published
+from shared.experiment.tables import Column, Row, Table, Tier
 from vision.config import CMC, Config, ToyConfig
 from vision.swav import swapped_prediction
 

@@ -15,7 +15,8 @@ from shared import (
     term,
 )
 from shared.experiment.methods import svm_margin, trained_with
-from shared.experiment.tables import Column, Row, Seeds, Table, Tier, load_published
+from shared.experiment.published import load_published
+from shared.experiment.tables import Column, Row, Seeds, Table, Tier
 from vision.config import NT_XENT, Config
 from vision.tables_common import (
     BASELINES,

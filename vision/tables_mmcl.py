@@ -7,7 +7,8 @@ from typing import Any
 
 from shared import info_nce, term
 from shared.experiment.methods import svm_margin, trained_with
-from shared.experiment.tables import Column, Row, Seeds, Table, load_published
+from shared.experiment.published import load_published
+from shared.experiment.tables import Column, Row, Seeds, Table
 from vision import tables_margins as margins
 from vision.config import HCL, MMCL_IMAGENET, Config
 from vision.tables_common import (

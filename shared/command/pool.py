@@ -26,6 +26,7 @@ from shared.command.cells import Places, imported, run_folder
 from shared.command.progress import Main, Watch, watching
 from shared.distributed import all_gather_objects, is_lost
 from shared.errors import UserError, describe_os_error
+from shared.experiment.config import Config, canonical, canonical_json, run_key
 from shared.experiment.data import MissingData
 from shared.experiment.records import Damaged, read_record
 from shared.experiment.run import (
@@ -38,7 +39,7 @@ from shared.experiment.run import (
     WorkerDone,
     record_failure,
 )
-from shared.experiment.tables import Cell, Config, canonical, canonical_json, run_key
+from shared.experiment.tables import Cell
 from shared.report.measuring import NOT_RUN
 
 # Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.

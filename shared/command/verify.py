@@ -22,6 +22,7 @@ from rich import box
 from rich.table import Table as Grid
 from rich.text import Text
 
+from shared.experiment.config import run_key
 from shared.experiment.records import (
     RECORDS,
     Damaged,
@@ -30,7 +31,7 @@ from shared.experiment.records import (
     records_in,
 )
 from shared.experiment.run import OWN, is_archived
-from shared.experiment.tables import TIERS, Cell, Table, Tier, run_key
+from shared.experiment.tables import TIERS, Cell, Table, Tier
 from shared.report.measuring import NOT_RUN, fault_of, refused
 
 DEVIATIONS = 3.0  # standard deviations over seeds by which another processor may differ

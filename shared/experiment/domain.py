@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from shared.errors import UserError
+from shared.experiment.config import Config
 from shared.experiment.data import MissingData
 from shared.experiment.run import Run
-from shared.experiment.tables import Config, Table, Tier
+from shared.experiment.tables import Table, Tier
 
 Its = TypeVar("Its", bound=Config)
 Metrics = Mapping[str, Any]

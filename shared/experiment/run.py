@@ -48,6 +48,7 @@ from shared.distributed import (
     world_size,
 )
 from shared.errors import UserError, naming
+from shared.experiment.config import Config, canonical, canonical_json, differences
 from shared.experiment.environment import current_environment, now
 from shared.experiment.files import (
     not_finite,
@@ -56,7 +57,6 @@ from shared.experiment.files import (
     write_atomically,
     write_state,
 )
-from shared.experiment.history import differences
 from shared.experiment.randomness import (
     left_as_they_were,
     random_state,
@@ -64,7 +64,6 @@ from shared.experiment.randomness import (
     seed_everything,
 )
 from shared.experiment.records import HASH, content_hash, read_json
-from shared.experiment.tables import Config, canonical, canonical_json
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.notices import listeners, notice
 from shared.objective import SHARE

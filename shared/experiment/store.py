@@ -19,12 +19,12 @@ from safetensors.torch import load_file
 
 from shared.distributed import all_gather_objects
 from shared.errors import UserError
+from shared.experiment.config import Config, canonical, canonical_json
 from shared.experiment.data import SUMS, build_once, check_sums, sha256_of, write_sums
 from shared.experiment.environment import commit, now
 from shared.experiment.files import not_finite, replacing, write_atomically
 from shared.experiment.records import read_json
 from shared.experiment.run import LOG, Run
-from shared.experiment.tables import Config, canonical, canonical_json
 
 FOLDER = "encoders"  # below the folder of runs
 RECORD = "record.json"

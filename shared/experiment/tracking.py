@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import UserError
-from shared.experiment.tables import canonical, canonical_json
+from shared.experiment.config import canonical, canonical_json
 
 if TYPE_CHECKING:
     from shared.experiment.run import Run
