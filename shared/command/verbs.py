@@ -103,15 +103,14 @@ def write_results(
     from shared.report import claims, files, summary
 
     to = to or places.results
-    frame = load(
-        cells.every_table(), runs=places.runs, results=places.results, tiers=("paper", "short")
-    )
+    declared = cells.every_table()
+    frame = load(declared, runs=places.runs, results=places.results, tiers=("paper", "short"))
     frame.check("record")
     if damaged is not None:
         damaged += [str(error) for _, error in frame.damaged]
     tables = [
         measure(table, tier, frame.of(table, tier), read_figures(places.results, table, tier))
-        for table in cells.every_table()
+        for table in declared
         for tier in table.tiers
         if tier != "smoke"
     ]

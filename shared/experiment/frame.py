@@ -10,6 +10,7 @@ otherwise it is stale. Only declared seeds are used, so that nobody can add seed
 confirmed.
 """
 
+import functools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -357,10 +358,18 @@ class _Disk:
     damaged: dict[Path, Damaged] = field(default_factory=dict)
     status: dict[str, str] = field(default_factory=dict)
 
+    @functools.cached_property
+    def keys(self) -> set[str]:
+        """The keys of all runs, which end the names of their folders."""
+        assert self.runs is not None
+        return {folder.name.rpartition("-")[2] for folder in self.runs.glob("*/*/*")}
+
     def finished(self, cells: Sequence[Cell]) -> Iterator[Source]:
         """The runs of cells, one for each address."""
         assert self.runs is not None
         for cell in {cell.address: cell for cell in cells}.values():
+            if cell.key not in self.keys:  # thousands of cells, few of which were run here
+                continue
             folder = self.runs / cell.folder
             if not folder.exists():
                 continue
