@@ -826,8 +826,8 @@ def check_same_processes(folder: Path, processes: int) -> None:
     if before != processes:
         raise Conflict(
             f"{folder} holds a run that was started with {before} process{'es' * (before > 1)}, "
-            f"not {processes}; continue with --processes {before}, or move it aside and start over "
-            f"with --again"
+            f"not {processes}; continue with that many (torchrun --nproc-per-node {before}), or "
+            f"move it aside and start over with --again"
         )
 
 
