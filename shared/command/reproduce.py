@@ -20,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from shared.command import cells
+from shared.command.arguments import path as _path
 from shared.errors import UserError, describe_os_error, program, suggestion
 from shared.experiment.tables import TIERS
 
@@ -52,7 +53,6 @@ All options of a verb: ./reproduce.sh plan --help; of a run: run --help
 """
 INTERRUPTED = 75  # as shared.experiment.run has it, which takes seconds to be imported
 STOPPED = "interrupted; the same command starts again"
-FROM = "SUITE_FROM"  # where reproduce.sh was called, if not in the checkout
 LAST_SEED = 2**32 - 1  # numpy takes no larger one
 MOST_SEEDS = 10_000  # of a table; more are a mistyped range
 CHECKOUT_ONLY = ("test", "benchmark", "docs")
@@ -544,13 +544,6 @@ def _say_first(options: argparse.Namespace) -> None:
         return
     what = options.cell or f"{'/'.join(options.words)}, {options.tier} tier"
     print(f"{what}: reading the tables", flush=True)
-
-
-def _path(text: str) -> Path:
-    """A path relative to the user's folder: reproduce.sh itself runs in the checkout."""
-    if not text:  # it would be the current folder
-        raise argparse.ArgumentTypeError("an empty path; name a file or folder")
-    return Path(os.environ.get(FROM, ""), text)
 
 
 def _tier(text: str) -> str:

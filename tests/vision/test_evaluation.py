@@ -24,15 +24,14 @@ from shared.spectrum import effective_rank
 from vision import evaluation as module
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
-from vision.data import ImageFiles, Images, choose, describe, load, permutation
+from vision.data import choose, describe, load, permutation
+from vision.datasets import ImageFiles, Images
 from vision.evaluation import (
     PROTOCOLS,
     NothingToHoldOut,
     Probe,
     ProbeResult,
     _held_out,
-    as_test_images,
-    embed,
     evaluate,
     kmeans_accuracy,
     knn,
@@ -40,6 +39,7 @@ from vision.evaluation import (
     linear_probe,
     regularised_probe,
 )
+from vision.features import as_test_images, embed
 
 SGD = Probe("sgd", 1.0, 256, 100, momentum=0.9, nesterov=True, schedule="cosine", deviation=0.01)
 # 200 training and 500 test digits, features without augmentation
