@@ -22,6 +22,7 @@ from shared.experiment.data import MissingData
 from shared.experiment.run import Interrupted, Run
 from shared.spectrum import effective_rank
 from vision import evaluation as module
+from vision import features
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
 from vision.data import choose, describe, load, permutation
@@ -387,7 +388,7 @@ def test_five_classes_have_no_top5(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         images = load(*arguments, **options)
         return images.subset(torch.nonzero(images.labels < 5)[:, 0])
 
-    monkeypatch.setattr(module, "load", few)
+    monkeypatch.setattr(features, "load", few)
     assert set(scored(tmp_path, DIGITS)) == {"knn_top1", "linear_top1", "linear_best_top1"}
 
 
@@ -534,7 +535,7 @@ def test_streamed_test_images_are_cropped_at_the_centre(files: ImageFiles) -> No
 def test_streamed_images_whatever_the_workers(
     tmp_path: Path, files: ImageFiles, augmentation: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "load", lambda *arguments, **options: files)
+    monkeypatch.setattr(features, "load", lambda *arguments, **options: files)
     config = dataclasses.replace(
         *(DIGITS,),
         images=None,
