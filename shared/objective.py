@@ -29,11 +29,11 @@ from shared.checks import (
     check_cosines,
     check_names,
     check_negatives,
-    lift,
     optional,
     require,
+    upcast,
 )
-from shared.distributed import share_of_mean, total, world_size
+from shared.distributed import all_reduce_sum, share_of_mean, world_size
 from shared.functions import identity
 from shared.late import Late
 from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_margin
@@ -150,7 +150,7 @@ class Objective:
             )
 
     @property
-    def waits(self) -> bool:
+    def synchronises(self) -> bool:
         """Whether computing it waits for an accelerator, so that no CUDA graph can capture it.
 
         The solver of :func:`shared.losses.max_margin` and the singular values of a nuclear norm do.
@@ -342,9 +342,9 @@ class Criterion(nn.Module):
                 before = () if self.projection is None or features is None else features
                 parts |= _shares(terms, before) or _shares(terms, embeddings)
             if pairs.blocks:
-                means = total(torch.stack(list(parts.values()))) / world_size()
+                means = all_reduce_sum(torch.stack(list(parts.values()))) / world_size()
                 parts = dict(zip(parts, means, strict=True))
-            finite, checked = _finite(pairs, loss)
+            finite, checked = _finite(pairs, loss, everywhere=on_cpu or due)
             if on_cpu:
                 _check_finite(finite, checked, step)
                 if "chance" in looks:
@@ -495,7 +495,7 @@ def _called(weight: float, name: str, numbers: Mapping[str, Any]) -> str:
     return call if weight == 1 else f"{weight} * {call}"
 
 
-def _finite(pairs: Pairs, value: Tensor) -> tuple[Tensor, Tensor]:
+def _finite(pairs: Pairs, value: Tensor, *, everywhere: bool = True) -> tuple[Tensor, Tensor]:
     """Whether the embeddings are finite, and a value that is as well where all processes' are."""
     # Embeddings are checked as well: anchors without a positive have loss 0 whatever they are.
     finite = torch.isfinite(pairs.anchor).all()
@@ -503,7 +503,7 @@ def _finite(pairs: Pairs, value: Tensor) -> tuple[Tensor, Tensor]:
         finite = finite & torch.isfinite(pairs.candidate).all()
     value = torch.where(finite, value.detach(), math.nan)
     # On all processes at once, so that none waits for one that has stopped.
-    return finite, total(value) if pairs.blocks else value
+    return finite, all_reduce_sum(value) if pairs.blocks and everywhere else value
 
 
 def _check_finite(finite: Tensor, value: Tensor, step: int | None) -> None:
@@ -516,6 +516,6 @@ def _check_finite(finite: Tensor, value: Tensor, step: int | None) -> None:
 
 def _lifted(pairs: Pairs) -> Pairs:
     """The pairs in at least single precision; one tensor stays one tensor."""
-    anchor = lift(pairs.anchor)
-    candidate = anchor if pairs.candidate is pairs.anchor else lift(pairs.candidate)
+    anchor = upcast(pairs.anchor)
+    candidate = anchor if pairs.candidate is pairs.anchor else upcast(pairs.candidate)
     return replace(pairs, anchor=anchor, candidate=candidate, trusted=True)

@@ -21,9 +21,8 @@ from toy.tables import TABLES, run_of
 
 from shared.command import cells, pool, reproduce
 from shared.errors import UserError, describe_os_error
-from shared.experiment.claims import with_claims
-from shared.experiment.runs import Run
-from shared.experiment.tables import load_notes, load_published
+from shared.experiment.published import load_notes, load_published, with_claims
+from shared.experiment.run import Run
 from tests.errors import error_of
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shared.capture import WARM_UP
 from shared.command.cells import domain_of
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from tests import agreement
 from tests.simulated_device import SimulatedDevice
 from vision.config import Config as VisionConfig
@@ -38,9 +38,9 @@ ALLOWED: dict[str, str] = {
     "shared/checks.py check_negatives": "looked at in the first step",
     "shared/late.py Late.read": "looked at before a log",
     "shared/objective.py _check_finite": "before max_margin's factorisation",
-    "shared/experiment/runs.py Means.take": "means are logged",
-    "shared/experiment/runs.py Run._warn_if_diverged": "read from the log",
-    "shared/experiment/runs.py not_finite": "states are looked at before they are saved",
+    "shared/experiment/run.py Means.take": "means are logged",
+    "shared/experiment/run.py Run._warn_if_diverged": "read from the log",
+    "shared/experiment/files.py not_finite": "states are looked at before they are saved",
     "shared/spectrum.py effective_rank": "the evaluated features, once",
     "vision/data.py Images.to": "the images are moved once",
     "vision/evaluation.py check_labels": "labels are looked at once",

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from shared.experiment.tables import Column, Published, Row, Table, Tier, Value, canonical
+from shared.experiment.config import canonical
+from shared.experiment.tables import Column, Published, Row, Table, Tier, Value
 from shared.report.measuring import Measured, MeasuredCell
 from shared.report.statistics import Summary, summarise
 
