@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from shared.distributed import world_size
+from shared.errors import UserError
 
 SWITCH = "SUITE_GRAPHS"  # the environment's variable that switches graphs on
 COMPARED = ("results", "gradients", "changes of networks and buffers")
@@ -21,15 +22,30 @@ TOLERANCE = 1e-2  # of a norm, where the order of sums is not fixed
 WARM_UP = 3  # calls before a function is captured, in which libraries and optimisers initialise
 
 
+def graphs_wanted() -> bool:
+    """Whether ``SUITE_GRAPHS`` switches graphs on: no GPU has proven them yet.
+
+    Raises:
+        UserError: a value other than 1 and 0.
+    """
+    value = os.environ.get(SWITCH) or "0"
+    if value not in ("0", "1"):
+        raise UserError(f"{SWITCH}={value}: write 1 for CUDA graphs, 0 for none")
+    return value == "1"
+
+
 def can_capture(device: torch.device) -> bool:
     """Whether functions of tensors on the device can be captured at this point.
 
-    They can on a GPU, on a single process, outside of other captures and of tracing by a compiler
-    or a transform of :mod:`torch.func`; never with ``SUITE_EAGER`` in the environment.
+    They can with ``SUITE_GRAPHS=1`` in the environment, on a GPU, on a single process, outside of
+    other captures and of tracing by a compiler or a transform of :mod:`torch.func`.
+
+    Raises:
+        UserError: another value of ``SUITE_GRAPHS``.
     """
     return (
         device.type == "cuda"
-        and not os.environ.get("SUITE_EAGER")
+        and graphs_wanted()
         and world_size() == 1
         and not torch.cuda.is_current_stream_capturing()
         and not torch.compiler.is_compiling()
@@ -98,9 +114,7 @@ class Captured:
                     return self._first_replay()
                 except Exception as error:
                     reason = f"{type(error).__name__}: {error}".splitlines()[0]
-                    raise CaptureFailed(
-                        f"a CUDA graph could not be captured ({reason}); run without {SWITCH}"
-                    ) from error
+                    raise CaptureFailed(f"no CUDA graph ({reason})") from error
             return self._replay(self._graph)
 
     def _first_replay(self) -> dict[str, Tensor]:

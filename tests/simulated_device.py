@@ -183,8 +183,6 @@ class SimulatedDevice(contextlib.ExitStack):
             "is_bf16_supported": lambda *_, **__: True,
             "mem_get_info": lambda *_: (80 << 30, 80 << 30),
             "max_memory_allocated": lambda *_: 0,
-            "get_rng_state_all": list,
-            "set_rng_state_all": lambda *_: None,
             "synchronize": lambda *_: self.wait("synchronize"),
             "is_current_stream_capturing": lambda: self.captured is not None,
             "graph": self.graph,

@@ -110,8 +110,11 @@ def test_loading_training_and_evaluation_stay_on_their_device(domain: str, tmp_p
 
 
 @pytest.mark.slow
-def test_a_step_of_simclr_on_cifar_is_so_many_operators(tmp_path: Path) -> None:
+def test_a_step_of_simclr_on_cifar_is_so_many_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of ResNet-18 on two views, augmentation and optimiser included; first without a graph."""
+    monkeypatch.setenv("SUITE_GRAPHS", "1")
     config = VisionConfig(batch_size=8, warmup_epochs=0.0, epochs=1)
     steps = WARM_UP + 4  # those that warm up, one that captures, those that replay
     pixels = torch.randint(0, 256, (steps * 8, 3, 32, 32), dtype=torch.uint8)

@@ -21,7 +21,7 @@ from rich.console import Console
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from shared.command import slurm
+from shared.command import devices, slurm
 from shared.command.cells import Chosen, Places, run_folder
 from shared.command.pool import cores, lost, outcome, set_up_torch
 from shared.command.progress import watching
@@ -85,6 +85,9 @@ def take_part(
     set_up_torch(options.threads, deterministic=options.deterministic)
     (cell,) = chosen[0].cells
     try:
+        if rank() == 0:
+            for line in (*devices.check(), *devices.used(options.threads, cell.config)):
+                print(line, flush=True)
         message = _take_part(chosen, cell, places, options)
     except UserError as error:
         message = ("refused", str(error))

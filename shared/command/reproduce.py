@@ -211,9 +211,11 @@ def _run(arguments: Sequence[str]) -> int:
     _check_executor(options)
     together = _check_processes(options)
     _say_first(options)
-    from shared.command import own, running
+    from shared.command import devices, own, running
     from shared.command.cells import choose
 
+    if options.gpus:
+        devices.check_build(options.gpus)
     if together > 1:
         from shared.command import processes
 
