@@ -89,6 +89,19 @@ def test_imports_run_one_way_through_the_rooms() -> None:
     assert found == []
 
 
+def test_cells_and_records_are_joined_in_one_place() -> None:
+    joining = {"shared.experiment.records.records_in", "shared.experiment.config.run_key"}
+    found = {
+        str(path.relative_to(ROOT))
+        for path in SHARED
+        if joining <= {name for _, name in imports(path)}
+    }
+    assert found == {"shared/experiment/frame.py"}
+    readers = [path for path in SHARED if joining & {name for _, name in imports(path)}]
+    names = {"frame.py", "tables.py", "pool.py"}  # a table makes keys, and the pool checks one
+    assert {path.name for path in readers} == names
+
+
 def test_every_room_is_there_and_holds_something() -> None:
     found = {room_of(".".join(path.relative_to(ROOT).with_suffix("").parts)) for path in SHARED}
     assert found == set(ROOMS)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from shared.errors import UserError, suggestion
 from shared.experiment.config import slug
-from shared.experiment.records import Damaged, Record, read_record
 from shared.experiment.tables import TIERS, Cell, Table, Tier
 
 if TYPE_CHECKING:
@@ -214,16 +213,3 @@ class Places:
 def run_folder(places: Places, cell: Cell) -> Path:
     """The folder of a cell's run, which it shares with every cell of an equal configuration."""
     return places.runs / cell.folder
-
-
-def finished(cell: Cell, places: Places) -> Record | None:
-    """The finished run of a cell; None without one, or if it is damaged (running it says so)."""
-    return undamaged(run_folder(places, cell), cell.address)
-
-
-def undamaged(folder: Path, address: str) -> Record | None:
-    """The finished run in a folder; None without one, or for a damaged one."""
-    try:
-        return read_record(folder, address)
-    except Damaged:
-        return None

@@ -30,7 +30,6 @@ from shared.command.cells import (
     Places,
     choose,
     choose_tables,
-    finished,
     most_helpful,
     run_folder,
     with_cells,
@@ -38,9 +37,9 @@ from shared.command.cells import (
 from shared.command.running import print_ending, run_waiting
 from shared.command.settings import checked_term, numbers_of, typed, with_settings
 from shared.errors import UserError, suggestion
-from shared.experiment.config import canonical, changed, differing, shown
+from shared.experiment.config import USER_TIER, canonical, changed, differing, is_archived, shown
+from shared.experiment.frame import finished
 from shared.experiment.records import Damaged, read_json
-from shared.experiment.run import OWN, is_archived
 from shared.experiment.tables import Cell, Row, Table, Tier
 from shared.objective import Objective, Term
 from shared.pairs import cosine, two_views
@@ -377,7 +376,7 @@ def _set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
 
 def _own(places: Places) -> Places:
     """Places with a folder of runs apart from that of the tables."""
-    return dataclasses.replace(places, runs=places.runs / OWN)
+    return dataclasses.replace(places, runs=places.runs / USER_TIER)
 
 
 def _print_changes(
@@ -405,7 +404,7 @@ def _values(chosen: Chosen, places: Places) -> Values:
     values: Values = {}
     for cell in chosen.cells:
         some = values.setdefault((cell.row, cell.column), {})
-        if (record := finished(cell, places)) is not None:
+        if (record := finished(cell, places.runs)) is not None:
             some[cell.seed] = float(record.result["metrics"][metrics[cell.column]])
     return values
 

@@ -28,11 +28,11 @@ from shared.command.cells import Places, imported, run_folder
 from shared.command.progress import Main, Watch, watching
 from shared.distributed import all_gather_objects, is_lost
 from shared.errors import UserError, describe_os_error
-from shared.experiment.config import Config, canonical, canonical_json, run_key
+from shared.experiment.config import USER_TIER, Config, canonical, canonical_json, run_key
 from shared.experiment.data import MissingData
+from shared.experiment.frame import NOT_RUN
 from shared.experiment.records import Damaged, read_record
 from shared.experiment.run import (
-    OWN,
     STOPS,
     Conflict,
     Interrupted,
@@ -42,7 +42,6 @@ from shared.experiment.run import (
     record_failure,
 )
 from shared.experiment.tables import Cell
-from shared.report.measuring import NOT_RUN
 
 # Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.
 DUPLICATE_SIGINT = 1.0
@@ -321,7 +320,7 @@ def _work(
     run = Run(
         run_folder(places, cell),
         cell.config,
-        tier=OWN if own else cell.tier,
+        tier=USER_TIER if own else cell.tier,
         workers=workers,
         data_root=places.data,
         allow_missing=options.allow_missing,

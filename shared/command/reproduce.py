@@ -255,11 +255,10 @@ def _report(arguments: Sequence[str]) -> int:
     text = "every table as LaTeX, too: means with deviations over seeds or 95%% intervals"
     spreads = ("deviation", "interval")
     add("--latex", nargs="?", const=spreads[0], choices=spreads, help=text)
-    add("--from", dest="source", type=_path, help="a folder of finished runs made elsewhere")
     options, places = _parsed(parser, arguments, words=())
     from shared.command import verbs
 
-    return verbs.report(places(), options.source, tex=options.latex)
+    return verbs.report(places(), tex=options.latex)
 
 
 def _figures(arguments: Sequence[str]) -> int:

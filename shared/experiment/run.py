@@ -21,7 +21,6 @@ import itertools
 import json
 import math
 import os
-import re
 import resource
 import shutil
 import signal
@@ -48,7 +47,7 @@ from shared.distributed import (
     world_size,
 )
 from shared.errors import UserError, naming
-from shared.experiment.config import Config, canonical, canonical_json, differences
+from shared.experiment.config import USER_TIER, Config, canonical, canonical_json, differences
 from shared.experiment.environment import current_environment, now
 from shared.experiment.files import (
     not_finite,
@@ -72,7 +71,6 @@ from shared.precision import without_tf32
 
 LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command continues where this one stopped
-OWN = "own"  # the tier of runs outside tables
 OWN_DATA = "own"  # the dataset of a training that was given data, where they have no other name
 TICK, LEAST_STOP = 0.5, 2.0  # seconds: between two looks at the clock, and a gap that counts
 LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
@@ -182,7 +180,7 @@ class Run:
         folder: Path,
         config: Config,
         *,
-        tier: str = OWN,
+        tier: str = USER_TIER,
         workers: int = 1,
         data_root: Path = Path("data"),
         allow_missing: bool = False,
@@ -870,11 +868,6 @@ def archive(folder: Path) -> Path:
         return folder.rename(folder.with_name(f"{folder.name}.{number}"))
     finally:
         lock.release()
-
-
-def is_archived(folder: Path) -> bool:
-    """Whether :func:`archive` has moved a run to this folder."""
-    return re.search(r"-[0-9a-f]{16}\.\d+$", folder.name) is not None
 
 
 def record_failure(folder: Path, why: str, trace: str) -> None:
