@@ -22,6 +22,8 @@ from typing import Any
 from rich.console import Console
 
 from shared import functions
+from shared.capture import SWITCH, CaptureFailed, graphs_wanted
+from shared.command import devices
 from shared.command.cells import Places, imported, run_folder
 from shared.command.progress import Main, Watch, watching
 from shared.distributed import all_gather_objects, is_lost
@@ -92,6 +94,9 @@ class Pool:
         self._running: dict[Any, tuple[Cell, Any, str | None]] = {}
         self._devices = visible_devices()
         self._tried: set[str] = set()  # datasets that could not be fetched
+        self._said: set[str] = set()  # about the devices
+        self._graphs = graphs_wanted()
+        self._without_graphs: set[str] = set()  # addresses of cells that could not be captured
 
     def run(self, cells: list[Cell], before: Callable[[], None] | None = None) -> None:
         """Run the cells; afterwards ``outcomes`` has those without a result.
@@ -113,6 +118,8 @@ class Pool:
             if (part := pretraining_of(cell)) is not None
         }
         with asked_to_stop() as asked, watching(self.console, len(cells), self.main) as watch:
+            for line in devices.check():
+                self._say(line)
             _start_server()
             if before is not None and not asked:
                 before()
@@ -120,7 +127,9 @@ class Pool:
                 while len(self._running) < self.jobs and not asked and (cell := self._next()):
                     here, there = context.Pipe()
                     device = self._free_device()
-                    given = (cell, self.places, self.options, workers, self.own, device, there)
+                    graphs = self._graphs and cell.address not in self._without_graphs
+                    how = (workers, self.own, device, graphs)
+                    given = (cell, self.places, self.options, *how, there)
                     process = context.Process(
                         target=_work, args=(*given, dict(functions.same)), name=cell.address
                     )
@@ -167,7 +176,7 @@ class Pool:
         return min(self._devices, key=lambda device: taken[device])
 
     def _listen(self, pipe: Any, watch: Watch, *, stopping: bool) -> None:
-        """Handle one message of a process; any but "progress" and "shown" is its last."""
+        """Handle one message of a process; any but "device", "progress" and "shown" is its last."""
         cell, process, _ = self._running[pipe]
         try:
             message = pipe.recv()
@@ -182,10 +191,20 @@ class Pool:
         if message[0] == "shown":
             watch.shown(cell, message[1])
             return
+        if message[0] == "device":
+            for line in message[1]:
+                self._say(line)
+            return
         process.join()
         del self._running[pipe]
         pipe.close()
         if message[0] == "missing" and self._fetch(cell, message[1]):
+            self._waiting.insert(0, cell)
+            watch.stopped(cell)
+            return
+        if message[0] == "not captured":
+            self._without_graphs.add(cell.address)
+            self._say(f"{cell.address}: {message[1]}; it goes on without graphs")
             self._waiting.insert(0, cell)
             watch.stopped(cell)
             return
@@ -196,6 +215,12 @@ class Pool:
             if message[0] != "refused":  # a refused folder belongs to another run
                 self._note(cell, message)
         watch.ended(cell, message)
+
+    def _say(self, line: str) -> None:
+        """Print a line, once."""
+        if line not in self._said:
+            self._said.add(line)
+            self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _note(self, cell: Cell, message: tuple[Any, ...]) -> None:
         _, trace, why = message
@@ -273,6 +298,7 @@ def _work(
     workers: int,
     own: bool,
     device: str | None,
+    graphs: bool,
     pipe: Connection,
     same: Mapping[str, str],
 ) -> None:
@@ -280,12 +306,14 @@ def _work(
     functions.same.update(same)
     if device is not None:  # before anything uses the GPUs; renderers read it as well
         os.environ["CUDA_VISIBLE_DEVICES"] = device
+    os.environ[SWITCH] = str(int(graphs))  # the server may have started with another value
     set_up_torch(options.threads, deterministic=options.deterministic)
 
     def send(*message: Any) -> None:
         with contextlib.suppress(OSError):  # the parent is gone; the files say it all
             pipe.send(message)
 
+    send("device", devices.used(options.threads, cell.config))
     if run_key(cell.tier, canonical(cell.config)) != cell.key:  # as this process has imported it
         send("refused", "the source of its loss changed since the command began; start it again")
         return
@@ -334,8 +362,9 @@ def outcome(run: Run, cell: Cell) -> tuple[Any, ...]:
 
     Returns:
         One of: "done" and the result; "interrupted"; "missing", a dataset and why; "refused" and
-        why; "failed", the traceback and why; of several processes also "served", for those that
-        are not needed after training, and "lost", the traceback and why, when another one is gone.
+        why; "not captured" and why, for a CUDA graph; "failed", the traceback and why; of several
+        processes also "served", for those that are not needed after training, and "lost", the
+        traceback and why, when another one is gone.
     """
     folder = run.folder
     try:
@@ -371,6 +400,8 @@ def outcome(run: Run, cell: Cell) -> tuple[Any, ...]:
         return ("failed", traceback.format_exc(), why)
     except OSError as error:
         return ("failed", traceback.format_exc(), f"failed: {describe_os_error(error)}")
+    except CaptureFailed as error:
+        return ("not captured", str(error))
     except UserError as error:
         return ("failed", traceback.format_exc(), f"failed: {error}")
     except FloatingPointError as error:

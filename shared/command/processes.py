@@ -16,6 +16,7 @@ from typing import Any
 import torch.distributed as dist
 from rich.console import Console
 
+from shared.command import devices
 from shared.command.cells import Chosen, Places, run_folder
 from shared.command.pool import cores, lost, outcome, set_up_torch
 from shared.command.progress import watching
@@ -35,6 +36,9 @@ def take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> i
     set_up_torch(options.threads, deterministic=options.deterministic)
     (cell,) = chosen[0].cells
     try:
+        if rank() == 0:
+            for line in (*devices.check(), *devices.used(options.threads, cell.config)):
+                print(line, flush=True)
         message = _take_part(chosen, cell, places, options)
     except UserError as error:
         message = ("refused", str(error))

@@ -204,9 +204,11 @@ def _run(arguments: Sequence[str]) -> int:
     _check_executor(options)
     several = _on_several_processes(options)
     _say_first(options)
-    from shared.command import own, running
+    from shared.command import devices, own, running
     from shared.command.cells import choose
 
+    if options.gpus:
+        devices.check_build(options.gpus)
     if several:
         from shared.command import processes
 
