@@ -104,7 +104,7 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
     check_chunk(config.chunk)
     check_batches(config, graphs)
     data = (graphs.x, graphs.edge_index, graphs.batch)
-    record_own(run, config.dataset, (*DATASETS, ATLAS), *data)
+    record_own(run, config, "dataset", (*DATASETS, ATLAS), *data)
     graphs = dataclasses.replace(graphs, x=graphs.x.to(dtype))
     # Drawn in single precision, so that both precisions start from the same weights.
     encoder = make_encoder(config, graphs.x.shape[1]).to(device, dtype)
