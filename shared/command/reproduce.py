@@ -176,7 +176,11 @@ def _run(arguments: Sequence[str]) -> int:
         default=[],
         help="change a field of the configuration, or objective.NUMBER; enters no table",
     )
-    add("--init", metavar="FILE", help="weights to start from; the same as --set init=FILE")
+    add(
+        "--init",
+        metavar="FILE[,prefix=NAME]",
+        help="weights to start from, of two networks those below NAME; the same as --set init=...",
+    )
     add(
         "--with",
         dest="loss",
