@@ -12,4 +12,5 @@ DOMAIN = Domain(
     fetch=Later("graph.data:fetch"),
     export=Later("graph.export:write"),
     score=Later("graph.export:score"),
+    protocols=Later("graph.evaluation:PROTOCOLS"),
 )

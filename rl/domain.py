@@ -17,4 +17,5 @@ DOMAIN = Domain(
     figures=Later("rl.figures:FIGURES"),
     film=Later("rl.film:write"),
     export=Later("rl.export:write"),
+    protocols=Later("rl.evaluation:PROTOCOLS"),
 )

@@ -336,7 +336,7 @@ def test_a_changed_configuration_stops_before_anything_runs(
         (("toy", "toy", "--table", "9"), "no table '9'; it has: table-1"),
         (("toy", "toy", "--table", "tabel-1"), "no table 'tabel-1': did you mean table-1?"),
         (("toy", "toy", "--row", "Plian"), "has no row 'Plian': did you mean plain?"),
-        (("toy", "toy", "--column", "up"), "no column 'up'; declared are: left, right"),
+        (("toy", "toy", "--column", "up"), "no column 'up'; declared are: left | right"),
         (("graph", "mmcl", "--column", "MUTG"), "no column 'MUTG': did you mean MUTAG?"),
         (("toi", "toy"), "no domain 'toi': did you mean toy?"),
         (("reprot",), "no domain 'reprot': did you mean report?"),

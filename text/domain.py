@@ -13,4 +13,5 @@ DOMAIN = Domain(
     figures=Later("text.figures:FIGURES"),
     export=Later("text.export:write"),
     score=Later("text.export:score"),
+    protocols=Later("text.evaluation:PROTOCOLS"),
 )

@@ -14,4 +14,5 @@ DOMAIN = Domain(
     export=Later("video.export:write"),
     score=Later("video.export:score"),
     scored_by=("skip_damaged", "split"),
+    protocols=Later("video.evaluation:PROTOCOLS"),
 )

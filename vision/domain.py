@@ -48,4 +48,5 @@ DOMAIN = Domain(
     export=Later("vision.export:write"),
     score=Later("vision.foreign:score"),
     scored_by=("backbone", "stem", "prefix", "heads", "size", "statistics", "skip_damaged"),
+    protocols=Later("vision.evaluation:PROTOCOLS"),
 )

@@ -64,7 +64,6 @@ class Pool:
         places: the folders of runs and data.
         options: of the command line, how cells are run.
         console: where progress is shown.
-        own: whether these are user runs, of the tier "own", which no table uses.
         main: by address, the metric that a cell is run for, and what the paper gives there.
     """
 
@@ -74,13 +73,11 @@ class Pool:
         options: Namespace,
         console: Console,
         *,
-        own: bool = False,
         main: Main | None = None,
     ) -> None:
         self.places = places
         self.options = options
         self.console = console
-        self.own = own
         self.main = main
         self.jobs = options.jobs or default_jobs(options.threads)
         self._begun = time.monotonic()
@@ -120,7 +117,7 @@ class Pool:
                 while len(self._running) < self.jobs and not asked and (cell := self._next()):
                     here, there = context.Pipe()
                     device = self._free_device()
-                    given = (cell, self.places, self.options, workers, self.own, device, there)
+                    given = (cell, self.places, self.options, workers, device, there)
                     process = context.Process(
                         target=_work, args=(*given, dict(functions.same)), name=cell.address
                     )
@@ -271,7 +268,6 @@ def _work(
     places: Places,
     options: Namespace,
     workers: int,
-    own: bool,
     device: str | None,
     pipe: Connection,
     same: Mapping[str, str],
@@ -292,7 +288,7 @@ def _work(
     run = Run(
         run_folder(places, cell),
         cell.config,
-        tier=OWN if own else cell.tier,
+        tier=OWN if cell.own else cell.tier,
         workers=workers,
         data_root=places.data,
         allow_missing=options.allow_missing,

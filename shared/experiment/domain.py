@@ -8,7 +8,7 @@ import dataclasses
 import json
 import pkgutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -108,6 +108,7 @@ class Domain:
             folder, and returns the path to print.
         score: scores a trained model, this project's or another's, by the domain's protocols.
         scored_by: the options of :attr:`score` beyond those of every domain.
+        protocols: the names that a configuration's protocol may have.
 
     Raises:
         ValueError: a table of another domain, or one without an experiment for its configuration.
@@ -124,6 +125,7 @@ class Domain:
     export: Callable[[Path, Path], Path] | None = None
     score: Callable[[EvaluationRequest], Scores] | None = None
     scored_by: Sequence[str] = ()
+    protocols: Callable[[], Collection[str]] | None = None
 
     def __post_init__(self) -> None:
         for table in (table for some in self.tables.values() for table in some):
