@@ -159,7 +159,7 @@ def test_of_several_tables_those_that_have_the_row(at_once: AtOnce) -> None:
     assert "toy/partial/table-3: " in out
     assert "figure-3" not in out
     _, err = at_once("plan", "toy", "partial", "--row", "beter", code=2)
-    assert err == "error: toy/partial/table-3 has no row 'beter': did you mean better?\n"
+    assert err == "error: toy/partial/table-3 has no row 'beter': did you mean better? declared are: plain | better\n"
 
 
 def test_paths_are_as_seen_from_where_the_user_stands(
