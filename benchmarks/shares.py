@@ -21,8 +21,9 @@ from torch import Tensor
 from shared import objective
 from shared.command.cells import every_table
 from shared.experiment.environment import current_environment
+from shared.experiment.files import write_atomically
 from shared.experiment.records import read_records
-from shared.experiment.runs import Means, Run, write_atomically
+from shared.experiment.run import Means, Run
 from shared.experiment.tables import Cell, Table
 from shared.report.claims import SHARES
 from shared.report.measuring import measure

@@ -38,7 +38,7 @@ from torch.utils.flop_counter import flop_registry
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from shared.capture import Captured
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from shared.precision import without_tf32
 
 ON_GPU = torch.cuda.is_available()

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import text
 from shared.experiment.data import data_root
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from text.tables import RAW_RATE, TABLE_4_SMALL
 
 SEEDS = (100, 101)  # no table has them

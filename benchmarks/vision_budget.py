@@ -21,7 +21,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from shared.experiment.data import data_root
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from vision.config import Config
 from vision.data import DATASETS, Images, load, permutation
 from vision.evaluation import PROTOCOLS, embed, knn, regularised_probe

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from shared import Objective, info_nce, term
 from shared.checks import COUNT, NOT_NEGATIVE, SHARE, STEP, Range, Use
-from shared.experiment.history import added, option
+from shared.experiment.config import added, option
 from shared.experiment.weights import InitialWeights
 from shared.pairs import Pairing
 

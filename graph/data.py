@@ -25,7 +25,7 @@ from torch_geometric.utils import coalesce
 
 from shared.errors import UserError, program
 from shared.experiment.data import MissingData, fetch_archive, sha256_of_files
-from shared.experiment.runs import read_state, replacing, write_state
+from shared.experiment.files import read_state, replacing, write_state
 
 ATLAS = "atlas"
 URL = "https://www.chrsmrrs.com/graphkerneldatasets"  # of the TU collection

@@ -2,15 +2,15 @@
 
 from graph.config import Config
 from graph.tables import TABLES
-from shared.experiment.domain import Domain, Experiment, Later
+from shared.experiment.domain import Domain, Experiment, LazyImport
 
 DOMAIN = Domain(
     name="graph",
     tables=TABLES,
-    experiments=(Experiment(Config, Later("graph.train:measure"), several=True),),
-    datasets=Later("graph.data:DATASETS"),
-    fetch=Later("graph.data:fetch"),
-    export=Later("graph.export:write"),
-    score=Later("graph.export:score"),
-    protocols=Later("graph.evaluation:PROTOCOLS"),
+    experiments=(Experiment(Config, LazyImport("graph.train:measure"), several=True),),
+    datasets=LazyImport("graph.data:DATASETS"),
+    fetch=LazyImport("graph.data:fetch"),
+    export=LazyImport("graph.export:write"),
+    score=LazyImport("graph.export:score"),
+    protocols=LazyImport("graph.evaluation:PROTOCOLS"),
 )

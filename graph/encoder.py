@@ -22,8 +22,8 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from graph.config import Config
 from shared.checks import COUNT, require
 from shared.errors import suggestion
+from shared.experiment.config import canonical
 from shared.experiment.export import stating
-from shared.experiment.tables import canonical
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
 

@@ -19,6 +19,7 @@ from graph.encoder import NETWORKS, make_encoder
 from graph.evaluation import embed
 from graph.evaluation import score as scored
 from shared.errors import UserError
+from shared.experiment.config import canonical
 from shared.experiment.data import sha256_of
 from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
 from shared.experiment.export import (
@@ -38,8 +39,7 @@ from shared.experiment.export import (
     training_of,
 )
 from shared.experiment.records import Record
-from shared.experiment.runs import OWN_DATA, Run
-from shared.experiment.tables import canonical
+from shared.experiment.run import OWN_DATA, Run
 from shared.functions import function_name
 
 # The fields of a configuration that determine the encoder and its input.

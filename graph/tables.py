@@ -15,17 +15,9 @@ from shared import (
     margin_nce,
     term,
 )
-from shared.experiment.claims import with_claims
-from shared.experiment.methods import by, svm_margin
-from shared.experiment.tables import (
-    Column,
-    Published,
-    Row,
-    Seeds,
-    Table,
-    load_notes,
-    load_published,
-)
+from shared.experiment.methods import svm_margin, trained_with
+from shared.experiment.published import load_notes, load_published, with_claims
+from shared.experiment.tables import Column, Published, Row, Seeds, Table
 
 PUBLISHED = Path(__file__).parent / "published"
 NOTES = load_notes(PUBLISHED / "notes.toml")
@@ -77,15 +69,15 @@ def _pool(names: tuple[str, ...], columns: tuple[Column, ...]) -> dict[str, dict
 
 
 def _margin(**numbers: Any) -> dict[str, Any]:
-    return by(term(margin_nce, temperature=0.2, **numbers))
+    return trained_with(term(margin_nce, temperature=0.2, **numbers))
 
 
 def _penalised(**numbers: Any) -> dict[str, Any]:
-    return by(GRAPHCL.loss, term(distance_polarization, weight=0.1, **numbers))
+    return trained_with(GRAPHCL.loss, term(distance_polarization, weight=0.1, **numbers))
 
 
 def _low_rank(norm: str) -> dict[str, Any]:
-    return by(GRAPHCL.loss, projection=Projection(0.1, {"norm": norm}))
+    return trained_with(GRAPHCL.loss, projection=Projection(0.1, {"norm": norm}))
 
 
 PGD: dict[str, Any] = {"solver": "projected_gradient"}
@@ -97,7 +89,9 @@ def _mmcl(label: str, notes: str, pool: Mapping[str, Any] | None = None, **numbe
     pairs = "both_views" if "both views" in label else "first_view"
     return row(
         f"MMCL {label}",
-        by(svm_margin(gamma=0.5, **numbers), pairs=pairs, **({} if pool is None else PROGRAM)),
+        trained_with(
+            svm_margin(gamma=0.5, **numbers), pairs=pairs, **({} if pool is None else PROGRAM)
+        ),
         f"mmcl-silent {notes}",
         published="MMCL",
         in_columns=pool or {},
@@ -136,9 +130,9 @@ def _rows(columns: tuple[Column, ...]) -> tuple[Row, ...]:
         _graphcl("GraphCL, authors' program, random4", "random4", random4),
         _mmcl("INV, both views, authors' program, random4", "random4", random4),
         _mmcl("INV, first view, authors' program, random4", "random4", random4),
-        row("SimCLR", by(term(info_nce, temperature=0.2), pairs="both"), "simclr"),
-        row("DCL", by(term(debiased_nce, temperature=0.2, tau_plus=0.1))),
-        row("HCL", by(term(hard_nce, temperature=0.2, tau_plus=0.1, beta=1.0))),
+        row("SimCLR", trained_with(term(info_nce, temperature=0.2), pairs="both"), "simclr"),
+        row("DCL", trained_with(term(debiased_nce, temperature=0.2, tau_plus=0.1))),
+        row("HCL", trained_with(term(hard_nce, temperature=0.2, tau_plus=0.1, beta=1.0))),
         row("GraphCL + DP, anchor sum", _penalised()),
         row("GraphCL + DP, mean", _penalised(reduction="mean")),
         row("CLLR, l2,1", _low_rank("l21"), "projection"),

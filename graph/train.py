@@ -26,10 +26,10 @@ from graph.evaluation import LOGISTIC, calibrate, embed, score, sizes
 from graph.export import save_encoder
 from shared import Criterion, Pairs
 from shared.chunks import check_chunk, in_chunks
-from shared.distributed import gather, part, replicated, synchronise, world_size
+from shared.distributed import gather, local_slice, replicated, synchronise, world_size
 from shared.errors import UserError
 from shared.experiment.own import record_own
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from shared.experiment.weights import initialise
 from shared.pairs import paired_views
 
@@ -71,7 +71,7 @@ def measure(config: Config, run: Run) -> dict[str, object]:
 
     run.score = score_so_far
     encoder, criterion = pretrain(config, graphs, run)
-    run.alone()
+    run.continue_on_rank_zero()
     run.progress(config.epochs, config.epochs, config.protocol)
     if config.calibrate:
         calibrate(encoder, graphs, config.batch_size)
@@ -226,7 +226,7 @@ def own_part(batch: Graphs) -> Graphs:
     """This process's part of a batch."""
     if world_size() == 1:
         return batch
-    own = part(batch.num_graphs)
+    own = local_slice(batch.num_graphs)
     (graphs,) = batches(batch, batch.num_graphs, torch.arange(own.start, own.stop))
     return graphs
 

@@ -10,8 +10,8 @@ actor's, which shares the online encoder's convolutions, detached, and has its o
 All of :meth:`Agent.update` can be captured in a CUDA graph, see :mod:`shared.capture`: one graph
 for the steps that train the actor and one for the others, with ``step`` not a multiple of
 ``CHECK_EVERY``. The exceptions are objectives that synchronise with the device, ``max_margin`` and
-the nuclear norm: :attr:`shared.Objective.waits`. Gradients are None before each backward pass and
-are kept after it.
+the nuclear norm: :attr:`shared.Objective.synchronises`. Gradients are None before each backward
+pass and are kept after it.
 """
 
 import copy
@@ -27,7 +27,7 @@ from rl.encoder import Bilinear, Encoder, Head, initialise, lifted
 from rl.replay import Batch
 from shared import Criterion, alignment, band_statistics, cosine, query_key
 from shared.chunks import check_chunk, in_chunks, split
-from shared.distributed import gather, part, world_size
+from shared.distributed import gather, local_slice, world_size
 from shared.momentum import follow
 from shared.objective import Similarity
 from shared.precision import bfloat16
@@ -132,7 +132,7 @@ class Contrast(nn.Module):
                 **band_statistics(pairs, cosine(query, key)),
                 "score_low": lowest,
                 "score_high": highest,
-                "score_positive": scores.diagonal(part(len(key)).start).mean(),
+                "score_positive": scores.diagonal(local_slice(len(key)).start).mean(),
                 **parts,
             }
         return loss, parts

@@ -21,7 +21,7 @@ from shared.checks import (
     require_ranges,
     require_words,
 )
-from shared.experiment.history import option
+from shared.experiment.config import option
 
 # Softmax cross-entropy over q W k': neither temperature nor normalisation; [CURL].
 CURL = Objective(term(info_nce, temperature=1.0))

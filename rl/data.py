@@ -35,7 +35,7 @@ from shared.experiment.data import (
     write_sums,
     writing,
 )
-from shared.experiment.runs import write_atomically
+from shared.experiment.files import write_atomically
 
 # Part of the key of stored frames; to be increased when the same arguments give other frames.
 FORMAT = 1

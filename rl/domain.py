@@ -2,20 +2,20 @@
 
 from rl.config import Config, ImitationConfig, ProbeConfig
 from rl.tables import TABLES
-from shared.experiment.domain import Domain, Experiment, Later
+from shared.experiment.domain import Domain, Experiment, LazyImport
 
 DOMAIN = Domain(
     name="rl",
     tables=TABLES,
     experiments=(
-        Experiment(Config, Later("rl.train:measure")),
-        Experiment(ProbeConfig, Later("rl.probe:measure"), several=True),
-        Experiment(ImitationConfig, Later("rl.imitation:measure")),
+        Experiment(Config, LazyImport("rl.train:measure")),
+        Experiment(ProbeConfig, LazyImport("rl.probe:measure"), several=True),
+        Experiment(ImitationConfig, LazyImport("rl.imitation:measure")),
     ),
-    datasets=Later("rl.data:DATASETS"),
-    fetch=Later("rl.data:fetch"),
-    figures=Later("rl.figures:FIGURES"),
-    film=Later("rl.film:write"),
-    export=Later("rl.export:write"),
-    protocols=Later("rl.evaluation:PROTOCOLS"),
+    datasets=LazyImport("rl.data:DATASETS"),
+    fetch=LazyImport("rl.data:fetch"),
+    figures=LazyImport("rl.figures:FIGURES"),
+    film=LazyImport("rl.film:write"),
+    export=LazyImport("rl.export:write"),
+    protocols=LazyImport("rl.evaluation:PROTOCOLS"),
 )

@@ -36,7 +36,7 @@ from shared.experiment.data import (
     write_sums,
     writing,
 )
-from shared.experiment.runs import write_atomically
+from shared.experiment.files import write_atomically
 from shared.momentum import follow
 
 # Part of the key of stored experts; to be increased when the same budget gives other experts.

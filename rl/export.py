@@ -25,6 +25,7 @@ from rl.agent import Agent, make_encoder
 from rl.config import Config
 from rl.encoder import Encoder
 from shared.errors import UserError
+from shared.experiment.config import upgraded_config
 from shared.experiment.data import SUMS, check_sums
 from shared.experiment.export import (
     CONFIG,
@@ -39,7 +40,6 @@ from shared.experiment.export import (
     python,
     training_of,
 )
-from shared.experiment.history import upgraded_config
 from shared.experiment.records import Record
 
 # Deterministic actions (B, A) in [-1, 1] for observations (B, 3K, S, S), uint8.

@@ -10,7 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from rl.tables import PUBLISHED
-from shared.experiment.tables import Column, load_published
+from shared.experiment.published import load_published
+from shared.experiment.tables import Column
 from shared.report.figures import (
     Drawing,
     Drawn,

@@ -17,7 +17,7 @@ from rl.export import read
 from rl.tables import AGENTS
 from rl.train import random_policy
 from shared.errors import UserError
-from shared.experiment.runs import replacing
+from shared.experiment.files import replacing
 from shared.experiment.tables import TIERS, Tier
 from shared.report.figures import Finished, finished, nothing_of
 

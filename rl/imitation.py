@@ -28,7 +28,7 @@ from rl.expert import Expert, mean_action, trained_expert
 from rl.probe import STRIDE, part_of, pretrain, state_so_far
 from rl.train import random_policy, save_weights
 from shared.experiment.domain import Metrics
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 
 # Crops (B, 3K, C, C) uint8 -> features (B, d) float32, on the CPU.
 Features = Callable[[Tensor], Tensor]

@@ -21,7 +21,7 @@ from rl.config import TASKS, Config, ProbeConfig, check
 from rl.data import Frames, frames_fingerprint
 from rl.probe import pretrain as pretrain_on_frames
 from rl.train import Environments, check_agent, train_with
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from shared.functions import function_name, identity
 
 Make = Callable[[], gymnasium.Env[Any, Any]]

@@ -15,9 +15,9 @@ from rl.environment import renderer_in_use, task_fingerprint
 from rl.evaluation import embed, pixels, state_probe
 from rl.replay import gather
 from rl.train import SAVE_EVERY, save_weights
-from shared.distributed import from_first, part, replicated
+from shared.distributed import broadcast, local_slice, replicated
 from shared.experiment.domain import Metrics
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 
 LOG_EVERY = 20  # updates averaged in a line of the log
 # Every third frame is used by the state probe during training and by rl.imitation.
@@ -56,7 +56,7 @@ def measure(config: ProbeConfig, run: Run) -> Metrics:
     else:
         run.score = partial(state_so_far, config, train, test)
         contrast = pretrain(config, train, run)
-        run.alone()
+        run.continue_on_rank_zero()
         save_weights(run, contrast, ("encoder.",))
         features = [
             embed(
@@ -123,15 +123,15 @@ def pretrain(config: ProbeConfig, frames: Frames, run: Run) -> Contrast:
     forward = replicated(contrast.loss, contrast)
     images, first = frames.frames.to(device), frames.first.to(device)
     places = config.frame_size - config.crop + 1
-    own = part(config.batch_size)
+    own = local_slice(config.batch_size)
     for step in run.steps(
         config.probe_updates,
         "contrastive updates",
         log_every=LOG_EVERY,
         save_every=SAVE_EVERY,
     ):
-        index = from_first(torch.randint(len(images), (config.batch_size,)))[own]
-        offsets = from_first(torch.randint(places, (2, config.batch_size, 2)))[:, own]
+        index = broadcast(torch.randint(len(images), (config.batch_size,)))[own]
+        offsets = broadcast(torch.randint(places, (2, config.batch_size, 2)))[:, own]
         offsets = offsets.to(device, non_blocking=True)
         index = index.to(device, non_blocking=True)
         anchor, positive = (

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from shared.errors import UserError
 from shared.experiment.data import writing
-from shared.experiment.runs import write_atomically
+from shared.experiment.files import write_atomically
 
 CHUNK = 500  # frames under one checksum, 15 MB at 100 pixels
 

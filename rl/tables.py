@@ -13,7 +13,6 @@ from typing import Any
 
 from rl.config import CURL, Config, ImitationConfig, ProbeConfig
 from shared import Term, debiased_nce, hard_nce, margin_nce, term
-from shared.experiment.claims import with_claims
 from shared.experiment.methods import (
     ALPHA,
     DCL,
@@ -21,20 +20,13 @@ from shared.experiment.methods import (
     NCE,
     NORMS,
     OVER_BATCH,
-    by,
     low_rank,
     polarized_row,
     svm_margin,
+    trained_with,
 )
-from shared.experiment.tables import (
-    Column,
-    Published,
-    Row,
-    Seeds,
-    Table,
-    load_notes,
-    load_published,
-)
+from shared.experiment.published import load_notes, load_published, with_claims
+from shared.experiment.tables import Column, Published, Row, Seeds, Table
 
 PUBLISHED = Path(__file__).parent / "published"
 NOTES = load_notes(PUBLISHED / "notes.toml")
@@ -77,7 +69,7 @@ RANDOM_ROW = row("random policy", {"train": False}, "random-policy", baseline=Tr
 SAC_ROW = row("SAC on the same crops", {"contrastive": False}, "sac")
 CURL_ROW = row("CURL", {}, "agent contrast", published="CURL")
 COSINE_ROWS = tuple(
-    row(label, by(loss, similarity="cosine"), notes, published=published)
+    row(label, trained_with(loss, similarity="cosine"), notes, published=published)
     for label, loss, published, notes in (
         ("CURL, cosine", NCE, "CURL", "cosines cosine-base"),
         ("DCL", DCL, "DCL", "cosines debiased"),
@@ -100,20 +92,22 @@ LMCL_ROWS = (
     polarized_row("LMCL(CURL+DP), cosine", NCE, "cosine", NOTES.text("cosines anchor-sum")),
     row(
         "DCL, raw scores",
-        by(term(debiased_nce, temperature=1.0, tau_plus=0.01, floor="minimum")),
+        trained_with(term(debiased_nce, temperature=1.0, tau_plus=0.01, floor="minimum")),
         "lowest-score debiased",
     ),
     row(
         "HCL, raw scores",
-        by(term(hard_nce, temperature=1.0, tau_plus=0.01, beta=1.0, floor="minimum")),
+        trained_with(term(hard_nce, temperature=1.0, tau_plus=0.01, beta=1.0, floor="minimum")),
         "lowest-score hardened one-negative",
     ),
     row(
         "margins",
-        by(term(margin_nce, temperature=0.1, angular=0.5, subtractive=0.4), similarity="cosine"),
+        trained_with(
+            term(margin_nce, temperature=0.1, angular=0.5, subtractive=0.4), similarity="cosine"
+        ),
         "margins",
     ),
-    row("MMCL", by(svm_margin(gamma=0.5), similarity="cosine"), "mmcl"),
+    row("MMCL", trained_with(svm_margin(gamma=0.5), similarity="cosine"), "mmcl"),
 )
 
 CLLR_ROWS = (
@@ -124,7 +118,7 @@ CLLR_ROWS = (
     *(
         row(
             f"CLLR({base}+{norm}-norm){suffix}",
-            by(loss, projection=low_rank(norm, alpha), similarity=similarity),
+            trained_with(loss, projection=low_rank(norm, alpha), similarity=similarity),
             f"norm-{norm} {notes} of-50 {reason}",
             published=f"CLLR({base}+)",
         )
@@ -138,7 +132,9 @@ CLLR_ROWS = (
     row(
         "CLLR(CURL+), authors' form",
         # L of the authors' image program has 512 rows for 2048 dimensions; the same share of 50.
-        by(RAW, projection=low_rank("none", 0.0, form="authors", rows=12), similarity="bilinear"),
+        trained_with(
+            RAW, projection=low_rank("none", 0.0, form="authors", rows=12), similarity="bilinear"
+        ),
         "authors-form",
         published="CLLR(CURL+)",
     ),
@@ -372,7 +368,7 @@ RETURNS_ON_A_CPU = dataclasses.replace(
         ),
         row(
             f"CLLR(CURL+nuclear-norm){OVER_BATCH}",
-            by(
+            trained_with(
                 RAW,
                 projection=low_rank("nuclear", ALPHA / ON_A_CPU["batch_size"]),
                 similarity="bilinear",

@@ -29,7 +29,8 @@ from rl.evaluation import SUMMARIES, Curve, evaluation_seeds, returns
 from rl.replay import Draw, Replay
 from shared.capture import Captured, can_capture
 from shared.experiment.data import sha256_of, write_sums
-from shared.experiment.runs import Run, replacing, write_atomically
+from shared.experiment.files import replacing, write_atomically
+from shared.experiment.run import Run
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints
 LOG_EVERY = 100  # updates averaged in a line of the log
@@ -239,8 +240,8 @@ def make_update(agent: Agent, replay: Replay, config: Config) -> Update:
 
     An update consists of many small kernels, whose launches take longer than their work. Inside a
     graph nothing can synchronise with the device, which frames that did not fit on the GPU require,
-    and some objectives, see :attr:`shared.Objective.waits`. An update at which the criterion checks
-    its loss, which synchronises too, runs as it is.
+    and some objectives, see :attr:`shared.Objective.synchronises`. An update at which the criterion
+    checks its loss, which synchronises too, runs as it is.
     """
 
     def update(draw: Draw, step: int) -> dict[str, Tensor]:
@@ -267,7 +268,7 @@ def make_update(agent: Agent, replay: Replay, config: Config) -> Update:
 def can_be_captured(config: Config) -> bool:
     """Whether updates synchronise with the device only where the criterion checks its loss."""
     in_chunks = config.chunk is not None  # which go back and forth by themselves
-    return not config.contrastive or not (config.objective.waits or in_chunks)
+    return not config.contrastive or not (config.objective.synchronises or in_chunks)
 
 
 def save_weights(run: Run, module: torch.nn.Module, prefixes: tuple[str, ...]) -> None:

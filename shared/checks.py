@@ -149,7 +149,7 @@ def _words(hint: Any) -> tuple[Any, ...]:
     return tuple(word for each in get_args(hint) for word in _words(each))
 
 
-def lift(tensor: Tensor) -> Tensor:
+def upcast(tensor: Tensor) -> Tensor:
     """``tensor``, promoted to single precision if it has half."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
@@ -220,7 +220,7 @@ def checked(
 
         name = function.__name__
 
-        def door(pairs: Pairs, similarity: Tensor | None = None, **numbers: Any) -> Any:
+        def wrapper(pairs: Pairs, similarity: Tensor | None = None, **numbers: Any) -> Any:
             if not isinstance(pairs, Pairs):
                 raise ValueError(
                     f"{name} takes pairs and their similarities, which a builder makes of "
@@ -237,13 +237,13 @@ def checked(
             check_similarity(pairs, similarity)
             if needs_cosines(numbers) and readable(similarity):
                 check_cosines(pairs, similarity)
-            return function(pairs, lift(similarity), **numbers)
+            return function(pairs, upcast(similarity), **numbers)
 
-        functools.update_wrapper(door, function)
-        vars(door).update(
+        functools.update_wrapper(wrapper, function)
+        vars(wrapper).update(
             check_numbers=check_numbers, needs_cosines=needs_cosines, needs_negatives=negatives
         )
-        return cast(Function, door)
+        return cast(Function, wrapper)
 
     return decorate
 

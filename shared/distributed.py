@@ -5,9 +5,9 @@ Shapes: B rows of this process, G rows of all, C channels.
 Without a process group every function behaves as on a single process and does not communicate.
 Functions that communicate must be called equally often by all processes.
 
-A batch of G rows is divided evenly among the processes in the order of their ranks (:func:`part`).
-Random draws for a batch are made by process 0 (:func:`from_first`), so that they do not depend on
-the number of processes.
+A batch of G rows is divided evenly among the processes in the order of their ranks
+(:func:`local_slice`). Random draws for a batch are made by process 0 (:func:`broadcast`), so that
+they do not depend on the number of processes.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from shared.errors import UserError
 Its = ParamSpec("Its")
 Given = TypeVar("Given")
 
-_apart: list[bool] = []  # an entry for each block of :func:`apart` that this process is in
+_apart: list[bool] = []  # an entry for each block of :func:`single_process` that this process is in
 
 
 def initialise() -> None:
@@ -46,7 +46,7 @@ def initialise() -> None:
         dist.init_process_group("gloo")
 
 
-def leave() -> None:
+def destroy() -> None:
     """Wait for all processes, and leave the group; each then works as a single process."""
     if dist.is_initialized():
         dist.barrier()
@@ -54,7 +54,7 @@ def leave() -> None:
 
 
 @contextlib.contextmanager
-def apart() -> Iterator[None]:
+def single_process() -> Iterator[None]:
     """Let this process work as if it were the only one, while the others wait for it."""
     _apart.append(True)
     try:
@@ -73,7 +73,7 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() and not _apart else 1
 
 
-def part(count: int) -> slice:
+def local_slice(count: int) -> slice:
     """This process's part of ``count`` rows; the first processes have one more if it is uneven."""
     base, more = divmod(count, world_size())
     start = rank() * base + min(rank(), more)
@@ -89,7 +89,8 @@ def gather(local: Tensor, count: int | None = None) -> Tensor:
 
     Args:
         local: (B, D).
-        count: G, if each process has its :func:`part` of them; None: all have equally many rows.
+        count: G, if each process has its :func:`local_slice` of them; None: all have equally many
+            rows.
 
     Raises:
         ValueError: on every process, if one of them has an unexpected number of rows, or rows of
@@ -135,8 +136,8 @@ def _gathered(local: Tensor, counts: list[int] | None = None) -> Tensor:
     if world_size() == 1:
         return local
     if counts is None or min(counts) == max(counts):
-        everyone: Tensor = _Gather.apply(local)
-        return everyone
+        gathered: Tensor = _Gather.apply(local)
+        return gathered
     padding = local.new_zeros(max(counts) - len(local), *local.shape[1:])
     parts = _gathered(torch.cat([local, padding])).split(max(counts))
     return torch.cat([some[:count] for some, count in zip(parts, counts, strict=True)])
@@ -147,16 +148,16 @@ def gather_ragged(local: Tensor) -> tuple[Tensor, int]:
 
     It waits for the device once, to read the numbers.
     """
-    counts = lengths(local).tolist()
+    counts = row_counts(local).tolist()
     return _gathered(local, counts), sum(counts[: rank()])
 
 
-def lengths(local: Tensor) -> Tensor:
+def row_counts(local: Tensor) -> Tensor:
     """The number of rows of each process, (processes,) int."""
     return _gathered(torch.full((1,), len(local), device=local.device))
 
 
-def total(local: Tensor) -> Tensor:
+def all_reduce_sum(local: Tensor) -> Tensor:
     """The sum over processes of a tensor, with :func:`gather`'s gradient."""
     return local if world_size() == 1 else _gathered(local[None]).sum(0)
 
@@ -170,18 +171,18 @@ def share_of_mean(local: Tensor, count: Tensor | None = None) -> Tensor:
         local: (N,), N may differ between processes.
         count: the number of rows of this process to average over, a scalar; None: all.
     """
-    count = lengths(local).sum() if count is None else total(count)
+    count = row_counts(local).sum() if count is None else all_reduce_sum(count)
     return local.sum() * (world_size() / count.clamp(min=1).to(local.dtype))
 
 
-def from_first(values: Tensor) -> Tensor:
+def broadcast(values: Tensor) -> Tensor:
     """The values of process 0, copied into ``values`` on all others."""
     if world_size() > 1:
         dist.broadcast(values, 0)
     return values
 
 
-def everyone(value: Given) -> list[Given]:
+def all_gather_objects(value: Given) -> list[Given]:
     """The values of all processes, by rank: anything that can be pickled."""
     values: list[Any] = [value] * world_size()
     if world_size() > 1:
@@ -196,7 +197,7 @@ def is_lost(error: Exception) -> bool:
     )
 
 
-def anywhere(*flags: bool) -> tuple[bool, ...]:
+def any_rank(*flags: bool) -> tuple[bool, ...]:
     """For each flag, whether it is set on any process; does not wait for a GPU."""
     if world_size() == 1:
         return flags
@@ -299,9 +300,9 @@ class _SynchronisedNorm(_BatchNorm):
         if not self.training or world_size() == 1:
             return super().forward(input)
         with torch.no_grad():
-            everyone = _moments(input)
+            gathered = _moments(input)
             size = world_size() // self.groups
-            by_group = [_united(some) for some in everyone.split(size)]
+            by_group = [_united(some) for some in gathered.split(size)]
             if self.running_mean is not None and self.running_var is not None:
                 for mean, variance, count in by_group:
                     self._follow(mean, variance * (count / (count - 1).clamp(min=1)))
@@ -407,12 +408,12 @@ class _SumOfOwnRows(torch.autograd.Function):
     """The transpose of :class:`_Gather` and vice versa, so that second derivatives are correct."""
 
     @staticmethod
-    def forward(ctx: Any, everyone: Tensor) -> Tensor:
-        summed = everyone.contiguous().clone()
+    def forward(ctx: Any, gathered: Tensor) -> Tensor:
+        summed = gathered.contiguous().clone()
         dist.all_reduce(summed)
         return summed.chunk(world_size())[rank()]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        everyone: Tensor = _Gather.apply(gradient)
-        return everyone
+        gathered: Tensor = _Gather.apply(gradient)
+        return gathered

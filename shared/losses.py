@@ -30,9 +30,9 @@ from shared.checks import (
     TEMPERATURE,
     Temperature,
     checked,
-    lift,
     one_of,
     optional,
+    upcast,
 )
 from shared.margins import (
     CURVATURE_FORM,
@@ -405,7 +405,7 @@ def max_margin(
 
     Source: Shah et al. 2022, Proposition 1 and Algorithm 1. One factorisation serves all anchors.
     """
-    points = lift(pairs.candidate.detach())
+    points = upcast(pairs.candidate.detach())
     among = similarity.detach() if pairs.anchor is pairs.candidate else cosine(points, points)
     weights = svm.dual_weights(
         pairs,

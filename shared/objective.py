@@ -29,11 +29,11 @@ from shared.checks import (
     check_cosines,
     check_names,
     check_negatives,
-    lift,
     optional,
     require,
+    upcast,
 )
-from shared.distributed import share_of_mean, total, world_size
+from shared.distributed import all_reduce_sum, share_of_mean, world_size
 from shared.functions import identity
 from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_margin
 from shared.notices import notice
@@ -148,7 +148,7 @@ class Objective:
             )
 
     @property
-    def waits(self) -> bool:
+    def synchronises(self) -> bool:
         """Whether computing it waits for an accelerator, so that no CUDA graph can capture it.
 
         The solver of :func:`shared.losses.max_margin` and the singular values of a nuclear norm do.
@@ -328,7 +328,7 @@ class Criterion(nn.Module):
                 before = () if self.projection is None or features is None else features
                 parts |= _shares(terms, before) or _shares(terms, embeddings)
             if pairs.blocks:
-                means = total(torch.stack(list(parts.values()))) / world_size()
+                means = all_reduce_sum(torch.stack(list(parts.values()))) / world_size()
                 parts = dict(zip(parts, means, strict=True))
         if looked_at:
             _check_finite(pairs, loss, step)
@@ -442,7 +442,7 @@ def _check_finite(pairs: Pairs, value: Tensor, step: int | None) -> None:
         finite = finite & torch.isfinite(pairs.candidate).all()
     value = torch.where(finite, value.detach(), math.nan)
     # On all processes at once, so that none waits for one that has stopped.
-    if torch.isfinite(total(value) if pairs.blocks else value):
+    if torch.isfinite(all_reduce_sum(value) if pairs.blocks else value):
         return
     where = "" if step is None else f" at step {step}"
     what = "the loss is not finite" if finite else "embeddings are NaN or infinite"
@@ -451,6 +451,6 @@ def _check_finite(pairs: Pairs, value: Tensor, step: int | None) -> None:
 
 def _lifted(pairs: Pairs) -> Pairs:
     """The pairs in at least single precision; one tensor stays one tensor."""
-    anchor = lift(pairs.anchor)
-    candidate = anchor if pairs.candidate is pairs.anchor else lift(pairs.candidate)
+    anchor = upcast(pairs.anchor)
+    candidate = anchor if pairs.candidate is pairs.anchor else upcast(pairs.candidate)
     return replace(pairs, anchor=anchor, candidate=candidate, trusted=True)

@@ -6,10 +6,10 @@ of the batch over all processes (G = B on one).
 For training on several processes a builder takes ``gather``: a function (B, D) -> (G, D) that
 collects the embeddings of all processes with gradient (:func:`shared.distributed.gather`), so that
 negatives come from the global batch. Rows are in the order of the ranks, each process holding its
-:func:`shared.distributed.part`. Anchors stay local, and the pairs record that they are part of a
-global batch (``blocks``): penalties and :class:`shared.objective.Criterion` then count over all
-processes, so that the mean of their losses over processes is the loss of the global batch. Pairs
-built without ``gather`` never communicate.
+:func:`shared.distributed.local_slice`. Anchors stay local, and the pairs record that they are part
+of a global batch (``blocks``): penalties and :class:`shared.objective.Criterion` then count over
+all processes, so that the mean of their losses over processes is the loss of the global batch.
+Pairs built without ``gather`` never communicate.
 
 A batch may hold duplicates: an image that occurs twice in the dataset, a sentence that a book
 repeats. With ``ignore_duplicates`` builders ignore duplicates of an anchor's instance instead of
@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from shared.distributed import part, world_size
+from shared.distributed import local_slice, world_size
 
 Duplicates = bool | Tensor  # see above
 NO_LABEL = -1
@@ -45,13 +45,13 @@ class Pairs:
         negative: (N, M) bool; a pair in neither mask is ignored.
         positive_index: (N, P) int, the positives of each anchor, -1 where it has fewer than P.
             Computed from ``positive`` if not given, which waits for the device once.
-        outsider_index: (N, Q) int, likewise the candidates that are not negatives.
+        non_negative_index: (N, Q) int, likewise the candidates that are not negatives.
         blocks: 0: the batch is on one process. Otherwise the candidates come from several
             processes, all of which must compute the same losses, and the anchors of the global
             batch form this many blocks of equal size, each in the order of the processes: 2 for
             :func:`two_views` (all first views, then all second), 1 for the other builders. Set by
             the builders.
-        complete: both indices are given, neither holds -1, and the outsiders begin with the
+        complete: both indices are given, neither holds -1, and the non_negatives begin with the
             positives, so that a loss can skip the handling of padding. Set by the builders; False
             unless the pairs are trusted.
         trusted: masks and indices come from a builder, and are not compared.
@@ -67,7 +67,7 @@ class Pairs:
     positive: Tensor
     negative: Tensor
     positive_index: Tensor | None = None
-    outsider_index: Tensor | None = None
+    non_negative_index: Tensor | None = None
     blocks: int = 0
     complete: bool = False
     trusted: InitVar[bool] = False
@@ -98,7 +98,7 @@ class Pairs:
             raise ValueError("a candidate is positive or negative for an anchor; got both")
         for name, index, mask in (
             ("positive_index", self.positive_index, self.positive),
-            ("outsider_index", self.outsider_index, ~self.negative),
+            ("non_negative_index", self.non_negative_index, ~self.negative),
         ):
             if index is not None and not _lists(index, mask):
                 raise ValueError(
@@ -110,16 +110,18 @@ class Pairs:
         """The candidate indices of each anchor's positives, (N, P), padded with -1."""
         return _indices(self.positive) if self.positive_index is None else self.positive_index
 
-    def outsiders(self) -> Tensor:
+    def non_negatives(self) -> Tensor:
         """The candidates that are not negatives of each anchor, (N, Q), padded with -1."""
-        return _indices(~self.negative) if self.outsider_index is None else self.outsider_index
+        return (
+            _indices(~self.negative) if self.non_negative_index is None else self.non_negative_index
+        )
 
     def excluded(self, *, positives: bool) -> Tensor:
         """The candidates outside both masks, or with ``positives`` all that are not negatives.
 
         As (N, K) indices, padded with -1, if the indices are known and few, else as an (N, M) mask.
         """
-        index = self.outsider_index
+        index = self.non_negative_index
         if index is None or 2 * index.shape[1] > self.negative.shape[1]:
             return ~self.negative if positives else ~(self.negative | self.positive)
         if positives:
@@ -261,7 +263,9 @@ def query_key(
     negative = torch.zeros_like(pairs.negative)
     negative[:, keys:] = True
     everyone = torch.arange(keys, device=query.device).expand(len(query), keys)
-    pairs = replace(pairs, negative=negative, outsider_index=everyone, complete=False, trusted=True)
+    pairs = replace(
+        pairs, negative=negative, non_negative_index=everyone, complete=False, trusted=True
+    )
     return _without_copies(pairs, (own,), numbers)
 
 
@@ -292,7 +296,7 @@ def with_own_negatives(pairs: Pairs, own: Tensor) -> Pairs:
         candidate=torch.cat([pairs.candidate, own.flatten(0, 1).to(pairs.candidate.dtype)]),
         positive=torch.cat([pairs.positive, torch.zeros_like(mine)], dim=1),
         negative=torch.cat([pairs.negative, mine], dim=1),
-        outsider_index=None,
+        non_negative_index=None,
         trusted=True,
     )
 
@@ -345,9 +349,9 @@ def context_window(
     present = positive.gather(1, torch.where(inside, near, own[:, None]))
     index = torch.where(present, near, -1)
     negative = (distance > 0) & ~positive
-    outsiders = torch.cat([own[:, None], index], dim=1)
+    non_negatives = torch.cat([own[:, None], index], dim=1)
     pairs = Pairs(
-        sentence, candidate, positive, negative, index, outsiders, _blocks(gather), trusted=True
+        sentence, candidate, positive, negative, index, non_negatives, _blocks(gather), trusted=True
     )
     return _without_copies(pairs, (own,), _numbers_of(ignore_duplicates, size, gather))
 
@@ -426,9 +430,16 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
     known = (label != NO_LABEL)[:, None] & (everyone != NO_LABEL)[None, :]
     positive = (alike & known).scatter(1, own, False)
     negative = ~alike & known
-    index, outsiders = _indices(positive), _indices(~negative)
+    index, non_negatives = _indices(positive), _indices(~negative)
     return Pairs(
-        embedding, candidate, positive, negative, index, outsiders, _blocks(gather), trusted=True
+        embedding,
+        candidate,
+        positive,
+        negative,
+        index,
+        non_negatives,
+        _blocks(gather),
+        trusted=True,
     )
 
 
@@ -481,21 +492,29 @@ def unit_rows(rows: Tensor) -> Tensor:
 
 def _start(count: int, gather: Gather | None) -> int:
     """The index of this process's first row among the ``count`` rows of all processes."""
-    return 0 if gather is None else part(count).start
+    return 0 if gather is None else local_slice(count).start
 
 
 def _blocks(gather: Gather | None, blocks: int = 1) -> int:
     return 0 if gather is None or world_size() == 1 else blocks
 
 
-def _one_positive(anchor: Tensor, candidate: Tensor, outsiders: Tensor, blocks: int) -> Pairs:
-    """One positive per anchor, the first of its outsiders (N, Q); all others are negatives."""
-    index = outsiders[:, :1]
+def _one_positive(anchor: Tensor, candidate: Tensor, non_negatives: Tensor, blocks: int) -> Pairs:
+    """One positive per anchor, the first of its non_negatives (N, Q); all others are negatives."""
+    index = non_negatives[:, :1]
     negative = torch.ones(len(anchor), len(candidate), dtype=torch.bool, device=anchor.device)
     positive = torch.zeros_like(negative).scatter_(1, index, True)
-    negative.scatter_(1, outsiders, False)
+    negative.scatter_(1, non_negatives, False)
     return Pairs(
-        anchor, candidate, positive, negative, index, outsiders, blocks, complete=True, trusted=True
+        anchor,
+        candidate,
+        positive,
+        negative,
+        index,
+        non_negatives,
+        blocks,
+        complete=True,
+        trusted=True,
     )
 
 
@@ -535,7 +554,7 @@ def _without_copies(
     alike = alike.unflatten(1, (views, -1)).any(1).repeat(1, views)
     negative = pairs.negative.clone()
     negative[:, : len(label)] &= ~alike
-    return replace(pairs, negative=negative, outsider_index=None, trusted=True)
+    return replace(pairs, negative=negative, non_negative_index=None, trusted=True)
 
 
 def blocks_of_rows(matrix: Tensor) -> list[slice]:

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from shared.checks import FINITE, FLAG, TEMPERATURE, checked, lift, one_of, require
-from shared.distributed import gather_ragged, lengths, total
+from shared.checks import FINITE, FLAG, TEMPERATURE, checked, one_of, require, upcast
+from shared.distributed import all_reduce_sum, gather_ragged, row_counts
 from shared.pairs import Pairs, blocks_of_rows, cosine, repeated, unit_rows, without
 
 
@@ -68,11 +68,11 @@ def distance_polarization(
         value = _Band.apply(cosines, excluded, lower, upper)
     if reduction == "anchor_sum":
         return value
-    anchors = lengths(value).sum() if pairs.blocks else len(value)
+    anchors = row_counts(value).sum() if pairs.blocks else len(value)
     if reduction == "sum":
         return value * anchors
     count = _count(pairs, cosines, among)
-    count = total(count) if pairs.blocks else count
+    count = all_reduce_sum(count) if pairs.blocks else count
     return value * (anchors / count.clamp(min=1).to(value.dtype))
 
 
@@ -167,7 +167,7 @@ def consistency(
     Source: Wei et al. 2021 (CO2), Section 2.
     """
     index = pairs.positives()
-    candidate = unit_rows(lift(pairs.candidate)).to(similarity.dtype)
+    candidate = unit_rows(upcast(pairs.candidate)).to(similarity.dtype)
     theirs = candidate[index.clamp(min=0)] @ candidate.T
     defined = pairs.negative.any(1, keepdim=True)
     mask = (pairs.negative | ~defined)[:, None].expand_as(theirs)
@@ -204,8 +204,8 @@ def band_statistics(
         inside += without(within, excluded[rows], 0.0, in_place=True).sum(1).long().sum()
         summed += without(some, excluded[rows], 0.0).sum()
     if pairs.blocks:
-        count, inside = total(torch.stack([count, inside])).unbind()
-        summed = total(summed)
+        count, inside = all_reduce_sum(torch.stack([count, inside])).unbind()
+        summed = all_reduce_sum(summed)
     count = count.clamp(min=1)
     return {"share_in_band": inside / count, "mean_cosine": summed / count}
 
@@ -214,6 +214,6 @@ def _chosen(pairs: Pairs, similarity: Tensor, among: str) -> tuple[Tensor, Tenso
     """Cosines, and the excluded ones in the form of :func:`shared.pairs.repeated`."""
     if among != "anchors":
         return similarity, repeated(pairs.excluded(positives=among == "negatives"))
-    everyone, start = gather_ragged(pairs.anchor) if pairs.blocks else (pairs.anchor, 0)
-    cosines = cosine(pairs.anchor, everyone)
+    gathered, start = gather_ragged(pairs.anchor) if pairs.blocks else (pairs.anchor, 0)
+    cosines = cosine(pairs.anchor, gathered)
     return cosines, torch.arange(start, start + len(cosines), device=cosines.device)[:, None]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.checks import COUNT, FLAG, NOT_NEGATIVE, Range, one_of, optional, require
-from shared.distributed import gather, lengths, share_of_mean
+from shared.distributed import gather, row_counts, share_of_mean
 from shared.pairs import unit_rows
 
 COLLAPSED = 1e-3  # of its initial norm: the features of L then carry no information
@@ -127,7 +127,7 @@ class LowRankProjection(nn.Module):
                 norm = torch.linalg.matrix_norm(view - unit_rows(self.reconstruct(view)))
                 if together:  # the norm over all processes is the norm of their norms
                     norm = torch.linalg.vector_norm(gather(norm[None]))
-                count = lengths(view).sum().clamp(min=1) if together else max(1, len(view))
+                count = row_counts(view).sum().clamp(min=1) if together else max(1, len(view))
                 parts.append(norm / count)
             penalty = torch.stack(parts).sum()
             return penalty, {"reconstruction": penalty.detach()}

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from shared.capture import Captured, can_capture
-from shared.distributed import from_first, lengths, rank
+from shared.distributed import broadcast, rank, row_counts
 from shared.pairs import Pairs, blocks_of_rows, readable
 
 Kernel = Literal["rbf", "linear", "tanh"]
@@ -111,7 +111,7 @@ def dual_weights(
         if unit_diagonal and kernel != "rbf":
             excess = 1 - points.diagonal()
 
-        positives, outsiders = pairs.positives(), pairs.outsiders()
+        positives, non_negatives = pairs.positives(), pairs.non_negatives()
         definite = kernel != "tanh"
         bordered, complement = _bordered_inverse(points, ridge, definite=definite)
         if readable(bordered):
@@ -120,15 +120,15 @@ def dual_weights(
             _check_ridge(points, bordered, ridge, rounding, definite=definite)
         if pairs.blocks and start == "random" and solver != "closed_form":
             # One start for each column: as many on every process.
-            most = int(lengths(positives.T).max())
+            most = int(row_counts(positives.T).max())
             positives = torch.nn.functional.pad(positives, (0, most - positives.shape[1]), value=-1)
         several = positives.shape[1] != 1
         total = torch.zeros_like(pairs.negative, dtype=points.dtype) if several else None
         for column in positives.unbind(1):
             present = column >= 0
             positive = column.clamp(min=0)
-            # The positive is one of the outsiders; sorting moves its entry to the end.
-            others = torch.where(outsiders == positive[:, None], -1, outsiders)
+            # The positive is one of the non-negatives; sorting moves its entry to the end.
+            others = torch.where(non_negatives == positive[:, None], -1, non_negatives)
             others = others.sort(dim=1, descending=True).values[:, :-1]
             weights = _closed_form(
                 bordered, complement, positive, others, pairs.negative, excess, ridge
@@ -159,12 +159,12 @@ def _random_start(pairs: Pairs, like: Tensor) -> Tensor:
     """
     if not pairs.blocks:
         return torch.randn_like(like)
-    counts = (lengths(like) // pairs.blocks).tolist()
-    everyone = like.new_empty(pairs.blocks, sum(counts), like.shape[1])
+    counts = (row_counts(like) // pairs.blocks).tolist()
+    every_draw = like.new_empty(pairs.blocks, sum(counts), like.shape[1])
     if rank() == 0:
-        everyone.normal_()
+        every_draw.normal_()
     before = sum(counts[: rank()])
-    return from_first(everyone)[:, before : before + counts[rank()]].flatten(0, 1)
+    return broadcast(every_draw)[:, before : before + counts[rank()]].flatten(0, 1)
 
 
 def _check_ridge(

@@ -29,7 +29,7 @@ from shared import (
     max_margin,
     term,
 )
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from tests import forked
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from shared.experiment.tables import Cell, Table, Tier
 from shared.report.figures import Drawn, Figures, draw
 

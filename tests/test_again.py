@@ -15,7 +15,7 @@ from toy.tables import run_of
 
 from shared.command import cells, reproduce
 from shared.errors import UserError
-from shared.experiment import runs
+from shared.experiment import run as run_module
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ("own", "my_losses", "his_losses")
@@ -188,16 +188,16 @@ def test_a_run_aside_is_no_cell_and_a_plan_moves_nothing(
 def test_a_run_is_moved_aside_under_its_lock_to_a_free_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "LOCK_WAIT", 0.1)
+    monkeypatch.setattr(run_module, "LOCK_WAIT", 0.1)
     folder = tmp_path / "seed-0-0123456789abcdef"
     for what in ("first", "second"):
         folder.mkdir()
         (folder / "result.json").write_text(what)
-        runs.set_aside(folder)
+        run_module.archive(folder)
         assert not folder.exists()
     assert (tmp_path / f"{folder.name}.1/result.json").read_text() == "first"
     assert (tmp_path / f"{folder.name}.2/result.json").read_text() == "second"
-    assert [runs.is_aside(each) for each in (folder, tmp_path / f"{folder.name}.2")] == [
+    assert [run_module.is_archived(each) for each in (folder, tmp_path / f"{folder.name}.2")] == [
         False,
         True,
     ]
@@ -206,5 +206,5 @@ def test_a_run_is_moved_aside_under_its_lock_to_a_free_name(
         filelock.FileLock(folder / ".lock"),
         pytest.raises(UserError, match="another process is using it"),
     ):
-        runs.set_aside(folder)
+        run_module.archive(folder)
     assert folder.exists()

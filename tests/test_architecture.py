@@ -99,7 +99,7 @@ def test_every_room_is_there_and_holds_something() -> None:
 @pytest.mark.parametrize(
     ("room", "line"),
     [
-        ("core", "from shared.experiment.runs import Run"),
+        ("core", "from shared.experiment.run import Run"),
         ("core", "from shared import experiment"),
         ("experiment", "def later():\n    from shared.report import measuring"),
         ("experiment", "import shared.command.pool"),

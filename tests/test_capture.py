@@ -81,7 +81,9 @@ def loss_of(
 
 
 @pytest.mark.parametrize("pairs", [two_views, query_key, windows, graphs])
-@pytest.mark.parametrize("name", [name for name, each in OBJECTIVES.items() if not each.waits])
+@pytest.mark.parametrize(
+    "name", [name for name, each in OBJECTIVES.items() if not each.synchronises]
+)
 def test_no_objective_reads_a_number(name: str, pairs: Callable[[Tensor, Tensor], Pairs]) -> None:
     loss, parts = loss_of(OBJECTIVES[name], pairs)
     assert loss.device == META
@@ -90,19 +92,19 @@ def test_no_objective_reads_a_number(name: str, pairs: Callable[[Tensor, Tensor]
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if "nuclear" in name])
 def test_the_nuclear_norm_does_and_is_declared_to(name: str) -> None:
-    assert OBJECTIVES[name].waits
+    assert OBJECTIVES[name].synchronises
     with pytest.raises(RuntimeError, match="meta tensor"):
         loss_of(OBJECTIVES[name], two_views)
 
 
 def test_what_waits_is_the_solver_and_the_nuclear_norm_alone() -> None:
-    waiting = {name for name, each in OBJECTIVES.items() if each.waits}
+    waiting = {name for name, each in OBJECTIVES.items() if each.synchronises}
     assert waiting == {name for name in OBJECTIVES if "max_margin" in name or "nuclear" in name}
     loss = term(info_nce, temperature=0.5)
-    assert not Objective(loss, projection=Projection()).waits
+    assert not Objective(loss, projection=Projection()).synchronises
     assert not Objective(
         loss, projection=Projection(options={"form": "authors", "norm": "none"})
-    ).waits
+    ).synchronises
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from shared import (
     two_views,
 )
 from shared.checks import require_words
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from tests import layouts
 from tests.simulated_device import SimulatedDevice
 

@@ -42,7 +42,9 @@ def no_waiting() -> Iterator[None]:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("name", [name for name, each in OBJECTIVES.items() if not each.waits])
+@pytest.mark.parametrize(
+    "name", [name for name, each in OBJECTIVES.items() if not each.synchronises]
+)
 def test_losses_and_their_gradients_do_not_wait_for_the_device(name: str) -> None:
     criterion = OBJECTIVES[name].build(16).cuda()
     x, z = (torch.randn(8, 16, device="cuda", requires_grad=True) for _ in range(2))

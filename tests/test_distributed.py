@@ -35,13 +35,13 @@ from shared import (
 )
 from shared import pairs as pairs_module
 from shared.distributed import (
+    all_reduce_sum,
     gather,
     gather_ragged,
     initialise,
-    part,
+    local_slice,
     rank,
     synchronise,
-    total,
     world_size,
 )
 from shared.errors import UserError
@@ -326,7 +326,7 @@ def gathering(place: int, world: int) -> None:
     assert second.flatten().tolist() == [shares * 6 * place * (place + 2)] * 2
 
     for count in (world, world + 1, 2 * world - 1):
-        own = part(count)
+        own = local_slice(count)
         assert own.stop - own.start in (count // world, -(-count // world))
         numbers = torch.arange(float(count)).requires_grad_()
         collected = gather(numbers[own, None], count)
@@ -338,7 +338,7 @@ def gathering(place: int, world: int) -> None:
     ragged, start = gather_ragged(torch.full((place + 1, 2), float(place)))
     assert ragged[:, 0].tolist() == [float(p) for p in range(world) for _ in range(p + 1)]
     assert start == place * (place + 1) / 2
-    assert total(torch.tensor(place + 1)).item() == shares
+    assert all_reduce_sum(torch.tensor(place + 1)).item() == shares
 
 
 def normalising(place: int, world: int, groups: int) -> None:
@@ -365,7 +365,7 @@ def normalising(place: int, world: int, groups: int) -> None:
     close(mine.grad, everyone.grad[own])
     for name, parameter in ours.named_parameters():
         assert parameter.grad is not None
-        close(total(parameter.grad), dict(whole_.named_parameters())[name].grad)
+        close(all_reduce_sum(parameter.grad), dict(whole_.named_parameters())[name].grad)
     close(dict(ours.named_buffers()), dict(whole_.named_buffers()))
     close(inside.eval()(mine), whole_.eval()(everyone)[own])
 
@@ -444,10 +444,10 @@ def test_one_process_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     initialise()
     assert not dist.is_initialized()
-    assert (rank(), world_size(), part(7)) == (0, 1, slice(0, 7))
+    assert (rank(), world_size(), local_slice(7)) == (0, 1, slice(0, 7))
     rows = torch.randn(3, 2)
     assert gather(rows) is rows
-    assert total(rows) is rows
+    assert all_reduce_sum(rows) is rows
     assert gather_ragged(rows)[1] == 0
     assert torch.equal(gather_ragged(rows)[0], rows)
 

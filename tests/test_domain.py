@@ -14,8 +14,8 @@ from toy.train import Config
 from shared.command import cells, verbs
 from shared.command.cells import Places
 from shared.errors import UserError
-from shared.experiment.domain import Experiment, Later
-from shared.experiment.runs import Run
+from shared.experiment.domain import Experiment, LazyImport
+from shared.experiment.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -34,7 +34,7 @@ def test_a_domain_is_one_object(name: str) -> None:
     for each in domain.experiments:
         assert domain.experiment(each.config()) is each
     for each in (*vars(domain).values(), *(one.measure for one in domain.experiments)):
-        if isinstance(each, Later):
+        if isinstance(each, LazyImport):
             assert each.name.startswith(f"{name}.")
             assert pkgutil.resolve_name(each.name)
 

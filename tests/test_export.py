@@ -21,7 +21,7 @@ from shared import Objective, Projection, info_nce, term
 from shared.errors import UserError
 from shared.experiment.data import SUMS, sha256_of
 from shared.experiment.export import CARD, CONFIG, FILE
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from vision.export import load_encoder as load_images
 
 State = dict[str, Tensor]

@@ -15,10 +15,11 @@ from test_watch import RUNS, domain_and_config
 from torch import nn
 from toy.train import Config
 
-from shared.experiment import runs
+from shared.experiment import files
 from shared.experiment.data import sha256_of, write_sums
+from shared.experiment.files import not_finite, read_state
 from shared.experiment.records import read_json
-from shared.experiment.runs import Means, Run, not_finite, read_state
+from shared.experiment.run import Means, Run
 from shared.experiment.store import pretrained
 from tests.errors import error_of
 
@@ -94,7 +95,7 @@ def test_a_checkpoint_full_of_nan_is_not_continued(tmp_path: Path, known: bool) 
     state = read_state(folder / "checkpoint.pt")
     state["objects"]["model"]["weight"][0, 1] = math.inf
     state["step"] = 5
-    runs.write_state(folder / "checkpoint.pt", state)
+    files.write_state(folder / "checkpoint.pt", state)
     previous = folder / "checkpoint.previous.pt"
     previous.unlink(missing_ok=True)
     if not known:

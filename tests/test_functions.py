@@ -16,7 +16,7 @@ import torch
 
 import shared
 from shared import distance_polarization, functions, info_nce, term
-from shared.experiment.tables import canonical
+from shared.experiment.config import canonical
 from shared.functions import function_name, identity
 
 ROOT = Path(shared.__file__).resolve().parents[1]

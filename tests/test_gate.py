@@ -22,7 +22,8 @@ import pytest
 import shared
 from shared.command.cells import every_table
 from shared.command.verify import check
-from shared.experiment.tables import canonical_json, load_published
+from shared.experiment.config import canonical_json
+from shared.experiment.published import load_published
 
 ROOT = Path(__file__).resolve().parents[1]
 CELLS, RECORDS, PUBLISHED, DEFAULTS = (

@@ -59,7 +59,7 @@ REJECTIONS = (
 # (module, text, its replacement)
 MUTATIONS: list[tuple[str, str, str]] = [
     # who is compared with whom
-    ("pairs", "negative.scatter_(1, outsiders, False)", "pass"),
+    ("pairs", "negative.scatter_(1, non_negatives, False)", "pass"),
     ("pairs", "[in_second, in_first, in_first, in_second]", "[in_first, in_second] * 2"),
     ("pairs", "index[:, self.positives().shape[1] :]", "index"),
     ("pairs", "distance <= reach", "distance < reach"),
@@ -71,7 +71,7 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("pairs", "any(1).repeat(1, views)", "any(1).repeat_interleave(views, 1)"),
     (
         "pairs",
-        "replace(pairs, negative=negative, outsider_index=None",
+        "replace(pairs, negative=negative, non_negative_index=None",
         "replace(pairs, negative=negative",
     ),
     ("pairs", "torch.unique(bits, dim=0", "torch.unique(bits[:, 7:8], dim=0"),
@@ -145,8 +145,8 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("pairs", "negative = ~alike & known", "negative = ~alike"),
     (
         "pairs",
-        "index, outsiders = _indices(positive), _indices(~negative)",
-        "index = outsiders = _indices(positive)",
+        "index, non_negatives = _indices(positive), _indices(~negative)",
+        "index = non_negatives = _indices(positive)",
     ),
     # what is refused at the door
     ("checks", "if tuple(similarity.shape) != shape:", "if similarity.ndim != 2:"),
@@ -238,7 +238,7 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("svm", "column -= coefficient", "column -= 0 * coefficient"),
     ("svm", "denominator + ridge * removed", "denominator - ridge * removed"),
     ("svm", "bordered[positive, positive] - removed", "bordered[positive, positive] + removed"),
-    ("svm", "outsiders == positive[:, None], -1", "outsiders < 0, -1"),
+    ("svm", "non_negatives == positive[:, None], -1", "non_negatives < 0, -1"),
     (
         "svm",
         "excess, ridge\n            ).clamp_(0, cost)",

@@ -25,7 +25,7 @@ from shared import (
     term,
     two_views,
 )
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from shared.notices import listeners, notice
 from shared.objective import LOOKS, WARM_UP
 

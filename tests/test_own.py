@@ -23,8 +23,9 @@ from shared.command.cells import Chosen, Places, run_folder
 from shared.command.own import baseline_of, load_loss, older_runs
 from shared.command.pool import Pool
 from shared.errors import UserError
-from shared.experiment.runs import write_atomically
-from shared.experiment.tables import Table, Tier, canonical_json
+from shared.experiment.config import canonical_json
+from shared.experiment.files import write_atomically
+from shared.experiment.tables import Table, Tier
 from shared.experiment.weights import InitialWeights
 from text.tables import TABLES as TEXT
 from video.tables import TABLES as VIDEO

@@ -36,7 +36,9 @@ def test_builders_choose_the_pairs_of_their_reference(layout: str, core: Any) ->
         assert indices(pairs.positive) == expected.positives
         assert indices(pairs.negative) == expected.negatives
         masks = (pairs.anchor, pairs.candidate, pairs.positive, pairs.negative)
-        core.Pairs(*masks, pairs.positive_index, pairs.outsider_index)  # compares them with masks
+        core.Pairs(
+            *masks, pairs.positive_index, pairs.non_negative_index
+        )  # compares them with masks
         for positives in (True, False):
             found = pairs.excluded(positives=positives)
             if found.dtype != torch.bool:
@@ -52,7 +54,7 @@ def masks() -> dict[str, Any]:
     return {"anchor": rows[:3], "candidate": rows, "positive": positive, "negative": ~positive}
 
 
-@pytest.mark.parametrize("which", ["positive_index", "outsider_index"])
+@pytest.mark.parametrize("which", ["positive_index", "non_negative_index"])
 def test_masks_and_indices_fit_together(which: str, core: Any) -> None:
     for index in (
         [[1], [1], [2]],
@@ -78,8 +80,8 @@ def test_pairs_made_from_those_of_a_builder_may_have_padded_indices(core: Any) -
     made = core.two_views(*torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)))
     negative = made.negative.clone()
     negative[0, 1] = False
-    outsiders = torch.tensor([[0, 1, 3], *([i, (i + 3) % 6, -1] for i in range(1, 6))])
-    listed = dataclasses.replace(made, negative=negative, outsider_index=outsiders)
+    non_negatives = torch.tensor([[0, 1, 3], *([i, (i + 3) % 6, -1] for i in range(1, 6))])
+    listed = dataclasses.replace(made, negative=negative, non_negative_index=non_negatives)
     plain = core.Pairs(made.anchor, made.candidate, made.positive, negative)
     assert made.complete
     assert not listed.complete

@@ -14,9 +14,10 @@ from graph.tables import TABLE_4
 from shared.command.cells import DOMAINS, Places, run_folder, tables_of
 from shared.command.plan import LONG, Cost, Taken, costs_of, planned
 from shared.command.pool import pretraining_of
+from shared.experiment.config import canonical_json, slug
 from shared.experiment.records import content_hash
 from shared.experiment.store import RECORD, SAVED, key_of
-from shared.experiment.tables import Cell, Table, canonical_json, slug
+from shared.experiment.tables import Cell, Table
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = [some[0] for name in DOMAINS for some in tables_of(name).values()]

@@ -17,9 +17,9 @@ from toy.train import Config
 
 from shared.command import processes
 from shared.errors import UserError
-from shared.experiment import runs
+from shared.experiment import run as run_module
 from shared.experiment.domain import Experiment
-from shared.experiment.runs import Conflict, Run, check_processes, check_same_processes
+from shared.experiment.run import Conflict, Run, check_processes, check_same_processes
 from tests import curves
 from tests.test_watch import assert_alike
 
@@ -162,17 +162,19 @@ def test_another_number_of_processes_is_refused_once_there_is_a_checkpoint(tmp_p
 def test_processes_with_another_code_or_configuration_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "world_size", lambda: 2)
+    monkeypatch.setattr(run_module, "world_size", lambda: 2)
     for name, value, shown in (
         ("commit", "abc", ": abc, not "),
         ("configuration", "{}", "; give all processes"),
         ("torch", "0.4", ": 0.4, not "),
     ):
-        monkeypatch.setattr(runs, "everyone", lambda own, n=name, v=value: [own, {**own, n: v}])
+        monkeypatch.setattr(
+            run_module, "all_gather_objects", lambda own, n=name, v=value: [own, {**own, n: v}]
+        )
         with pytest.raises(UserError, match=f"process 1 has another {name} than process 0{shown}"):
             Run(tmp_path, Config()).__enter__()
         assert not (tmp_path / "config.json").exists()
-    monkeypatch.setattr(runs, "everyone", lambda own: [own, own])
+    monkeypatch.setattr(run_module, "all_gather_objects", lambda own: [own, own])
     with Run(tmp_path, Config()) as run:  # the folder is free again
         assert run.processes == 2
 

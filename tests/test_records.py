@@ -22,7 +22,7 @@ from shared.experiment.records import (
     record_line,
     records_in,
 )
-from shared.experiment.runs import Run, check_config, record_failure
+from shared.experiment.run import Run, check_config, record_failure
 from shared.report.measuring import measure
 
 TABLE = TABLES["toy"][0]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from shared.experiment.config import canonical, slug
 from shared.experiment.records import Record, content_hash, read_records
 from shared.experiment.tables import (
     Cell,
@@ -25,8 +26,6 @@ from shared.experiment.tables import (
     Table,
     Tier,
     Value,
-    canonical,
-    slug,
 )
 from shared.report import files, pictures
 from shared.report.claims import readings

@@ -15,9 +15,10 @@ import scipy
 from toy.tables import CLAIM, TABLES
 
 from shared.command.cells import DOMAINS
-from shared.experiment.claims import with_claims
+from shared.experiment.config import canonical
+from shared.experiment.published import with_claims
 from shared.experiment.records import Record
-from shared.experiment.tables import Claim, Published, Setting, Table, Value, canonical
+from shared.experiment.tables import Claim, Published, Setting, Table, Value
 from shared.objective import SHARE
 from shared.report.claims import (
     CLAIMS,

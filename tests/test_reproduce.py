@@ -21,9 +21,8 @@ from toy.tables import TABLES, run_of
 
 from shared.command import cells, pool, reproduce
 from shared.errors import UserError, describe_os_error
-from shared.experiment.claims import with_claims
-from shared.experiment.runs import Run
-from shared.experiment.tables import load_notes, load_published
+from shared.experiment.published import load_notes, load_published, with_claims
+from shared.experiment.run import Run
 from tests.errors import error_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -159,7 +158,8 @@ def test_of_several_tables_those_that_have_the_row(at_once: AtOnce) -> None:
     assert "toy/partial/table-3: " in out
     assert "figure-3" not in out
     _, err = at_once("plan", "toy", "partial", "--row", "beter", code=2)
-    assert err == "error: toy/partial/table-3 has no row 'beter': did you mean better? declared are: plain | better\n"
+    start = "error: toy/partial/table-3 has no row 'beter': did you mean better?"
+    assert err == f"{start} declared are: plain | better\n"
 
 
 def test_paths_are_as_seen_from_where_the_user_stands(

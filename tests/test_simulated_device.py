@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shared.capture import WARM_UP
 from shared.command.cells import domain_of
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from tests import agreement
 from tests.simulated_device import SimulatedDevice
 from vision.config import Config as VisionConfig
@@ -36,10 +36,10 @@ ALLOWED: dict[str, str] = {
     "rl/train.py save_weights": "weights are written to disk",
     "shared/checks.py check_cosines": "looked at in the first step",
     "shared/checks.py check_negatives": "looked at in the first step",
-    "shared/experiment/runs.py Means.not_finite.<locals>.<genexpr>": "looked at before a log",
-    "shared/experiment/runs.py Means.take.<locals>.<dictcomp>": "means are logged",
-    "shared/experiment/runs.py Run._warn_if_diverged.<locals>.<listcomp>": "read from the log",
-    "shared/experiment/runs.py not_finite": "states are looked at before they are saved",
+    "shared/experiment/run.py Means.not_finite.<locals>.<genexpr>": "looked at before a log",
+    "shared/experiment/run.py Means.take.<locals>.<dictcomp>": "means are logged",
+    "shared/experiment/run.py Run._warn_if_diverged.<locals>.<listcomp>": "read from the log",
+    "shared/experiment/files.py not_finite": "states are looked at before they are saved",
     "shared/objective.py _check_finite": "looked at every so many steps",
     "shared/spectrum.py effective_rank": "the evaluated features, once",
     "vision/data.py Images.to": "the images are moved once",

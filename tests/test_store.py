@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from shared.experiment.runs import Interrupted, Run
+from shared.experiment.run import Interrupted, Run
 from shared.experiment.store import (
     FACT,
     RECORD,
     SAVED,
-    forget,
+    discard,
     is_stored,
     key_of,
     pretrained,
@@ -134,9 +134,9 @@ def test_seconds_of_another_run_count_where_a_run_is_looked_at_alone() -> None:
 def test_what_is_forgotten_is_trained_anew(tmp_path: Path, run: Run) -> None:
     folder = pretrained(run, PART, DATA, trainer("old"))
     assert json.loads((folder / RECORD).read_text())["config"] == PART
-    forget(tmp_path / "encoders", {})
+    discard(tmp_path / "encoders", {})
     assert folder.is_dir()
-    forget(tmp_path / "encoders", run.environment)
+    discard(tmp_path / "encoders", run.environment)
     assert not is_stored(tmp_path / "encoders", PART)
     pretrained(run, PART, DATA, trainer("new"))
     assert (folder / "model").read_text() == "new"

@@ -10,20 +10,10 @@ from toy.train import Config
 
 from shared.command.cells import DOMAINS, tables_of
 from shared.errors import UserError
+from shared.experiment.config import canonical, canonical_json, slug
+from shared.experiment.published import load_notes, load_published
 from shared.experiment.records import read_records
-from shared.experiment.tables import (
-    Claim,
-    Column,
-    Row,
-    Seeds,
-    Tier,
-    Value,
-    canonical,
-    canonical_json,
-    load_notes,
-    load_published,
-    slug,
-)
+from shared.experiment.tables import Claim, Column, Row, Seeds, Tier, Value
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = TABLES["toy"][0]

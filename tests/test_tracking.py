@@ -11,7 +11,7 @@ import toy
 from toy.train import Config
 
 from shared.errors import UserError
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 
 

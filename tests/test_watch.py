@@ -15,7 +15,8 @@ from toy.program import AtOnce
 from toy.tables import run_of
 from toy.train import Config, disturbing, measure
 
-from shared.experiment.runs import Interrupted, Run, left_as_they_were
+from shared.experiment.randomness import left_as_they_were
+from shared.experiment.run import Interrupted, Run
 from shared.notices import notice
 
 CELL = "toy/toy/table-1/plain/left/seed-0"
@@ -182,7 +183,7 @@ def test_a_score_leaves_no_trace_in_record_progress_or_time(
 ) -> None:
     told: list[str] = []
     now = [0.0]
-    monkeypatch.setattr("shared.experiment.runs.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("shared.experiment.run.time.monotonic", lambda: now[0])
     with Run(tmp_path, Config(1), watch=1, progress=lambda *each: told.append(each[2])) as run:
         model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout())
         run.track(model=model)

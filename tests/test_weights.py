@@ -16,8 +16,7 @@ from graph.encoder import make_encoder
 from shared.command.reproduce import main
 from shared.command.settings import with_settings
 from shared.errors import UserError
-from shared.experiment.history import upgraded_config
-from shared.experiment.tables import canonical, run_key
+from shared.experiment.config import canonical, run_key, upgraded_config
 from shared.experiment.weights import InitialWeights, initialise
 
 CONFIG = graph.config.Config(dataset="atlas")

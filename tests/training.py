@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shared.experiment.runs import Interrupted, Run
+from shared.experiment.run import Interrupted, Run
 
 Measure = Callable[[Any, Run], Any]
 

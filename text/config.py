@@ -20,7 +20,7 @@ from shared.checks import (
     Use,
     optional,
 )
-from shared.experiment.history import added, option
+from shared.experiment.config import added, option
 from shared.experiment.weights import InitialWeights
 
 # The plain inner product of f and g, no temperature: the softmax over a batch's sentences.

@@ -1,17 +1,17 @@
 """The text domain as one object; what is heavy is imported when it is called."""
 
-from shared.experiment.domain import Domain, Experiment, Later
+from shared.experiment.domain import Domain, Experiment, LazyImport
 from text.config import Config
 from text.tables import TABLES
 
 DOMAIN = Domain(
     name="text",
     tables=TABLES,
-    experiments=(Experiment(Config, Later("text.train:measure"), several=True),),
-    datasets=Later("text.data:DATASETS"),
-    fetch=Later("text.data:fetch"),
-    figures=Later("text.figures:FIGURES"),
-    export=Later("text.export:write"),
-    score=Later("text.export:score"),
-    protocols=Later("text.evaluation:PROTOCOLS"),
+    experiments=(Experiment(Config, LazyImport("text.train:measure"), several=True),),
+    datasets=LazyImport("text.data:DATASETS"),
+    fetch=LazyImport("text.data:fetch"),
+    figures=LazyImport("text.figures:FIGURES"),
+    export=LazyImport("text.export:write"),
+    score=LazyImport("text.export:score"),
+    protocols=LazyImport("text.evaluation:PROTOCOLS"),
 )

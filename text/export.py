@@ -34,7 +34,7 @@ from shared.experiment.export import (
     training_of,
 )
 from shared.experiment.records import Record
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 
 make_torchvision_importable()
 

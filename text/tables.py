@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from shared import debiased_nce, margin_nce, term
-from shared.experiment.claims import with_claims
 from shared.experiment.methods import (
     ALPHA,
     DCL,
@@ -20,20 +19,13 @@ from shared.experiment.methods import (
     NCE,
     NORMS,
     OVER_BATCH,
-    by,
     low_rank,
     polarized_row,
     svm_margin,
+    trained_with,
 )
-from shared.experiment.tables import (
-    Column,
-    Published,
-    Row,
-    Seeds,
-    Table,
-    load_notes,
-    load_published,
-)
+from shared.experiment.published import load_notes, load_published, with_claims
+from shared.experiment.tables import Column, Published, Row, Seeds, Table
 from text.config import QUICK_THOUGHTS, Config
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -104,7 +96,7 @@ def _cllr(
     which = "over-batch" if over_batch else "printed-alpha"
     return row(
         f"CLLR({base}+{norm}-norm){OVER_BATCH if over_batch else ''}",
-        by(loss, projection=low_rank(norm, alpha), similarity=similarity),
+        trained_with(loss, projection=low_rank(norm, alpha), similarity=similarity),
         f"{notes} of-both {which} selected-{norm}",
         published=published,
     )
@@ -126,7 +118,7 @@ PPMI_ROW = row("PPMI-SVD", {"baseline": "ppmi_svd"}, "ppmi-svd", seeds=(0,), bas
 # Rows of both papers.
 QT_ROW = row("QT", {}, "masked", published="QT")
 COSINE_ROWS = tuple(
-    row(label, by(loss, similarity="cosine"), notes, published=published)
+    row(label, trained_with(loss, similarity="cosine"), notes, published=published)
     for label, loss, published, notes in (
         ("QT, cosine", NCE, "QT", "masked cosines cosine-base"),
         ("DCL", DCL, "DCL", "cosines debiased"),
@@ -154,15 +146,17 @@ LMCL_ROWS = (
     ),
     row(
         "DCL, raw scores",
-        by(term(debiased_nce, temperature=1.0, tau_plus=0.01, floor="minimum")),
+        trained_with(term(debiased_nce, temperature=1.0, tau_plus=0.01, floor="minimum")),
         "raw-scores",
     ),
     row(
         "margins",
-        by(term(margin_nce, temperature=0.1, angular=0.5, subtractive=0.4), similarity="cosine"),
+        trained_with(
+            term(margin_nce, temperature=0.1, angular=0.5, subtractive=0.4), similarity="cosine"
+        ),
         "margins",
     ),
-    row("MMCL", by(svm_margin(gamma=0.5), similarity="cosine"), "mmcl"),
+    row("MMCL", trained_with(svm_margin(gamma=0.5), similarity="cosine"), "mmcl"),
 )
 
 CLLR_ROWS = (

@@ -45,7 +45,7 @@ from shared.experiment.data import (
     write_sums,
     writing,
 )
-from shared.experiment.runs import write_atomically
+from shared.experiment.files import write_atomically
 from text.data import INVISIBLE, checked_sentences, corpus_fingerprint, lines_of, sentences
 
 if TYPE_CHECKING:

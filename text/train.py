@@ -19,10 +19,10 @@ from transformers import PreTrainedTokenizerFast
 from shared import Criterion, Pairs, context_window, cosine, inner_product
 from shared.checks import require_ranges
 from shared.chunks import check_chunk, in_chunks, split
-from shared.distributed import from_first, gather, part, replicated, world_size
+from shared.distributed import broadcast, gather, local_slice, replicated, world_size
 from shared.errors import UserError
 from shared.experiment.data import sha256_of, write_sums
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from shared.objective import Similarity
 from shared.pixels import to_device
 from text import counts
@@ -97,7 +97,7 @@ def measure(config: Config, run: Run) -> dict[str, object]:
             model, criterion = pretrain(
                 config, tokens, run, words=len(tokenizer), table=table, tokenizer=tokenizer
             )
-            run.alone()
+            run.continue_on_rank_zero()
             scores = model_scores(config, model, unread)
             matrix = evaluated_projection(config, criterion)
             further = config.word_vectors or config.fixed_vectors
@@ -212,7 +212,7 @@ def pretrain(
     model.train()
     total = config.epochs * per_epoch
     total = total if config.steps is None else min(total, config.steps)
-    own = part(config.batch_size)
+    own = local_slice(config.batch_size)
     for step in run.steps(total, "pretraining", log_every=LOG_EVERY, save_every=SAVE_EVERY):
         epoch, place = divmod(step, per_epoch)
         if place == 0 or step == first:
@@ -292,7 +292,7 @@ def losses(
     if half:  # for the encoders only: scores are computed in float32
         f, g = f.float(), g.float()
     if config.dropout:
-        kept = (from_first(torch.rand(1, f.shape[1])) > config.dropout).to(f)
+        kept = (broadcast(torch.rand(1, f.shape[1])) > config.dropout).to(f)
         f, g = f * kept, g * kept
     pairs = pairs_of(config, f, g, to_device(batch.chapter, device))
     features = None if criterion.projection is None else torch.cat([f, g], dim=1)
@@ -347,7 +347,7 @@ def pairs_of(config: Config, f: Tensor, g: Tensor, chapter: Tensor) -> Pairs:
         return pairs
     own = _own(pairs.negative)
     return dataclasses.replace(
-        pairs, negative=pairs.negative | own, outsider_index=pairs.positive_index
+        pairs, negative=pairs.negative | own, non_negative_index=pairs.positive_index
     )
 
 
@@ -381,7 +381,7 @@ def inner_product_without_self(sentence: Tensor, context: Tensor) -> Tensor:
 def _own(scores: Tensor) -> Tensor:
     """Mask of a sentence with itself; rows are of this process, columns of all processes."""
     everyone = torch.eye(scores.shape[1], dtype=torch.bool, device=scores.device)
-    return everyone[part(scores.shape[1])]
+    return everyone[local_slice(scores.shape[1])]
 
 
 def shape_of(config: Config, words: int) -> QuickThoughtConfig:

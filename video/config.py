@@ -20,7 +20,7 @@ from shared.checks import (
     Use,
     optional,
 )
-from shared.experiment.history import added, option
+from shared.experiment.config import added, option
 from shared.experiment.weights import InitialWeights
 from shared.pairs import Pairing
 

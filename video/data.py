@@ -54,8 +54,8 @@ from shared.experiment.data import (
     write_sums,
     writing,
 )
+from shared.experiment.files import write_atomically
 from shared.experiment.folders import LEFTOVERS, MOST_NAMED, printable
-from shared.experiment.runs import write_atomically
 from video.config import EMBEDDED
 from video.decoding import decode, fault_of
 from video.workers import in_order

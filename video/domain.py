@@ -1,18 +1,18 @@
 """The video domain as one object; what is heavy is imported when it is called."""
 
-from shared.experiment.domain import Domain, Experiment, Later
+from shared.experiment.domain import Domain, Experiment, LazyImport
 from video.config import Config
 from video.tables import TABLES
 
 DOMAIN = Domain(
     name="video",
     tables=TABLES,
-    experiments=(Experiment(Config, Later("video.train:measure"), several=True),),
-    datasets=Later("video.data:DATASETS"),
-    fetch=Later("video.data:fetch"),
-    figures=Later("video.figures:FIGURES"),
-    export=Later("video.export:write"),
-    score=Later("video.export:score"),
+    experiments=(Experiment(Config, LazyImport("video.train:measure"), several=True),),
+    datasets=LazyImport("video.data:DATASETS"),
+    fetch=LazyImport("video.data:fetch"),
+    figures=LazyImport("video.figures:FIGURES"),
+    export=LazyImport("video.export:write"),
+    score=LazyImport("video.export:score"),
     scored_by=("skip_damaged", "split"),
-    protocols=Later("video.evaluation:PROTOCOLS"),
+    protocols=LazyImport("video.evaluation:PROTOCOLS"),
 )

@@ -25,7 +25,7 @@ from shared import Pairs, alignment, query_key
 from shared.checks import COUNT, require, require_ranges
 from shared.chunks import check_chunk, in_chunks, split
 from shared.compat import make_torchvision_importable
-from shared.distributed import from_first, gather, part, world_size
+from shared.distributed import broadcast, gather, local_slice, world_size
 from shared.errors import suggestion
 from shared.experiment.export import stating
 from shared.experiment.weights import initialise
@@ -344,8 +344,8 @@ class ShuffledTeacher(Teacher):
     def forward(self, clips: Tensor) -> Tensor:
         """(B, 3, T, S, S) -> (B, D), row i of clip i."""
         everyone = gather(clips)
-        order = from_first(torch.randperm(len(everyone), device=clips.device))
-        own = part(len(everyone))
+        order = broadcast(torch.randperm(len(everyone), device=clips.device))
+        own = local_slice(len(everyone))
         keys = gather(embedded(self.head, in_groups(self.encoder, everyone[order[own]])))
         return keys[order.argsort()[own]]
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from shared.errors import UserError, suggestion
+from shared.experiment.config import canonical
 from shared.experiment.data import sha256_of, sha256_of_files
 from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
 from shared.experiment.export import (
@@ -32,8 +33,7 @@ from shared.experiment.export import (
     training_of,
 )
 from shared.experiment.records import Record
-from shared.experiment.runs import OWN_DATA, Run
-from shared.experiment.tables import canonical
+from shared.experiment.run import OWN_DATA, Run
 from shared.functions import function_name
 from video.augmentation import MEAN, STD
 from video.config import Config

@@ -30,7 +30,7 @@ import numpy as np
 
 from shared.errors import UserError
 from shared.experiment.data import writing
-from shared.experiment.runs import replacing
+from shared.experiment.files import replacing
 from video.decoding import decode
 from video.workers import in_order
 

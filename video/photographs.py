@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from shared.experiment.runs import write_atomically
+from shared.experiment.files import write_atomically
 from video.data import FOLDER, LISTS, SPLITS
 
 _MOVES = ("Pan", "Rotate", "Zoom")

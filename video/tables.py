@@ -13,24 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from shared import Objective, Term, debiased_nce, hard_nce, info_nce, margin_nce, term
-from shared.experiment.claims import with_claims
 from shared.experiment.methods import (
     ALPHA,
     NORMS,
     OVER_BATCH,
-    by,
     low_rank,
     polarization,
     svm_margin,
+    trained_with,
 )
-from shared.experiment.tables import (
-    Column,
-    Row,
-    Seeds,
-    Table,
-    load_notes,
-    load_published,
-)
+from shared.experiment.published import load_notes, load_published, with_claims
+from shared.experiment.tables import Column, Row, Seeds, Table
 from video.config import Config
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -100,7 +93,7 @@ def _columns(minutes: float, gigabytes: float) -> tuple[Column, ...]:
 
 
 def _in_batch(loss: Term, *penalties: Term, **others: Any) -> dict[str, Any]:
-    return by(loss, *penalties, **{"method": "simclr", "pairs": "both", **others})
+    return trained_with(loss, *penalties, **{"method": "simclr", "pairs": "both", **others})
 
 
 def _trivial(label: str, changes: Mapping[str, Any], deviation: str, *, bar: bool = False) -> Row:

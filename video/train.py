@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from shared import Criterion, Pairs
-from shared.distributed import part, replicated, synchronise
+from shared.distributed import local_slice, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.own import record_own
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from video.config import BASELINES, EMBEDDED, Config
 from video.data import DATASETS, Videos, fingerprint, load
 from video.encoder import GROUPS, Networks, autocast, check, compare
@@ -60,7 +60,7 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
 
     run.score = score
     networks, criterion = pretrain(config, videos.of(train=True), run)
-    run.alone()
+    run.continue_on_rank_zero()
     if run.tier != "smoke" and config.network not in BASELINES:
         save_encoder(networks.encoder, run.folder, config=config)
     project = _extractor(config, criterion)
@@ -225,7 +225,7 @@ def batches_of(config: Config, videos: int, first: int, total: int) -> Iterator[
         if place == 0 or step == first:
             order = order_of(videos, config.seed, epoch)
         index = order[place * config.batch_size : (place + 1) * config.batch_size]
-        yield index[part(config.batch_size)], epoch
+        yield index[local_slice(config.batch_size)], epoch
 
 
 def learning_rate(config: Config, epoch: int) -> float:

@@ -25,7 +25,7 @@ from shared.checks import (
     Use,
     optional,
 )
-from shared.experiment.history import added, option
+from shared.experiment.config import added, option
 from shared.experiment.weights import InitialWeights
 from shared.losses import max_margin
 from shared.pairs import Pairing

@@ -49,8 +49,8 @@ from shared.experiment.data import (
     sha256_of_files,
     sha256_of_lines,
 )
+from shared.experiment.files import replacing, write_atomically
 from shared.experiment.folders import class_files
-from shared.experiment.runs import replacing, write_atomically
 from vision import crops, prepared
 from vision.augmentation import Policy
 from vision.crops import Crops

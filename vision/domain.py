@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.experiment.data import MissingData
-from shared.experiment.domain import Domain, Experiment, Later
+from shared.experiment.domain import Domain, Experiment, LazyImport
 from shared.experiment.store import part_of
 from vision.config import PRETRAINING, Config, ToyConfig
 from vision.tables import TABLES
@@ -37,16 +37,16 @@ DOMAIN = Domain(
     tables=TABLES,
     experiments=(
         Experiment(
-            Config, Later("vision.train:measure"), _missing, several=True, pretraining=_part
+            Config, LazyImport("vision.train:measure"), _missing, several=True, pretraining=_part
         ),
-        Experiment(ToyConfig, Later("vision.toy:measure")),
+        Experiment(ToyConfig, LazyImport("vision.toy:measure")),
     ),
-    datasets=Later("vision.data:DATASETS"),
+    datasets=LazyImport("vision.data:DATASETS"),
     fetch=_fetch,
-    prepare=Later("vision.data:prepare"),
-    figures=Later("vision.figures:FIGURES"),
-    export=Later("vision.export:write"),
-    score=Later("vision.foreign:score"),
+    prepare=LazyImport("vision.data:prepare"),
+    figures=LazyImport("vision.figures:FIGURES"),
+    export=LazyImport("vision.export:write"),
+    score=LazyImport("vision.foreign:score"),
     scored_by=("backbone", "stem", "prefix", "heads", "size", "statistics", "skip_damaged"),
-    protocols=Later("vision.evaluation:PROTOCOLS"),
+    protocols=LazyImport("vision.evaluation:PROTOCOLS"),
 )

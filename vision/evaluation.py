@@ -29,7 +29,8 @@ from shared import logistic
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import is_approximate
-from shared.experiment.runs import Interrupted, Run, left_as_they_were
+from shared.experiment.randomness import left_as_they_were
+from shared.experiment.run import Interrupted, Run
 from shared.notices import notice
 from shared.pairs import unit_rows
 from shared.pixels import normalise

@@ -38,7 +38,7 @@ from shared.experiment.data import (
     write_sums,
     writing,
 )
-from shared.experiment.runs import write_atomically
+from shared.experiment.files import write_atomically
 from vision.crops import with_shorter_side
 from vision.images import decode, size_of
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shared.checks import COUNT, POSITIVE, TEMPERATURE, checked, lift
+from shared.checks import COUNT, POSITIVE, TEMPERATURE, checked, upcast
 from shared.pairs import Pairs, two_views, unit_rows
 
 
@@ -38,7 +38,7 @@ def crop_pairs(crops: Tensor, prototypes: Tensor, older: Tensor | None = None) -
         positive=pairs.positive,
         negative=pairs.negative,
         positive_index=pairs.positive_index,
-        outsider_index=pairs.outsider_index,
+        non_negative_index=pairs.non_negative_index,
         trusted=True,
         crops=crops,
         prototypes=prototypes,
@@ -79,8 +79,8 @@ def swapped_prediction(
     if not isinstance(pairs, Crops):
         raise ValueError("swapped_prediction needs crops and prototypes; use method 'swav'")
     views, batch, _ = pairs.crops.shape
-    prototypes = lift(pairs.prototypes)
-    units = unit_rows(lift(pairs.crops).flatten(0, 1))
+    prototypes = upcast(pairs.prototypes)
+    units = unit_rows(upcast(pairs.crops).flatten(0, 1))
     scores = (units @ prototypes.T).view(views, batch, -1)
     predicted = (scores / temperature).log_softmax(2)
     values = []

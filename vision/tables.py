@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shared.experiment.claims import with_claims
+from shared.experiment.published import with_claims
 from vision.tables_cllr import CLLR
 from vision.tables_lmcl import LMCL
 from vision.tables_margins import MARGINS

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shared import Objective, Term
-from shared.experiment.methods import ALPHA, NORMS, OVER_BATCH, by, low_rank
+from shared.experiment.methods import ALPHA, NORMS, OVER_BATCH, low_rank, trained_with
 from shared.experiment.tables import Row, Table
 from vision.config import CMC, HCL, Config
 from vision.tables_common import (
@@ -40,7 +40,7 @@ def _low_rank(
     loss: Term, norm: str, dimensions: int = 256, *, alpha: float = ALPHA, **options: Any
 ) -> dict[str, Any]:
     projection = low_rank(norm, alpha, **options)
-    return by(loss, projection=projection, projection_dimensions=dimensions)
+    return trained_with(loss, projection=projection, projection_dimensions=dimensions)
 
 
 TABLE_1 = table(
@@ -50,7 +50,7 @@ TABLE_1 = table(
     Config(**HCL),
     [
         *(
-            row(f"{size}-dim (w/o R)", by(SIMCLR, head_output=size), "head-dimensions")
+            row(f"{size}-dim (w/o R)", trained_with(SIMCLR, head_output=size), "head-dimensions")
             for size in (4096, 3072, 2048, 512, 256)
         ),
         *(
@@ -103,7 +103,7 @@ TABLE_3 = table(
     Config(**CMC),
     [
         *CMC_ROWS,
-        row("CO2", by(CMC_NCE, CO2), "co2-moco co2-numbers"),
+        row("CO2", trained_with(CMC_NCE, CO2), "co2-moco co2-numbers"),
         *(
             row(f"CLLR({base}+{PRINTED[norm]}-norm)", {**framework, **_low_rank(loss, norm)}, notes)
             for base, framework, loss, notes in (
@@ -171,11 +171,11 @@ FIGURE_4 = table(
     "STL-10 and CIFAR-10, accuracy against batch size",
     Config(**{**HCL, "epochs": 100}),
     [
-        row("SimCLR", by(SIMCLR), "simclr-base"),
+        row("SimCLR", trained_with(SIMCLR), "simclr-base"),
         row("SwAV", SWAV_ON_CIFAR, "swav-cifar"),
-        row("DCL", by(DCL)),
-        row("HCL", by(HARD)),
-        row("CO2", by(SIMCLR, CO2), "co2-simclr co2-numbers"),
+        row("DCL", trained_with(DCL)),
+        row("HCL", trained_with(HARD)),
+        row("CO2", trained_with(SIMCLR, CO2), "co2-simclr co2-numbers"),
         *_figure_4_variants(SIMCLR, "SimCLR"),
         *_figure_4_variants(HARD, "HCL"),
     ],

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from shared import Objective, Term, consistency, debiased_nce, hard_nce, info_nce, term
-from shared.experiment.methods import by
-from shared.experiment.tables import Column, Row, Table, Tier, load_notes, load_published
+from shared.experiment.methods import trained_with
+from shared.experiment.published import load_notes, load_published
+from shared.experiment.tables import Column, Row, Table, Tier
 from vision.config import CMC, Config, ToyConfig
 from vision.swav import swapped_prediction
 
@@ -134,8 +135,8 @@ SWAV: dict[str, Any] = {
 CMC_ROWS = (
     row("CMC", CMC_TWO, "cmc"),
     row("SwAV", SWAV, "swav"),
-    row("DCL", by(CMC_DCL), "cmc-dcl"),
-    row("HCL", by(CMC_HARD), "cmc-hcl"),
+    row("DCL", trained_with(CMC_DCL), "cmc-dcl"),
+    row("HCL", trained_with(CMC_HARD), "cmc-hcl"),
 )
 # Minutes: 100 epochs of 126,689 images. A view of 224 pixels takes three times the operations of
 # one of 32 without pooling; it was not timed.

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shared import Term, info_nce, term
-from shared.experiment.methods import by, polarization
+from shared.experiment.methods import polarization, trained_with
 from shared.experiment.tables import Column, Table
 from vision.config import CMC, HCL, Config, ToyConfig
 from vision.tables_common import (
@@ -33,7 +33,7 @@ from vision.tables_common import (
 
 
 def _polarized(loss: Term, reduction: str, weight: float = 0.1) -> dict[str, Any]:
-    return by(loss, polarization(weight, reduction=reduction))
+    return trained_with(loss, polarization(weight, reduction=reduction))
 
 
 # Eq. 10 leaves open how pairs are summed. Reduction, ending of the label, note.
@@ -51,7 +51,7 @@ TABLE_1 = table(
         *(
             row(
                 f"Conventional CT, {similarity}",
-                by(SIMCLR, normalised=normalised),
+                trained_with(SIMCLR, normalised=normalised),
                 f"toy-silent toy-{similarity.replace(' ', '-')}",
                 published="Conventional CT",
             )
@@ -132,7 +132,7 @@ TABLE_3 = table(
             "lambda=0",
             {},
             "lambda-0",
-            in_columns={label: by(loss) for label, loss in TEMPERATURES.items()},
+            in_columns={label: trained_with(loss) for label, loss in TEMPERATURES.items()},
         ),
         *(
             row(
@@ -162,7 +162,7 @@ FIGURE_4 = table(
     "STL-10 and CIFAR-10, accuracy against batch size",
     Config(**{**HCL, "epochs": 100}),
     [
-        *(row(base, by(loss)) for base, loss in BASES),
+        *(row(base, trained_with(loss)) for base, loss in BASES),
         *(
             row(f"LMCL({base}+DP){ending}", _polarized(loss, reduction), note)
             for reduction, ending, note in READINGS

@@ -14,8 +14,9 @@ from shared import (
     margin_nce,
     term,
 )
-from shared.experiment.methods import by, svm_margin
-from shared.experiment.tables import Column, Row, Seeds, Table, Tier, load_published
+from shared.experiment.methods import svm_margin, trained_with
+from shared.experiment.published import load_published
+from shared.experiment.tables import Column, Row, Seeds, Table, Tier
 from vision.config import NT_XENT, Config
 from vision.tables_common import (
     BASELINES,
@@ -91,7 +92,7 @@ def _margins_table(
 
 
 def _margin(**numbers: Any) -> dict[str, Any]:
-    return by(term(margin_nce, **{"temperature": TEMPERATURE, **numbers}))
+    return trained_with(term(margin_nce, **{"temperature": TEMPERATURE, **numbers}))
 
 
 def _ratio(**numbers: Any) -> dict[str, Any]:
@@ -99,7 +100,7 @@ def _ratio(**numbers: Any) -> dict[str, Any]:
 
 
 def _alignment(**numbers: Any) -> dict[str, Any]:
-    return by(term(alignment, **numbers))
+    return trained_with(term(alignment, **numbers))
 
 
 def _tuned(
@@ -164,21 +165,23 @@ def _printed_rows(columns: Sequence[Column]) -> tuple[Row, ...]:
 
 
 def _max_margin(pairs: str, **numbers: Any) -> dict[str, Any]:
-    return by(svm_margin(gamma=0.5, **numbers), pairs=pairs)
+    return trained_with(svm_margin(gamma=0.5, **numbers), pairs=pairs)
 
 
 def _polarized(**numbers: Any) -> dict[str, Any]:
-    return by(NT_XENT.loss, term(distance_polarization, weight=0.1, **numbers))
+    return trained_with(NT_XENT.loss, term(distance_polarization, weight=0.1, **numbers))
 
 
 def _low_rank(**options: Any) -> dict[str, Any]:
-    return by(NT_XENT.loss, projection=Projection(0.1, {"unit_features": True, **options}))
+    return trained_with(
+        NT_XENT.loss, projection=Projection(0.1, {"unit_features": True, **options})
+    )
 
 
 # SimCLR with the losses of the other three papers, under this table's protocol.
 OTHERS = (
-    row("DCL", by(term(debiased_nce, temperature=TEMPERATURE, tau_plus=0.1))),
-    row("HCL", by(term(hard_nce, temperature=TEMPERATURE, tau_plus=0.1, beta=1.0))),
+    row("DCL", trained_with(term(debiased_nce, temperature=TEMPERATURE, tau_plus=0.1))),
+    row("HCL", trained_with(term(hard_nce, temperature=TEMPERATURE, tau_plus=0.1, beta=1.0))),
     row("SimCLR + DP, anchor sum", _polarized()),
     row("SimCLR + DP, mean", _polarized(reduction="mean")),
     row("CLLR, l2,1", _low_rank(norm="l21", alpha=0.001), "unit-features"),
@@ -206,12 +209,12 @@ OF_MMCL = (
     ),
     row(
         "MMCL INV, linear kernel",
-        by(svm_margin(kernel="linear"), pairs="both_views"),
+        trained_with(svm_margin(kernel="linear"), pairs="both_views"),
         "linear-cost inv-both",
     ),
     row(
         "MMCL INV, tanh kernel",
-        by(svm_margin(kernel="tanh", gamma=1.0, offset=0.0), pairs="both_views"),
+        trained_with(svm_margin(kernel="tanh", gamma=1.0, offset=0.0), pairs="both_views"),
         "tanh inv-both",
     ),
 )

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared import info_nce, term
-from shared.experiment.methods import by, svm_margin
-from shared.experiment.tables import Column, Row, Seeds, Table, load_published
+from shared.experiment.methods import svm_margin, trained_with
+from shared.experiment.published import load_published
+from shared.experiment.tables import Column, Row, Seeds, Table
 from vision import tables_margins as margins
 from vision.config import HCL, MMCL_IMAGENET, Config
 from vision.tables_common import (
@@ -48,7 +49,7 @@ FIXED_STEP: dict[str, Any] = {**PGD, "steps": 1000, "step_size": 1e-3, "start": 
 
 
 def _max_margin(*, pairs: str | None = None, **numbers: Any) -> dict[str, Any]:
-    changes = by(svm_margin(**numbers))
+    changes = trained_with(svm_margin(**numbers))
     return changes if pairs is None else {**changes, "pairs": pairs}
 
 
@@ -74,14 +75,14 @@ def _cifar100_and_stl10(epochs: int) -> tuple[Column, ...]:
 
 MMCL_ON_IMAGENET: dict[str, Any] = {**MMCL_IMAGENET, "dataset": "ImageNet"}
 IMAGENET_NOTES = "imagenet-kernel imagenet-settings one-seed"
-IMAGENET_SIMCLR = by(term(info_nce, temperature=0.1), pairs="both")
+IMAGENET_SIMCLR = trained_with(term(info_nce, temperature=0.1), pairs="both")
 # Chen et al. 2020 (MoCo v2) and its program.
 MOCO_V2: dict[str, Any] = {
     "statistics": "ImageNet",
     "head_output_norm": False,
     "method": "moco_v2",
     "pairs": "both",
-    **by(term(info_nce, temperature=0.2)),
+    **trained_with(term(info_nce, temperature=0.2)),
     "teacher_momentum": 0.999,
     "augmentations": ("ressl_strong", "ressl_strong"),
     "optimiser": "sgd",
@@ -93,7 +94,7 @@ MOCO_V2: dict[str, Any] = {
 MOCO_V1: dict[str, Any] = {
     **MOCO_V2,
     "head_layers": 1,
-    **by(term(info_nce, temperature=0.07)),
+    **trained_with(term(info_nce, temperature=0.07)),
     "augmentations": ("cmc", "cmc"),
     "schedule": "steps",
     "milestones": (120, 160),
@@ -328,9 +329,9 @@ TABLE_7 = table(
     "STL-10, accuracy against batch size",
     Config(**{**HCL, **STL10}),
     [
-        row("SimCLR", by(SIMCLR)),
-        row("DCL", by(DCL), "dcl-program"),
-        row("HCL", by(HARD), "hcl-program"),
+        row("SimCLR", trained_with(SIMCLR)),
+        row("DCL", trained_with(DCL), "dcl-program"),
+        row("HCL", trained_with(HARD), "hcl-program"),
         row("MMCL_INV", ON_STL10["MMCL_INV"], "variant-table-8 inv both-views", published=OURS),
         row(
             "MMCL_INV, first view",
@@ -353,7 +354,7 @@ TABLE_8 = table(
     "Variants of MMCL",
     Config(**HCL),
     [
-        row("SimCLR", by(SIMCLR)),
+        row("SimCLR", trained_with(SIMCLR)),
         *(
             row(
                 f"MMCL_{solver}{ending}",
@@ -433,7 +434,7 @@ FIGURE_3C = table(
     "STL-10, k-NN against epochs",
     Config(**{**KNN, **STL10}),
     [
-        row("SimCLR", by(SIMCLR)),
+        row("SimCLR", trained_with(SIMCLR)),
         row("MMCL_PGD", ON_STL10["MMCL_PGD"], "pgd both-views"),
         row("MMCL_INV", ON_STL10["MMCL_INV"], "inv both-views"),
     ],

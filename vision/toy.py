@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from shared import cosine, inner_product, two_views
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from vision.config import ToyConfig
 from vision.evaluation import kmeans_accuracy
 

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from shared import Criterion, LowRankProjection, Pairs
 from shared.capture import Captured, can_capture
-from shared.distributed import part, replicated, synchronise
+from shared.distributed import local_slice, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment import store
 from shared.experiment.data import sha256_of
 from shared.experiment.export import FILE
+from shared.experiment.files import link
 from shared.experiment.own import record_own
-from shared.experiment.runs import Run, link
+from shared.experiment.run import Run
 from shared.objective import SHARES_EVERY
 from shared.precision import bfloat16
 from vision import checkpoints
@@ -150,7 +151,7 @@ def _ready(
     """Networks and criterion, ready for evaluation; only the first of several processes returns."""
     run.score = _score_so_far(config, run)
     networks, criterion = pretrain(config, images, run, mean=mean, std=std)
-    run.alone()
+    run.continue_on_rank_zero()
     if config.calibrated:
         calibrate(networks.encoder, images, config.image_size, mean, std)
     return networks, criterion
@@ -362,7 +363,7 @@ def can_be_captured(config: Config) -> bool:
     return (
         # The solver of max_margin and the nuclear norm wait for the device. Only max_margin has a
         # kernel width that may change with the epoch.
-        not config.objective.waits
+        not config.objective.synchronises
         and config.chunk is None  # chunks have backward passes of their own
         and not config.compile  # compiled code is launched as a whole already
         # SwAV reads whether its queue is full; CMC takes the images' numbers from the host.
@@ -401,7 +402,7 @@ def batches(
     per_epoch = len(images) // config.batch_size
     for epoch in range(first // per_epoch, math.ceil(total / per_epoch)):
         order = permutation(len(images), config.seed, epoch)[: per_epoch * config.batch_size]
-        chosen = order.reshape(per_epoch, config.batch_size)[:, part(config.batch_size)]
+        chosen = order.reshape(per_epoch, config.batch_size)[:, local_slice(config.batch_size)]
         chosen = chosen[first - epoch * per_epoch :] if first > epoch * per_epoch else chosen
         pixels_of_views: Iterator[tuple[Tensor, ...]]
         if isinstance(images, Images):

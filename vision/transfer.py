@@ -28,7 +28,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from shared import logistic
 from shared.errors import UserError
-from shared.experiment.runs import Interrupted, Run, write_atomically
+from shared.experiment.files import write_atomically
+from shared.experiment.run import Interrupted, Run
 from shared.precision import bfloat16
 from vision.config import Config
 from vision.data import Dataset, ImageFiles, Images, Split, choose, describe, permutation

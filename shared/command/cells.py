@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.errors import UserError, suggestion
+from shared.experiment.config import slug
 from shared.experiment.records import Damaged, Record, read_record
-from shared.experiment.tables import OWN, TIERS, Cell, Table, Tier, slug
+from shared.experiment.tables import OWN, TIERS, Cell, Table, Tier
 
 if TYPE_CHECKING:
     from shared.experiment.domain import Domain

@@ -38,10 +38,12 @@ from shared.command.plan import planned
 from shared.command.pool import default_jobs
 from shared.command.running import print_ending, run_waiting
 from shared.errors import UserError
+from shared.experiment.config import run_key, slug
 from shared.experiment.environment import current_environment
+from shared.experiment.files import write_atomically
 from shared.experiment.records import RECORDS, Damaged, Record, read_json, records_in
-from shared.experiment.runs import LOG, OWN, write_atomically
-from shared.experiment.tables import Cell, Column, Row, Table, Tier, run_key, slug
+from shared.experiment.run import LOG, OWN
+from shared.experiment.tables import Cell, Column, Row, Table, Tier
 from shared.objective import Term
 from shared.report import comparison as shown
 from shared.report.comparison import KEPT, Comparison, Line, Number, Source

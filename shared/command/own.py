@@ -36,10 +36,10 @@ from shared.command.cells import (
 from shared.command.running import print_ending, run_waiting
 from shared.command.settings import checked_term, numbers_of, typed, with_settings
 from shared.errors import UserError, suggestion
-from shared.experiment.history import differing, shown
+from shared.experiment.config import canonical, changed, differing, shown
 from shared.experiment.records import Damaged, read_json
-from shared.experiment.runs import OWN, is_aside
-from shared.experiment.tables import Cell, Row, Table, Tier, canonical, changed
+from shared.experiment.run import OWN, is_archived
+from shared.experiment.tables import Cell, Row, Table, Tier
 from shared.objective import Objective, Term
 from shared.pairs import cosine, two_views
 from shared.report.statistics import summarise
@@ -208,7 +208,9 @@ def older_runs(chosen: Sequence[Chosen], home: Places) -> list[tuple[Path, dict[
                 config = read_json(file)
             except Damaged:
                 continue
-            if not is_aside(file.parent) and without_hashes(config) == without_hashes(cell.content):
+            if not is_archived(file.parent) and without_hashes(config) == without_hashes(
+                cell.content
+            ):
                 found[file.parent] = config
     return sorted(found.items(), key=lambda pair: (pair[0] / "config.json").stat().st_mtime)
 

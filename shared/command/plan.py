@@ -15,10 +15,10 @@ from rich.text import Text
 from shared.command.cells import Places, finished, imported
 from shared.command.pool import pretraining_of
 from shared.command.progress import duration
-from shared.experiment.history import upgraded_config
+from shared.experiment.config import canonical, upgraded_config
 from shared.experiment.records import RECORDS, Damaged, Record, records_in
 from shared.experiment.store import SAVED, is_stored, seconds_alone
-from shared.experiment.tables import Cell, Column, Table, Tier, canonical
+from shared.experiment.tables import Cell, Column, Table, Tier
 from shared.report.measuring import folder_of
 
 # Sources of an estimate, the best first; ~ marks those that no run on this machine measured.

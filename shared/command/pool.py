@@ -24,21 +24,22 @@ from rich.console import Console
 from shared import functions
 from shared.command.cells import Places, imported, run_folder
 from shared.command.progress import Main, Watch, watching
-from shared.distributed import everyone, is_lost
+from shared.distributed import all_gather_objects, is_lost
 from shared.errors import UserError, describe_os_error
+from shared.experiment.config import Config, canonical, canonical_json, run_key
 from shared.experiment.data import MissingData
 from shared.experiment.records import Damaged, read_record
-from shared.experiment.runs import (
+from shared.experiment.run import (
     OWN,
     STOPS,
     Conflict,
     Interrupted,
     Locked,
     Run,
-    Served,
+    WorkerDone,
     record_failure,
 )
-from shared.experiment.tables import Cell, Config, canonical, canonical_json, run_key
+from shared.experiment.tables import Cell
 from shared.report.measuring import NOT_RUN
 
 # Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.
@@ -343,16 +344,16 @@ def outcome(run: Run, cell: Cell) -> tuple[Any, ...]:
                     same_loss=", ".join(f"{now} for {then}" for now, then in functions.same.items())
                 )
             # As the first process sees it.
-            (finished, *_) = everyone(read_record(folder, cell.address) is not None)
+            (finished, *_) = all_gather_objects(read_record(folder, cell.address) is not None)
             if finished:
-                run.alone()
+                run.continue_on_rank_zero()
             else:
                 with _stopped_together(run):
                     run.finish(domain.measure(cell.config, run))
             record = read_record(folder, cell.address)
         assert record is not None  # just written
         return ("done", record.result)
-    except Served:
+    except WorkerDone:
         return ("served",)
     except Interrupted:
         return ("interrupted",)

@@ -27,14 +27,9 @@ from shared.command.pool import cores, lost, outcome, set_up_torch
 from shared.command.progress import watching
 from shared.command.reproduce import STARTED
 from shared.command.running import main_metrics, move_aside, not_done, show_tables
-from shared.distributed import everyone, initialise, is_lost, rank, world_size
+from shared.distributed import all_gather_objects, initialise, is_lost, rank, world_size
 from shared.errors import UserError
-from shared.experiment.runs import (
-    INTERRUPTED,
-    Run,
-    check_processes,
-    record_failure,
-)
+from shared.experiment.run import INTERRUPTED, Run, check_processes, record_failure
 from shared.experiment.tables import Cell
 
 LEFT = 76  # exit code when another process is gone, for an unknown reason
@@ -120,7 +115,7 @@ def _take_part(
         waiting = not_done(chosen, places, options, Console())
         if options.again:
             move_aside(waiting, places, Console())
-    (going, *_) = everyone(bool(waiting))
+    (going, *_) = all_gather_objects(bool(waiting))
     if not going:
         return ("done",) if rank() == 0 else ("served",)
     console = Console(quiet=rank() > 0)  # only the first process prints

@@ -51,7 +51,7 @@ Work on it:
   docs        the documentation and results as a site; --serve shows it
 All options of a verb: ./reproduce.sh plan --help; of a run: run --help
 """
-INTERRUPTED = 75  # as shared.experiment.runs has it, which takes seconds to be imported
+INTERRUPTED = 75  # as shared.experiment.run has it, which takes seconds to be imported
 STOPPED = "interrupted; the same command starts again"
 STARTED = "SUITE_PROCESSES"  # set in processes that --processes started
 FROM = "SUITE_FROM"  # where reproduce.sh was called, if not in the checkout

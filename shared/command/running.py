@@ -18,8 +18,8 @@ from shared.experiment.records import (
     read_record,
     read_records,
 )
-from shared.experiment.runs import INTERRUPTED, check_config, set_aside
-from shared.experiment.store import forget
+from shared.experiment.run import INTERRUPTED, archive, check_config
+from shared.experiment.store import discard
 from shared.experiment.tables import Cell, Table, Tier
 from shared.report import measuring
 from shared.report.console import Terminal
@@ -222,8 +222,8 @@ def move_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
     for cell in cells:
         if (folder := run_folder(places, cell)).exists():
             if (environment := folder / "environment.json").is_file():
-                forget(places.store_of(cell) or places.store, read_json(environment))
-            moved.append(set_aside(folder))
+                discard(places.store_of(cell) or places.store, read_json(environment))
+            moved.append(archive(folder))
     if moved:
         where = f"{moved[0]}{', ...' if len(moved) > 1 else ''}"
         text = f"moved {counted(len(moved), 'run')} aside: {where}"

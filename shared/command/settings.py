@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from shared.checks import require_ranges
 from shared.command.reproduce import FROM
 from shared.errors import UserError, suggestion
-from shared.experiment.tables import AnyConfig
+from shared.experiment.config import AnyConfig
 from shared.experiment.weights import InitialWeights
 from shared.objective import Objective, Term, term
 from shared.projection import LowRankProjection

@@ -33,9 +33,10 @@ from shared.command.plan import costs_of
 from shared.command.pool import pretraining_of
 from shared.command.progress import sentence
 from shared.errors import UserError, program
+from shared.experiment.config import canonical_json
+from shared.experiment.files import write_atomically
 from shared.experiment.records import read_failure
-from shared.experiment.runs import write_atomically
-from shared.experiment.tables import Cell, canonical_json
+from shared.experiment.tables import Cell
 
 MODULE = "shared"  # what runs a cell: python -m MODULE --cell ADDRESS
 FOLDER = ".slurm"  # in the folder of runs

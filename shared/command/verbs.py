@@ -33,10 +33,12 @@ from shared.command.pool import Pool
 from shared.command.running import Committed, measure
 from shared.errors import UserError, suggestion
 from shared.experiment import manifest
+from shared.experiment.config import slug
 from shared.experiment.domain import EvaluationRequest
+from shared.experiment.files import write_atomically
 from shared.experiment.records import Record, read_record
-from shared.experiment.runs import Interrupted, write_atomically
-from shared.experiment.tables import Cell, Tier, slug
+from shared.experiment.run import Interrupted
+from shared.experiment.tables import Cell, Tier
 from shared.report.wording import counted
 
 if TYPE_CHECKING:

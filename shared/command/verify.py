@@ -22,6 +22,7 @@ from rich import box
 from rich.table import Table as Grid
 from rich.text import Text
 
+from shared.experiment.config import run_key
 from shared.experiment.records import (
     RECORDS,
     Damaged,
@@ -29,8 +30,8 @@ from shared.experiment.records import (
     read_record,
     records_in,
 )
-from shared.experiment.runs import OWN, is_aside
-from shared.experiment.tables import TIERS, Cell, Table, Tier, run_key
+from shared.experiment.run import OWN, is_archived
+from shared.experiment.tables import TIERS, Cell, Table, Tier
 from shared.report.measuring import NOT_RUN, fault_of, refused
 
 DEVIATIONS = 3.0  # standard deviations over seeds by which another processor may differ
@@ -405,7 +406,7 @@ def _finished(
     for file in sorted(runs.glob("*/*/*/result.json")):
         name = file.parent.parent.relative_to(runs).as_posix()
         first = name.partition("/")[0]
-        if first != OWN and domain in (None, first) and not is_aside(file.parent):
+        if first != OWN and domain in (None, first) and not is_archived(file.parent):
             found.setdefault(name, []).append(file.parent)
     domains = {name.partition("/")[0] for name in found}
     cells: dict[str, list[tuple[Table, Cell]]] = {}

@@ -22,7 +22,7 @@ from urllib.request import urlopen
 from filelock import FileLock, Timeout
 
 from shared.errors import UserError
-from shared.experiment.runs import replacing, write_atomically
+from shared.experiment.files import replacing, write_atomically
 
 SUMS = "SHA256SUMS"
 ROOM = "choose a writable data root with free space: --data-root or SUITE_DATA"

@@ -1,7 +1,7 @@
 """The interface of a domain: one object, with None for what the domain does not have.
 
 A domain is a package with a ``DOMAIN``. Tables and configurations are imported with it, and what is
-heavy when it is called (:class:`Later`), so that planning and reporting stay fast.
+heavy when it is called (:class:`LazyImport`), so that planning and reporting stay fast.
 """
 
 import dataclasses
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from shared.errors import UserError
+from shared.experiment.config import Config
 from shared.experiment.data import MissingData
-from shared.experiment.runs import Run
-from shared.experiment.tables import Config, Table, Tier
+from shared.experiment.run import Run
+from shared.experiment.tables import Table, Tier
 
 Its = TypeVar("Its", bound=Config)
 Metrics = Mapping[str, Any]
@@ -24,7 +25,7 @@ Missing = Callable[[Its, Path], Sequence[MissingData]]
 
 
 @dataclass(frozen=True)
-class Later:
+class LazyImport:
     """A function or an object by its name, ``package.module:name``, imported when it is called.
 
     Calling it calls the function, and gives the object if that is not a function.

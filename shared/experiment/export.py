@@ -24,10 +24,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from shared.errors import UserError
+from shared.experiment.config import always_there, canonical_json
 from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums, writing
+from shared.experiment.files import replacing
 from shared.experiment.records import Record, read_record
-from shared.experiment.runs import replacing
-from shared.experiment.tables import always_there, canonical_json
 from shared.functions import function_name
 
 CARD = "README.md"

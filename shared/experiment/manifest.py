@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shared.experiment.data import sha256_of
+from shared.experiment.files import write_atomically
 from shared.experiment.records import RECORDS
-from shared.experiment.runs import write_atomically
 
 MANIFEST = "manifest.json"
 TEXTS = (".md", ".csv")

@@ -29,7 +29,7 @@ NORMS = ("l21", "nuclear")
 OVER_BATCH = ", norm over batch"  # ends the labels of rows whose alpha is divided by the batch size
 
 
-def by(
+def trained_with(
     loss: Term, *penalties: Term, projection: Projection | None = None, **others: Any
 ) -> dict[str, Any]:
     """The change to an objective; ``others`` are further changes."""
@@ -45,7 +45,7 @@ def polarized_row(
     label: str, loss: Term, similarity: str, deviation: str, reduction: str = "anchor_sum"
 ) -> Row:
     """A row of LMCL; it measures the published row whose label is its own up to a comma."""
-    changes = by(loss, polarization(reduction=reduction), similarity=similarity)
+    changes = trained_with(loss, polarization(reduction=reduction), similarity=similarity)
     return Row(label, changes, label.partition(",")[0], deviation)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Container
 import torch
 from torch import Tensor
 
-from shared.experiment.runs import OWN_DATA, Run
+from shared.experiment.run import OWN_DATA, Run
 from shared.notices import remark
 
 HASHED = 2**26  # bytes, up to which the content is hashed as well

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import UserError
-from shared.experiment.history import upgraded_config
+from shared.experiment.config import upgraded_config
 from shared.experiment.tables import UNITS
 
 HASH = "sha256"  # the key beside the content that it is of

@@ -17,13 +17,14 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from shared.distributed import everyone
+from shared.distributed import all_gather_objects
 from shared.errors import UserError
+from shared.experiment.config import Config, canonical, canonical_json
 from shared.experiment.data import SUMS, build_once, check_sums, sha256_of, write_sums
 from shared.experiment.environment import commit, now
+from shared.experiment.files import not_finite, replacing, write_atomically
 from shared.experiment.records import read_json
-from shared.experiment.runs import LOG, Run, not_finite, replacing, write_atomically
-from shared.experiment.tables import Config, canonical, canonical_json
+from shared.experiment.run import LOG, Run
 
 FOLDER = "encoders"  # below the folder of runs
 RECORD = "record.json"
@@ -83,9 +84,9 @@ def pretrained(
 
     if run.processes > 1:
         # No process may wait for a lock while others wait for it.
-        (there, *_) = everyone(_is_whole(folder))
+        (there, *_) = all_gather_objects(_is_whole(folder))
         write = None if there else train()
-        run.alone()
+        run.continue_on_rank_zero()
         if write is not None:
             build_once(
                 folder,
@@ -113,7 +114,7 @@ def seconds_alone(result: Mapping[str, Any], environment: Mapping[str, Any]) -> 
     return float(result["seconds"]) + float(environment.get("facts", {}).get(SAVED, 0.0))
 
 
-def forget(store: Path, environment: Mapping[str, Any]) -> None:
+def discard(store: Path, environment: Mapping[str, Any]) -> None:
     """Delete the entry that a run used, if any, so that it is trained again."""
     key = environment.get("facts", {}).get(FACT)
     if key is not None:

@@ -7,19 +7,15 @@ with one seed in one tier. The address of a cell names it; its run is found by i
 import copy
 import dataclasses
 import functools
-import hashlib
 import itertools
-import json
 import math
-import re
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from shared.errors import UserError, suggestion
-from shared.functions import identity
+from shared.experiment.config import Config, canonical, changed, place_of, run_key, slug
 
 Tier = Literal["paper", "short", "smoke"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
@@ -28,33 +24,13 @@ Form = Literal["superiority", "size", "comparable", "null", "no gain"]
 Scope = Literal["each", "every", "most"]
 EMBEDDED = "embedded sample"
 OWN = "own"  # the folder, and the start of the addresses, of cells that a user has changed
-OPTION = "option"  # in the metadata of a field: see shared.experiment.history.option
 AGGREGATES = ("interquartile mean",)
-DATA_FIELDS = ("dataset", "task", "corpus", "data")  # what configurations call their data
-LONGEST = 60  # characters of the readable parts of a folder's name
 # The range of a metric by unit; results outside it are refused.
 UNITS: Mapping[str, tuple[float, float]] = {
     "%": (0.0, 100.0),
     "% of variance": (-math.inf, 100.0),  # worse than the mean is below 0
     "points of 1000": (0.0, 1000.0),
 }
-
-
-class Config(Protocol):
-    """What the core asks of a domain's configuration: a frozen dataclass with a seed."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def seed(self) -> int:
-        """Seed of the run."""
-
-    @property
-    def protocol(self) -> str:
-        """Name and version of the evaluation protocol."""
-
-    def reduced(self) -> "Config":
-        """The same run on embedded data, small enough for the smoke tier."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +134,6 @@ class Column:
     classes: bool = True
 
 
-AnyConfig = TypeVar("AnyConfig", bound=Config)
 _Labelled = TypeVar("_Labelled", Row, Column)
 
 
@@ -347,7 +322,7 @@ class Table:
         fewer: exceptions for rows or columns with only some of their tier's seeds, or none.
         looked: labels of the rows to which seeds were added after some had been seen, by tier.
         published: the published numbers.
-        claims: the claims about it, which ``shared.experiment.claims`` fills in.
+        claims: the claims about it, which ``shared.experiment.published`` fills in.
         settings: by tier how it relates to the paper, if not by default: ``paper's`` in the paper
             tier, ``reduced`` elsewhere, without differences to name.
         blocked: whether all rows of a seed share its data, so that it is a factor of the model.
@@ -605,175 +580,6 @@ class Table:
 def _addresses(item: Row | Column) -> set[str]:
     names = {item.label, item.run} if isinstance(item, Column) else {item.label}
     return {slug(name) for name in names if name}
-
-
-def slug(label: str) -> str:
-    """The label as a folder name: lower case, words joined by dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
-
-
-def changed(config: AnyConfig, changes: Mapping[str, Any], where: str) -> AnyConfig:
-    """``config`` with ``changes`` applied.
-
-    Raises:
-        ValueError: a change names a field that the configuration does not have.
-    """
-    known = config.__dataclass_fields__
-    if unknown := changes.keys() - known:
-        raise ValueError(
-            f"{where}: unknown key {', '.join(map(repr, sorted(unknown)))}; "
-            f"known keys: {', '.join(sorted(known))}"
-        )
-    return dataclasses.replace(config, **changes)
-
-
-def canonical(value: Any) -> Any:
-    """``value`` as plain JSON data: dataclasses to objects, tuples to lists, functions to names.
-
-    Raises:
-        TypeError: something else.
-        ValueError: a function that has no identity, see :func:`shared.functions.identity`.
-    """
-    if value is None or isinstance(value, (bool, int, str)):  # nearly all; looked at first
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)  # JSON has no infinity
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        values = {item: getattr(value, item.name) for item in dataclasses.fields(value)}
-        return {
-            item.name: canonical(each)
-            for item, each in values.items()
-            if item.compare and not (OPTION in item.metadata and each == item.default)
-        }
-    if isinstance(value, Mapping):
-        return {str(key): canonical(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [canonical(item) for item in value]
-    if callable(value):
-        return identity(value)
-    raise TypeError(f"{value!r} ({type(value).__name__}) cannot be part of a configuration")
-
-
-def always_there(kind: type) -> set[str]:
-    """The fields that the canonical form of every configuration of a class has."""
-    return {item.name for item in dataclasses.fields(kind) if OPTION not in item.metadata}
-
-
-def canonical_json(value: Any) -> str:
-    """The canonical form as text: equal configurations give equal text."""
-    return json.dumps(canonical(value), indent=2, sort_keys=True) + "\n"
-
-
-def run_key(tier: str, content: Mapping[str, Any]) -> str:
-    """The identity of a run: 16 digits of a hash over its tier and canonical configuration."""
-    text = json.dumps([tier, content], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def place_of(domain: str, content: Mapping[str, Any], key: str) -> Path:
-    """``<domain>/<dataset>/<method>-<key>``: the key identifies the run, the rest is for people.
-
-    Args:
-        domain: name of the package.
-        content: canonical configuration; the dataset is the first of ``DATA_FIELDS`` that it has,
-            else the alphabetically first field that is a text.
-        key: of the run, see :func:`run_key`.
-    """
-    # Fields read from a file are in another order; the folder must be the same.
-    names = [*DATA_FIELDS, *sorted(content)]
-    dataset = next((content[name] for name in names if isinstance(content.get(name), str)), "")
-    objective = content.get("objective")
-    terms: list[Any] = []
-    if isinstance(objective, Mapping):
-        terms = [objective.get("loss"), *objective.get("penalties", ())]
-    losses = [str(term["function"]).partition("@")[0] for term in terms if term]
-    if content.get("train") is False or ("objective" in content and not losses):
-        losses = ["untrained"]
-    method = slug("-".join([*losses, "seed", str(content["seed"])]))[-LONGEST:].strip("-")
-    return Path(domain, slug(dataset)[:LONGEST] or "data", f"{method}-{key}")
-
-
-def load_published(file: Path, table: str) -> Published:
-    """Read one table of a TOML file of published numbers.
-
-    Raises:
-        ValueError: a missing table or key, or a row whose length is not that of the header.
-    """
-    content = read_toml(file)
-    try:
-        entry = content[table]
-        columns = tuple(entry["columns"])
-        rows: dict[str, tuple[Value | None, ...]] = {}
-        notes: dict[str, str] = {}
-        for label, row in entry["rows"].items():
-            means, stds = row["mean"], row.get("std", [None] * len(columns))
-            if not len(means) == len(stds) == len(columns):
-                raise ValueError(f"{file}: {table}: {label}: not one number per column")
-            # TOML has no null: nan stands for a number that the paper does not print.
-            rows[label] = tuple(
-                None if mean != mean else Value(mean, None if std is None or std != std else std)
-                for mean, std in zip(means, stds, strict=True)
-            )
-            if "note" in row:
-                notes[label] = row["note"]
-        return Published(
-            source=", ".join(filter(None, (content.get("paper"), entry["label"]))),
-            title=entry["title"],
-            columns=columns,
-            rows=rows,
-            statistic=entry["statistic"],
-            notes=notes,
-            warnings=tuple(entry.get("warnings", ())),
-            runs=entry.get("runs"),
-        )
-    except KeyError as error:
-        raise ValueError(f"{file}: {table}: missing key {error}") from None
-
-
-class Notes(dict[str, str]):
-    """Notes by name; an unknown name is an error that says where to add it."""
-
-    def __init__(self, file: Path, notes: Mapping[str, str]) -> None:
-        super().__init__(notes)
-        self._file = file
-
-    def __missing__(self, name: str) -> str:
-        raise ValueError(f"{self._file}: no note {name!r}; add it there, or correct the name")
-
-    def lines(self, names: str) -> tuple[str, ...]:
-        """The notes whose names are given, separated by spaces, for below a table."""
-        return tuple(self[name] for name in names.split())
-
-    def text(self, names: str) -> str:
-        """The same as one text, for a row."""
-        return " ".join(self.lines(names))
-
-    def row(
-        self, label: str, changes: Mapping[str, Any] | None = None, names: str = "", **others: Any
-    ) -> Row:
-        """A row; its deviation is made of the named notes, ``others`` are further fields."""
-        return Row(label, changes or {}, deviation=self.text(names), **others)
-
-
-def load_notes(file: Path) -> Notes:
-    """Read the notes of a domain's tables: a TOML file of texts by name, wrapped at will.
-
-    Looking up a name that the file lacks raises a ValueError, so that no table can be built.
-    """
-    return Notes(file, {name: " ".join(text.split()) for name, text in read_toml(file).items()})
-
-
-@functools.cache
-def read_toml(file: Path) -> dict[str, Any]:
-    """The content of a file that several tables are read from.
-
-    Raises:
-        UserError: it cannot be read; file and line.
-    """
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:  # no TOML, or no UTF-8
-        raise UserError(f"{file}: {error}; restore the file from git") from None
 
 
 def _in_column(row: Row, column: Column, tier: Tier) -> Mapping[str, Any]:

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import UserError
-from shared.experiment.tables import canonical, canonical_json
+from shared.experiment.config import canonical, canonical_json
 
 if TYPE_CHECKING:
-    from shared.experiment.runs import Run
+    from shared.experiment.run import Run
 
 VARIABLE = "SUITE_WANDB"  # the project to which all runs of the command line are sent
 

@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from shared.errors import UserError
+from shared.experiment.config import option
 from shared.experiment.data import sha256_of, sha256_of_files
 from shared.experiment.export import (
     FILE,
@@ -34,7 +35,6 @@ from shared.experiment.export import (
     is_safetensors,
     read_weights,
 )
-from shared.experiment.history import option
 from shared.notices import remark
 
 # Of a network and its moving average, by words of their places: the one that is used, the other.

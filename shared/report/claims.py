@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from shared.experiment.files import write_atomically
 from shared.experiment.records import Record
-from shared.experiment.runs import write_atomically
 from shared.experiment.tables import Claim, Comparison, Published, SettingWord, Table, Tier, Value
 from shared.objective import SHARE
 from shared.report.items import sentence as mcnemar_sentence

@@ -18,9 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shared.experiment.config import slug
+from shared.experiment.files import write_atomically
 from shared.experiment.records import RECORDS, Record, record_line
-from shared.experiment.runs import WATCHED, write_atomically
-from shared.experiment.tables import Column, Tier, slug
+from shared.experiment.run import WATCHED
+from shared.experiment.tables import Column, Tier
 from shared.report import pictures
 from shared.report.claims import has_collapsed
 from shared.report.files import ACROSS, COMMIT, escaped, grid_lines, table_lines

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 from shared.errors import UserError
 from shared.experiment.data import MissingData
+from shared.experiment.files import write_atomically
 from shared.experiment.records import Record, read_records
-from shared.experiment.runs import write_atomically
 from shared.experiment.tables import Cell, Column, Row, Table, Tier
 from shared.report import pictures
 from shared.report.measuring import measure_finished

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from shared.experiment.config import slug
 from shared.experiment.data import is_approximate
+from shared.experiment.files import write_atomically
 from shared.experiment.records import RECORDS, Record, record_line
-from shared.experiment.runs import write_atomically
-from shared.experiment.tables import slug
 from shared.report import pictures
 from shared.report.claims import Reading
 from shared.report.measuring import (

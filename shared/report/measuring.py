@@ -4,7 +4,7 @@
 claims on it, and the other modules of this package present both.
 
 A record is valid for a cell only if it was measured in the same tier, with the protocol and exactly
-the configuration that the table declares today, after upgrades (``shared.experiment.history``);
+the configuration that the table declares today, after upgrades (``shared.experiment.config``);
 otherwise the cell is stale. Only declared seeds are used, so that nobody can add seeds until a
 claim is confirmed.
 """
@@ -17,17 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from shared.experiment.config import run_key
 from shared.experiment.records import Record, impossible, read_record
-from shared.experiment.tables import (
-    AGGREGATES,
-    Cell,
-    Column,
-    Row,
-    Table,
-    Tier,
-    Value,
-    run_key,
-)
+from shared.experiment.tables import AGGREGATES, Cell, Column, Row, Table, Tier, Value
 from shared.report.statistics import (
     Summary,
     interquartile_mean,

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from shared.experiment.runs import replacing
+from shared.experiment.files import replacing
 
 INK, GREY, RULE, BAND = "#1d2433", "#5d6678", "#d5dae2", "#f5f6f9"
 BLUE, RED, GREEN = "#0b4f8a", "#c8553d", "#0b7a75"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.errors import UserError
-from shared.experiment.runs import write_atomically
+from shared.experiment.files import write_atomically
 from shared.experiment.tables import SettingWord
 from shared.report import pictures
 from shared.report.claims import (

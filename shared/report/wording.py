@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shared.experiment.tables import Column, Published, Row, Table, Tier, Value, canonical
+from shared.experiment.config import canonical
+from shared.experiment.tables import Column, Published, Row, Table, Tier, Value
 from shared.report.measuring import Measured, MeasuredCell
 from shared.report.statistics import Summary, summarise
 

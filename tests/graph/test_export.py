@@ -19,7 +19,7 @@ from graph.train import measure, pretrain
 from shared.command.reproduce import main
 from shared.errors import UserError
 from shared.experiment.export import CARD
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 
 ATLAS = Config(dataset="atlas", epochs=1, batch_size=64)
 

@@ -29,7 +29,7 @@ from graph.own import from_pyg
 from graph.train import check_view
 from shared.experiment.data import sha256_of
 from shared.experiment.export import CARD, CONFIG, FILE
-from shared.experiment.runs import Conflict, Run
+from shared.experiment.run import Conflict, Run
 from tests.pages import run_page
 
 ATLAS = Config(dataset="atlas", epochs=1, batch_size=64)

@@ -14,7 +14,7 @@ from graph.config import Config
 from graph.data import load
 from graph.tables import TABLE_4
 from graph.train import views
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from tests.training import assert_resumes_to_the_bit, finish, losses
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +43,7 @@ def test_code_paths_of_a_processor_agree_in_the_metric(tmp_path: Path) -> None:
     """In single precision they end up points apart: what differs in a last bit grows each epoch."""
     program = (
         "import sys, torch; from pathlib import Path; import graph\n"
-        "from shared.experiment.runs import Run\n"
+        "from shared.experiment.run import Run\n"
         "torch.set_num_threads(1)\n"
         "config = graph.Config(dataset='atlas', epochs=10)\n"
         "with Run(Path(sys.argv[1]), config) as run: run.finish(graph.measure(config, run))\n"

@@ -17,7 +17,7 @@ from rl.train import save_weights
 from shared.errors import UserError
 from shared.experiment.data import SUMS
 from shared.experiment.export import CARD, CONFIG, FILE
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 
 State = dict[str, Tensor]
 AGENT = dataclasses.replace(

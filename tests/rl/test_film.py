@@ -19,7 +19,7 @@ from rl.export import POLICY_NAMES
 from rl.film import codec_is_there, play, write, write_mp4
 from rl.tables import TABLE_5
 from shared.errors import UserError
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from shared.report.figures import finished
 
 

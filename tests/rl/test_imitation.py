@@ -25,7 +25,7 @@ from rl.imitation import (
     policy_without_features,
     principal_components,
 )
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 
 SMALL = ImitationConfig().reduced()
 

@@ -13,7 +13,7 @@ import rl
 from rl.config import Config, ProbeConfig
 from rl.own import OwnEnvironment
 from shared.errors import UserError
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from tests.training import stop
 
 SIZE = 16

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl.config import Config
 from rl.replay import Draw, Replay, gather
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from tests.errors import error_of
 
 SIZE, STACK, CROP = 12, 3, 9

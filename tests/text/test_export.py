@@ -19,7 +19,7 @@ from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import SUMS
 from shared.experiment.export import CARD
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from tests.pages import run_page
 from text.config import Config
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from shared.experiment.data import MissingData
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from shared.experiment.tables import Cell, Tier
 from shared.report.figures import Drawn, Lacking
 from text import data, figures

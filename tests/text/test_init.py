@@ -10,7 +10,7 @@ import torch
 import text
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from shared.experiment.weights import InitialWeights
 from text.config import Config
 from text.encoder import QuickThought

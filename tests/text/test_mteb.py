@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from text.config import Config
 from text.data import load_task
 from text.export import load, write

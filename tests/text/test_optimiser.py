@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shared.experiment.runs import seed_everything
+from shared.experiment.randomness import seed_everything
 from text.config import Config
 from text.encoder import QuickThought
 from text.optimiser import RowAdam, clip_each

@@ -17,7 +17,7 @@ from shared import (
     term,
 )
 from shared.errors import UserError
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from tests.training import assert_resumes_to_the_bit
 from text import train
 from text.config import Config

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from shared.distributed import part, rank, replicated, synchronise
+from shared.distributed import local_slice, rank, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.data import MissingData
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def measure(config: Config, run: Run) -> dict[str, float]:
     run.track(model=model, optimiser=optimiser, schedule=schedule)
     run.score = disturbing
     forward = replicated(loss_of, model)
-    own = part(config.batch_size)
+    own = local_slice(config.batch_size)
     for step in run.steps(config.steps, "training", save_every=config.every):
         # One draw from each global generator: all of them must come back after a kill.
         x = torch.randn(config.batch_size, 4)[own] + random.random() + float(np.random.rand())
@@ -95,7 +95,7 @@ def measure(config: Config, run: Run) -> dict[str, float]:
         schedule.step()
         run.means.add({"loss": loss.detach()})
         time.sleep(config.pause)
-    run.alone()
+    run.continue_on_rank_zero()
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).double()
     return {"accuracy": float(weights.sum()) + config.offset, "norm": float(weights.norm())}
 

@@ -12,7 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from shared.experiment.runs import Interrupted, Run
+from shared.experiment.run import Interrupted, Run
 from video import evaluation
 from video.augmentation import centre, gather_clips, ten_crops, windows
 from video.config import Config

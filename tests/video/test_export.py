@@ -10,7 +10,7 @@ from torch import nn
 
 from shared.command.reproduce import main
 from shared.experiment.export import CARD
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from video import export
 from video.config import EMBEDDED, Config
 from video.data import load

@@ -8,7 +8,7 @@ import torch
 
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from shared.experiment.weights import InitialWeights
 from video.config import EMBEDDED, Config
 from video.data import load

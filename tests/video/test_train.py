@@ -15,7 +15,7 @@ from torch import Tensor
 import video
 from shared import Objective, Projection
 from shared.errors import UserError
-from shared.experiment.runs import Interrupted, Run
+from shared.experiment.run import Interrupted, Run
 from tests.training import spied
 from video import evaluation
 from video import train as module

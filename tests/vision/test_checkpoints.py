@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shared.errors import UserError
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from vision.checkpoints import file_of, load
 from vision.config import Config
 from vision.domain import DOMAIN

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from shared.experiment.data import MissingData
-from shared.experiment.runs import Interrupted, Run
+from shared.experiment.run import Interrupted, Run
 from shared.spectrum import effective_rank
 from vision import evaluation as module
 from vision.augmentation import POLICIES, augment

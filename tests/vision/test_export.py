@@ -10,7 +10,7 @@ from torch import nn
 from shared.errors import UserError
 from shared.experiment.data import SUMS
 from shared.experiment.export import CARD, CONFIG, FILE
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from tests.rounding import lengths_of, rounding
 from vision.config import HCL, Config
 from vision.encoder import LabEncoder, make_encoder

@@ -11,7 +11,7 @@ from torch import nn
 import vision
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from shared.experiment.weights import InitialWeights
 from vision.config import Config
 from vision.encoder import make_encoder

@@ -13,7 +13,7 @@ from PIL import Image as Picture
 from shared.errors import UserError
 from shared.experiment.data import MissingData, sha256_of
 from shared.experiment.export import CARD, CONFIG, FILE
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from vision import data
 from vision.config import Config
 from vision.data import central_crops, choose, describe, fingerprint, load

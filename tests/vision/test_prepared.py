@@ -20,9 +20,9 @@ from torch.nn.functional import interpolate
 
 import vision
 from shared.command.reproduce import main
+from shared.experiment.config import canonical
 from shared.experiment.data import SUMS
-from shared.experiment.runs import Run
-from shared.experiment.tables import canonical
+from shared.experiment.run import Run
 from tests.errors import error_of
 from tests.training import assert_resumes_to_the_bit, finish, losses
 from vision.augmentation import POLICIES, parameters

@@ -10,7 +10,7 @@ import torch
 
 from shared import Objective, Projection, info_nce, term
 from shared.experiment.export import FILE
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from shared.experiment.store import FACT, SAVED, key_of, part_of
 from tests.training import stop
 from vision import train

@@ -5,7 +5,9 @@ from collections import defaultdict
 
 import pytest
 
-from shared.experiment.tables import TIERS, Row, Table, canonical_json, load_published
+from shared.experiment.config import canonical_json
+from shared.experiment.published import load_published
+from shared.experiment.tables import TIERS, Row, Table
 from vision.augmentation import POLICIES
 from vision.config import Config
 from vision.evaluation import PROTOCOLS

@@ -12,7 +12,7 @@ from shared import (
     info_nce,
     term,
 )
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from tests.training import finish, stop
 from vision import toy
 from vision.config import ToyConfig

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from shared.errors import UserError
-from shared.experiment.runs import Interrupted, Run
+from shared.experiment.run import Interrupted, Run
 from vision import transfer as module
 from vision.config import Config
 from vision.data import Images, describe, load, permutation

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2.functional import center_crop
 
-from shared.experiment.runs import Run
+from shared.experiment.run import Run
 from vision.config import Config
 from vision.data import ImageFiles, Images, choose, describe, load
 from vision.encoder import make_encoder

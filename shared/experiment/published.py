@@ -1,4 +1,4 @@
-"""Claims are data: read from TOML files beside the published numbers, checked, given to tables.
+"""Published numbers, notes and claims: read from TOML files, checked, given to tables.
 
 Each ``[[claim]]`` has the keys of :class:`~shared.experiment.tables.Claim` and, in
 ``[[claim.comparisons]]``, which rows are compared where: ``tables`` (``paper/table``), ``pairs`` of
@@ -9,6 +9,8 @@ from other papers whose claims are judged on the table.
 """
 
 import dataclasses
+import functools
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -18,12 +20,14 @@ from shared.experiment.tables import (
     Claim,
     Comparison,
     Form,
+    Published,
+    Row,
     Scope,
     Setting,
     SettingWord,
     Table,
     Tier,
-    read_toml,
+    Value,
 )
 
 NUMBERS: Mapping[Form, str] = {
@@ -134,3 +138,86 @@ def _setting(said: Mapping[str, Any], tier: Tier, where: str) -> Setting:
             "three differences at most"
         )
     return dataclasses.replace(setting, differences=differences, by_paper=by_paper)
+
+
+def load_published(file: Path, table: str) -> Published:
+    """Read one table of a TOML file of published numbers.
+
+    Raises:
+        ValueError: a missing table or key, or a row whose length is not that of the header.
+    """
+    content = read_toml(file)
+    try:
+        entry = content[table]
+        columns = tuple(entry["columns"])
+        rows: dict[str, tuple[Value | None, ...]] = {}
+        notes: dict[str, str] = {}
+        for label, row in entry["rows"].items():
+            means, stds = row["mean"], row.get("std", [None] * len(columns))
+            if not len(means) == len(stds) == len(columns):
+                raise ValueError(f"{file}: {table}: {label}: not one number per column")
+            # TOML has no null: nan stands for a number that the paper does not print.
+            rows[label] = tuple(
+                None if mean != mean else Value(mean, None if std is None or std != std else std)
+                for mean, std in zip(means, stds, strict=True)
+            )
+            if "note" in row:
+                notes[label] = row["note"]
+        return Published(
+            source=", ".join(filter(None, (content.get("paper"), entry["label"]))),
+            title=entry["title"],
+            columns=columns,
+            rows=rows,
+            statistic=entry["statistic"],
+            notes=notes,
+            warnings=tuple(entry.get("warnings", ())),
+            runs=entry.get("runs"),
+        )
+    except KeyError as error:
+        raise ValueError(f"{file}: {table}: missing key {error}") from None
+
+
+class Notes(dict[str, str]):
+    """Notes by name; an unknown name is an error that says where to add it."""
+
+    def __init__(self, file: Path, notes: Mapping[str, str]) -> None:
+        super().__init__(notes)
+        self._file = file
+
+    def __missing__(self, name: str) -> str:
+        raise ValueError(f"{self._file}: no note {name!r}; add it there, or correct the name")
+
+    def lines(self, names: str) -> tuple[str, ...]:
+        """The notes whose names are given, separated by spaces, for below a table."""
+        return tuple(self[name] for name in names.split())
+
+    def text(self, names: str) -> str:
+        """The same as one text, for a row."""
+        return " ".join(self.lines(names))
+
+    def row(
+        self, label: str, changes: Mapping[str, Any] | None = None, names: str = "", **others: Any
+    ) -> Row:
+        """A row; its deviation is made of the named notes, ``others`` are further fields."""
+        return Row(label, changes or {}, deviation=self.text(names), **others)
+
+
+def load_notes(file: Path) -> Notes:
+    """Read the notes of a domain's tables: a TOML file of texts by name, wrapped at will.
+
+    Looking up a name that the file lacks raises a ValueError, so that no table can be built.
+    """
+    return Notes(file, {name: " ".join(text.split()) for name, text in read_toml(file).items()})
+
+
+@functools.cache
+def read_toml(file: Path) -> dict[str, Any]:
+    """The content of a file that several tables are read from.
+
+    Raises:
+        UserError: it cannot be read; file and line.
+    """
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:  # no TOML, or no UTF-8
+        raise UserError(f"{file}: {error}; restore the file from git") from None

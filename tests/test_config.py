@@ -12,9 +12,9 @@ import pytest
 from graph.config import Config
 from graph.tables import TABLES
 from shared.command.cells import DOMAINS, tables_of
-from shared.experiment.history import added, differences, option, upgraded_config
+from shared.experiment.config import added, canonical, differences, option, upgraded_config
 from shared.experiment.records import read_records
-from shared.experiment.tables import Table, canonical
+from shared.experiment.tables import Table
 from shared.report.measuring import Measured, measure
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -21,10 +21,11 @@ from toy.train import Config, program
 from toy.train import measure as train
 
 from shared.errors import UserError
-from shared.experiment import environment, runs
+from shared.experiment import environment, files, randomness
+from shared.experiment import run as run_module
 from shared.experiment.environment import lock_hash
 from shared.experiment.records import read_failure, read_record
-from shared.experiment.runs import Conflict, Interrupted, Locked, Means, Run
+from shared.experiment.run import Conflict, Interrupted, Locked, Means, Run
 from shared.experiment.weights import read
 from shared.objective import SHARE
 
@@ -101,15 +102,15 @@ def test_killed_at_random_moments_it_gives_the_same_bits(
 
 def test_killed_while_a_file_is_written_the_old_one_stays(tmp_path: Path) -> None:
     file = tmp_path / "file.json"
-    runs.write_atomically(file, "old")
+    files.write_atomically(file, "old")
     child = os.fork()
     if child == 0:
-        with runs.replacing(file) as part:
+        with files.replacing(file) as part:
             part.write_text("half of the new")
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     assert file.read_text() == "old"
-    runs.write_atomically(file, "new")
+    files.write_atomically(file, "new")
     assert file.read_text() == "new"
 
 
@@ -121,7 +122,7 @@ def test_sigterm_saves_and_exits_75(tmp_path: Path, uninterrupted: Path) -> None
         time.sleep(0.01)
     process.terminate()
     process.join()
-    assert process.exitcode == runs.INTERRUPTED
+    assert process.exitcode == run_module.INTERRUPTED
     assert 0 < assert_whole(folder) < 40
     program(folder, 40, megabytes=4)
     assert result(folder) == result(uninterrupted)
@@ -130,7 +131,7 @@ def test_sigterm_saves_and_exits_75(tmp_path: Path, uninterrupted: Path) -> None
 
 def test_saves_may_be_spaced_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, clock = tmp_path / "run", [100.0]
-    monkeypatch.setattr(runs.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(run_module.time, "monotonic", lambda: clock[0])
     with Run(folder, Config(5)) as run:
         saved = []
         for step, now in enumerate((105.0, 110.0, 115.0, 119.0, 120.0), start=1):
@@ -211,7 +212,7 @@ def test_another_configuration_is_refused_and_named(tmp_path: Path, uninterrupte
 def test_two_processes_cannot_share_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "LOCK_WAIT", 0.1)
+    monkeypatch.setattr(run_module, "LOCK_WAIT", 0.1)
     with Run(tmp_path / "run", Config(5)), pytest.raises(Locked, match="another process"):
         Run(tmp_path / "run", Config(5)).__enter__()
     with Run(tmp_path / "run", Config(5)):  # the lock is free again
@@ -369,10 +370,10 @@ def test_further_facts_are_recorded_and_stay(tmp_path: Path) -> None:
 
 
 def test_random_state_survives_the_round_trip(tmp_path: Path) -> None:
-    runs.seed_everything(3)
-    torch.save(runs.random_state(), tmp_path / "state.pt")
+    randomness.seed_everything(3)
+    torch.save(randomness.random_state(), tmp_path / "state.pt")
     drawn = (random.random(), np.random.rand(), torch.rand(3))
-    runs.restore_random_state(torch.load(tmp_path / "state.pt", weights_only=True))
+    randomness.restore_random_state(torch.load(tmp_path / "state.pt", weights_only=True))
     again = (random.random(), np.random.rand(), torch.rand(3))
     assert drawn[:2] == again[:2]
     assert torch.equal(drawn[2], again[2])
@@ -380,7 +381,7 @@ def test_random_state_survives_the_round_trip(tmp_path: Path) -> None:
 
 def test_failure_is_noted_and_gone_when_done(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    runs.record_failure(folder, "the loss is not finite at step 3", "Traceback ...")
+    run_module.record_failure(folder, "the loss is not finite at step 3", "Traceback ...")
     assert read_failure(folder) == "the loss is not finite at step 3"
     with Run(folder, Config(1)) as run:
         run.finish(train(run.config, run))

@@ -11,19 +11,16 @@
     failure.json       why the last attempt failed; deleted at the end
     result.json        metrics, and the hash of the run; its existence means done
 
-Every file is written beside its target, flushed to disk, and moved over it, so that a process
-killed at any moment leaves either the old or the new one. Only the log is appended to; lines past
-the checkpoint, and an incomplete last line, are cut when the run resumes.
+Every file is written atomically, see :mod:`shared.experiment.files`. Only the log is appended to;
+lines past the checkpoint, and an incomplete last line, are cut when the run resumes.
 """
 
 import contextlib
 import dataclasses
-import io
 import itertools
 import json
 import math
 import os
-import random
 import re
 import resource
 import shutil
@@ -32,24 +29,41 @@ import statistics
 import threading
 import time
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType, SimpleNamespace, TracebackType
 from typing import Any, Protocol
 
 import filelock
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from shared.checks import require_ranges, require_words
-from shared.distributed import anywhere, apart, everyone, leave, rank, world_size
+from shared.distributed import (
+    all_gather_objects,
+    any_rank,
+    destroy,
+    rank,
+    single_process,
+    world_size,
+)
 from shared.errors import UserError, naming
+from shared.experiment.config import Config, canonical, canonical_json, differences
 from shared.experiment.environment import current_environment, now
-from shared.experiment.history import differences
+from shared.experiment.files import (
+    not_finite,
+    read_state,
+    replacing,
+    write_atomically,
+    write_state,
+)
+from shared.experiment.randomness import (
+    left_as_they_were,
+    random_state,
+    restore_random_state,
+    seed_everything,
+)
 from shared.experiment.records import HASH, content_hash, read_json
-from shared.experiment.tables import Config, canonical, canonical_json
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.notices import listeners, notice
 from shared.objective import SHARE
@@ -84,7 +98,7 @@ class Interrupted(SystemExit):
         super().__init__(INTERRUPTED)
 
 
-class Served(SystemExit):
+class WorkerDone(SystemExit):
     """A process other than the first of its run has nothing left to do."""
 
     def __init__(self) -> None:
@@ -121,7 +135,8 @@ class Run:
 
     With several processes (torchrun's, see :mod:`shared.distributed`) each has a run of the same
     configuration. The first one holds the lock and writes, the others read its checkpoint; all do
-    the same steps, save and stop together, and after :meth:`alone` only the first continues.
+    the same steps, save and stop together, and after :meth:`continue_on_rank_zero` only the first
+    continues.
 
     Args:
         folder: the folder of the run.
@@ -337,16 +352,16 @@ class Run:
         if self.stopping:
             raise Interrupted
 
-    def alone(self) -> None:
+    def continue_on_rank_zero(self) -> None:
         """From here on only the first process works; the others end.
 
         Raises:
-            Served: in all processes but the first.
+            WorkerDone: in all processes but the first.
         """
         if world_size() > 1:
-            leave()
+            destroy()
             if not self._first:
-                raise Served
+                raise WorkerDone
 
     def track(self, **objects: Stateful) -> int:
         """Register the objects of a checkpoint, restore them from it, and return the step reached.
@@ -362,11 +377,11 @@ class Run:
         self._tracked = objects
         file = self.folder / "checkpoint.pt"
         step = 0
-        (saved, *_) = everyone(file.exists())
+        (saved, *_) = all_gather_objects(file.exists())
         if saved:
             if self._first:
                 self._mend(file)
-            everyone(None)  # the first process may have replaced the file
+            all_gather_objects(None)  # the first process may have replaced the file
             try:
                 state = read_state(file)
                 if (wrong := not_finite(state["objects"])) is not None:
@@ -445,7 +460,8 @@ class Run:
             if logged or done % LOOK_EVERY == 0:
                 self._refuse(self.means.not_finite(), done * unit)
             if logged:
-                numbers = {**(also(step) if also else {}), **_mean_of(everyone(self.means.take()))}
+                means = _mean_of(all_gather_objects(self.means.take()))
+                numbers = {**(also(step) if also else {}), **means}
                 due = self.watch and (done == total or done // log_every % self.watch == 0)
                 scores = self._scores() if due and self._first else {}
                 if numbers or scores:
@@ -459,7 +475,7 @@ class Run:
             self._refuse(not_finite(self._states()), total * unit)
         if first < total and self._first:
             self._warn_if_diverged()
-        (stopping,) = anywhere(self.stopping)
+        (stopping,) = any_rank(self.stopping)
         if stopping or last:
             self.checkpoint(total * unit, every=save_every / 10)
 
@@ -526,7 +542,7 @@ class Run:
         self._progress = None
         listeners.remove(self.keep_notice)
         try:
-            with apart(), left_as_they_were(*modules):
+            with single_process(), left_as_they_were(*modules):
                 scores = self.score(**self._tracked)
         finally:
             listeners.append(self.keep_notice)
@@ -552,11 +568,11 @@ class Run:
             FloatingPointError: a tracked object is NaN or infinite; nothing is written.
         """
         due = self._first and time.monotonic() - self._saved >= every
-        if not any(anywhere(self.stopping, due)):  # all processes, or none
+        if not any(any_rank(self.stopping, due)):  # all processes, or none
             return
         self._save(step)
         self.saved_step, self._saved = step, time.monotonic()
-        if any(anywhere(self.stopping)):
+        if any(any_rank(self.stopping)):
             raise Interrupted
 
     def _states(self) -> dict[str, Any]:
@@ -566,7 +582,7 @@ class Run:
 
     def _refuse(self, wrong: str | None, step: int) -> None:
         """Stop all processes if in one of them something is NaN or infinite: ``wrong``."""
-        if any(anywhere(wrong is not None)):
+        if any(any_rank(wrong is not None)):
             raise FloatingPointError(_diverged(wrong or "another process's state", step))
 
     def _warn_if_diverged(self) -> None:
@@ -590,7 +606,7 @@ class Run:
         objects = self._states()
         self._refuse(not_finite(objects), step)
         if world_size() > 1:
-            _, *self._random_of_others = everyone(random_state())
+            _, *self._random_of_others = all_gather_objects(random_state())
         if not self._first:
             return
         self._check_lock()
@@ -613,7 +629,7 @@ class Run:
 
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Write the result, which ends the run. Only the first of several processes gets here."""
-        self.alone()
+        self.continue_on_rank_zero()
         for check in self.checks.values():
             check()
         self._check_lock()
@@ -817,7 +833,7 @@ def check_same_processes(folder: Path, processes: int) -> None:
         )
 
 
-def set_aside(folder: Path) -> Path:
+def archive(folder: Path) -> Path:
     """Move a run to a folder beside its own, ``NAME`` to ``NAME.1``, and return its path.
 
     Raises:
@@ -833,8 +849,8 @@ def set_aside(folder: Path) -> Path:
         lock.release()
 
 
-def is_aside(folder: Path) -> bool:
-    """Whether :func:`set_aside` has moved a run to this folder."""
+def is_archived(folder: Path) -> bool:
+    """Whether :func:`archive` has moved a run to this folder."""
     return re.search(r"-[0-9a-f]{16}\.\d+$", folder.name) is not None
 
 
@@ -842,92 +858,6 @@ def record_failure(folder: Path, why: str, trace: str) -> None:
     """Write why an attempt failed, for the table and for debugging."""
     content = {"why": why, "traceback": trace, "time": now()}
     write_atomically(folder / "failure.json", json.dumps(content, indent=2) + "\n")
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path beside ``path`` to write to, which is flushed to disk and moved over it at the end."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield part
-        with naming("fsync", path), part.open("rb") as stream:
-            os.fsync(stream.fileno())
-        with naming("rename", path):
-            part.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
-    with contextlib.suppress(OSError):  # some file systems cannot flush a folder
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def link(source: Path, target: Path) -> None:
-    """Link a file that never changes to a second path, or copy it where links are impossible."""
-    if target.exists() and target.samefile(source):  # the same file would not be replaced
-        return
-    with replacing(target) as part:
-        try:
-            os.link(source, part)
-        except OSError:
-            shutil.copyfile(source, part)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that it is never seen half-written; makes the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part, naming("write", path):
-        part.write_text(text, encoding="utf-8")
-
-
-def write_state(file: Path, state: Any) -> None:
-    """Write a state as torch does, but through memory: only Python's write reports a full disk."""
-    content = io.BytesIO()
-    torch.save(state, content)
-    with naming("write", file):
-        file.write_bytes(content.getbuffer())
-
-
-def read_state(file: Path) -> Any:
-    """The state in a file of :func:`write_state`, on the CPU, read with ``weights_only``.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: a damaged file; one line without the file's name.
-    """
-    check_state(file)
-    with _one_line():
-        # To the CPU: a state saved on one device is read on any other.
-        return torch.load(file, map_location="cpu", weights_only=True)
-
-
-def check_state(file: Path) -> None:
-    """Compare the checksums in a file of :func:`write_state`, which torch does not.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: a damaged file; one line without the file's name.
-    """
-    with _one_line(), zipfile.ZipFile(file) as archive:
-        if (damaged := archive.testzip()) is not None:
-            raise ValueError(f"the checksum of its part {damaged} is wrong")
-
-
-def not_finite(state: Any, name: str = "") -> str | None:
-    """The name, with dots, of the first tensor in nested states that is NaN or infinite."""
-    if isinstance(state, Tensor):
-        state = state.values() if state.layout is torch.sparse_coo else state
-        return name if state.is_floating_point() and not torch.isfinite(state).all() else None
-    if isinstance(state, (list, tuple)):
-        state = dict(enumerate(state))
-    if not isinstance(state, Mapping):
-        return None
-    found = (not_finite(part, f"{name}.{key}" if name else str(key)) for key, part in state.items())
-    return next(filter(None, found), None)
 
 
 def _losses(folder: Path) -> list[float]:
@@ -954,70 +884,6 @@ def _diverged(what: str, step: int) -> str:
     return f"{what} is NaN or infinite by step {step}; lower the learning rate or check the input"
 
 
-@contextlib.contextmanager
-def _one_line() -> Iterator[None]:
-    """Turn what reading a damaged file raises, which can be anything, into a ValueError."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        if "weights_only" in str(error) or "Weights only" in reason:
-            # torch advises to load the file with the code that it may hold.
-            reason = "it holds other things than tensors and numbers"
-        raise ValueError(reason) from error
-
-
-def seed_everything(seed: int) -> None:
-    """Seed Python's, numpy's and torch's global generators."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-
-
-def random_state() -> dict[str, Any]:
-    """The states of all global generators, as data that ``torch.load(weights_only=True)`` takes."""
-    version, integers, gauss = random.getstate()
-    name, keys, *rest = np.random.get_state(legacy=True)
-    return {
-        "python": (version, torch.tensor(integers), gauss),
-        "numpy": (name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest),
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-
-
-def restore_random_state(state: Mapping[str, Any]) -> None:
-    """Set all global generators to a state from :func:`random_state`."""
-    version, integers, gauss = state["python"]
-    if isinstance(integers, Tensor):  # older checkpoints have a tuple
-        integers = integers.tolist()
-    random.setstate((version, tuple(integers), gauss))
-    name, tensor, *rest = state["numpy"]
-    np.random.set_state((name, tensor.numpy().astype(np.uint32), *rest))
-    torch.set_rng_state(state["torch"])
-    if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
-
-
-@contextlib.contextmanager
-def left_as_they_were(*modules: nn.Module) -> Iterator[None]:
-    """Restore modes and buffers of modules, and all global generators, at the end of the block."""
-    parts = [(part, part.training) for module in modules for part in module.modules()]
-    buffers = [(each, each.clone()) for module in modules for each in module.buffers()]
-    random_before = random_state()
-    try:
-        yield
-    finally:
-        restore_random_state(random_before)
-        for part, training in parts:
-            part.training = training
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
-
-
 def _check_alike(environment_: Mapping[str, Any], config: Config) -> None:
     """Refuse a process whose code or configuration differs from the first one's."""
     own = {
@@ -1026,7 +892,7 @@ def _check_alike(environment_: Mapping[str, Any], config: Config) -> None:
         "torch": environment_["versions"]["torch"],
         "configuration": canonical_json(config),
     }
-    every = everyone(own)
+    every = all_gather_objects(own)
     for number, other in enumerate(every):
         for name, value in every[0].items():
             if other[name] != value:

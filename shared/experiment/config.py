@@ -1,0 +1,204 @@
+"""Configurations: their canonical form, the key of a run, and older ones in today's form.
+
+A record stays valid as long as its meaning is unchanged. A new field is an :func:`option`, which
+the canonical form leaves out at its default, so that runs without it keep their keys and folders;
+one whose default is not what older runs did is :func:`added`, and says what they did::
+
+    symmetric: bool = added(False, was=True)  # runs from before the field had both directions
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol, TypeVar
+
+from shared.functions import identity
+
+OPTION = "option"  # in the metadata of a field: see option
+DATA_FIELDS = ("dataset", "task", "corpus", "data")  # what configurations call their data
+LONGEST = 60  # characters of the readable parts of a folder's name
+WAS = "was"
+FUNCTION = re.compile("(.+)@([0-9a-f]{12})[0-9a-f]{52}")  # of shared.functions.identity
+NOTHING: Final = object()
+
+
+class Config(Protocol):
+    """What the core asks of a domain's configuration: a frozen dataclass with a seed."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+
+    @property
+    def protocol(self) -> str:
+        """Name and version of the evaluation protocol."""
+
+    def reduced(self) -> "Config":
+        """The same run on embedded data, small enough for the smoke tier."""
+
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+def slug(label: str) -> str:
+    """The label as a folder name: lower case, words joined by dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
+
+
+def changed(config: AnyConfig, changes: Mapping[str, Any], where: str) -> AnyConfig:
+    """``config`` with ``changes`` applied.
+
+    Raises:
+        ValueError: a change names a field that the configuration does not have.
+    """
+    known = config.__dataclass_fields__
+    if unknown := changes.keys() - known:
+        raise ValueError(
+            f"{where}: unknown key {', '.join(map(repr, sorted(unknown)))}; "
+            f"known keys: {', '.join(sorted(known))}"
+        )
+    return dataclasses.replace(config, **changes)
+
+
+def canonical(value: Any) -> Any:
+    """``value`` as plain JSON data: dataclasses to objects, tuples to lists, functions to names.
+
+    Raises:
+        TypeError: something else.
+        ValueError: a function that has no identity, see :func:`shared.functions.identity`.
+    """
+    if value is None or isinstance(value, (bool, int, str)):  # nearly all; looked at first
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)  # JSON has no infinity
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        values = {item: getattr(value, item.name) for item in dataclasses.fields(value)}
+        return {
+            item.name: canonical(each)
+            for item, each in values.items()
+            if item.compare and not (OPTION in item.metadata and each == item.default)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): canonical(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [canonical(item) for item in value]
+    if callable(value):
+        return identity(value)
+    raise TypeError(f"{value!r} ({type(value).__name__}) cannot be part of a configuration")
+
+
+def always_there(kind: type) -> set[str]:
+    """The fields that the canonical form of every configuration of a class has."""
+    return {item.name for item in dataclasses.fields(kind) if OPTION not in item.metadata}
+
+
+def canonical_json(value: Any) -> str:
+    """The canonical form as text: equal configurations give equal text."""
+    return json.dumps(canonical(value), indent=2, sort_keys=True) + "\n"
+
+
+def run_key(tier: str, content: Mapping[str, Any]) -> str:
+    """The identity of a run: 16 digits of a hash over its tier and canonical configuration."""
+    text = json.dumps([tier, content], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def place_of(domain: str, content: Mapping[str, Any], key: str) -> Path:
+    """``<domain>/<dataset>/<method>-<key>``: the key identifies the run, the rest is for people.
+
+    Args:
+        domain: name of the package.
+        content: canonical configuration; the dataset is the first of ``DATA_FIELDS`` that it has,
+            else the alphabetically first field that is a text.
+        key: of the run, see :func:`run_key`.
+    """
+    # Fields read from a file are in another order; the folder must be the same.
+    names = [*DATA_FIELDS, *sorted(content)]
+    dataset = next((content[name] for name in names if isinstance(content.get(name), str)), "")
+    objective = content.get("objective")
+    terms: list[Any] = []
+    if isinstance(objective, Mapping):
+        terms = [objective.get("loss"), *objective.get("penalties", ())]
+    losses = [str(term["function"]).partition("@")[0] for term in terms if term]
+    if content.get("train") is False or ("objective" in content and not losses):
+        losses = ["untrained"]
+    method = slug("-".join([*losses, "seed", str(content["seed"])]))[-LONGEST:].strip("-")
+    return Path(domain, slug(dataset)[:LONGEST] or "data", f"{method}-{key}")
+
+
+def added(default: Any, *, was: Any) -> Any:
+    """A field that older records lack; ``was`` is what runs did before it existed."""
+    return dataclasses.field(default=default, metadata={WAS: was})
+
+
+def option(default: Any) -> Any:
+    """A field that is left out of the canonical form while it has its default, as in older runs.
+
+    So the hashes and folders of runs that do not use it stay as they were.
+    """
+    return dataclasses.field(default=default, metadata={OPTION: True})
+
+
+def upgraded_config(config: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """A canonical configuration of any age in today's form; unknown keys stay."""
+    return {**_before(kind), **config}
+
+
+@functools.cache
+def _before(kind: type) -> dict[str, Any]:
+    """By name of each added field, what runs from before it did."""
+    return {
+        item.name: canonical(item.metadata[WAS])
+        for item in dataclasses.fields(kind)
+        if WAS in item.metadata
+    }
+
+
+def differences(config: Mapping[str, Any], today: Any) -> list[str]:
+    """Where ``config``, of any age, differs from ``today``: one phrase for each key.
+
+    Args:
+        config: canonical, as it was written.
+        today: a configuration.
+    """
+    there, here = upgraded_config(config, type(today)), canonical(today)
+    return [f"{path}: {_compared(*pair)}" for path, *pair in differing(there, here)]
+
+
+def differing(there: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Path and both values of every difference between two canonical values."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for name in sorted(there.keys() | here.keys()):
+            pair = there.get(name, NOTHING), here.get(name, NOTHING)
+            yield from differing(*pair, f"{path}.{name}" if path else name)
+    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        for number, pair in enumerate(zip(there, here, strict=True)):
+            yield from differing(*pair, f"{path}.{number}")
+    elif there != here:
+        yield path, there, here
+
+
+def _compared(there: Any, here: Any) -> str:
+    """``3 there, 4 here``; the name of two functions with one name only once."""
+    first, second = shown(there), "no such key" if here is NOTHING else shown(here)
+    start = first.rpartition(" ")[0]
+    if start.endswith(" with source") and second.startswith(start):
+        second = second.removeprefix(start).strip()
+    return f"{first} there, {second} here"
+
+
+def shown(value: Any) -> str:
+    """A canonical value as one short line."""
+    if value is NOTHING:
+        return "nothing"
+    if isinstance(value, str) and (found := FUNCTION.fullmatch(value)):
+        return "{} with source {}...".format(*found.groups())
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
