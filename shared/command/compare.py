@@ -11,8 +11,10 @@ folder that a comparison was written to can be extended: it holds the records, a
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +26,15 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from shared import functions
-from shared.command.cells import Chosen, Places, choose_tables, most_helpful, run_folder, undamaged
+from shared.command.cells import (
+    Chosen,
+    Places,
+    choose_tables,
+    domain_of,
+    most_helpful,
+    run_folder,
+    undamaged,
+)
 from shared.command.own import (
     baseline_of,
     load_loss,
@@ -43,7 +53,7 @@ from shared.experiment.environment import current_environment
 from shared.experiment.files import write_atomically
 from shared.experiment.records import RECORDS, Damaged, Record, read_json, records_in
 from shared.experiment.run import LOG, OWN
-from shared.experiment.tables import Cell, Column, Row, Table, Tier
+from shared.experiment.tables import Cell, Column, Published, Row, Table, Tier
 from shared.objective import Term
 from shared.report import comparison as shown
 from shared.report.comparison import KEPT, Comparison, Line, Number, Source
@@ -132,6 +142,7 @@ class Known:
         committed: by key, the committed records.
         processor: of this machine; committed records of others do not stand in.
         run_all: whether only runs on this disk count.
+        own: the hash of data of the user's, by their name in a configuration.
     """
 
     places: Places
@@ -139,6 +150,7 @@ class Known:
     committed: Mapping[str, Sequence[Record]] = field(default_factory=dict)
     processor: str = ""
     run_all: bool = False
+    own: Mapping[str, str] = field(default_factory=dict)
 
     def source(self, cell: Cell, table: Table) -> Source | None:
         """The finished run or the record that is valid for a cell; None without one."""
@@ -146,12 +158,14 @@ class Known:
         if (record := undamaged(folder, cell.address)) is not None:
             today = record.upgraded(type(cell.config))
             if _is_valid(today, cell, table):
+                self._check_data(record, str(folder))
                 return Source(record, HERE, folder / LOG)
         if self.run_all:
             return None
         if (sent := self.sent.get(cell.key)) and _is_valid(
             sent.record.upgraded(type(cell.config)), cell, table
         ):
+            self._check_data(sent.record, "the folder of --to")
             return dataclasses.replace(
                 sent, record=dataclasses.replace(sent.record, address=cell.address)
             )
@@ -162,6 +176,19 @@ class Known:
                 record = dataclasses.replace(each, address=cell.address)
                 return Source(record, recorded_at(each))
         return None
+
+    def _check_data(self, record: Record, where: str) -> None:
+        """Refuse a run on other files of the same name.
+
+        Raises:
+            UserError: it used such files.
+        """
+        for name, digest in self.own.items():
+            if record.environment["data"].get(name, digest) != digest:
+                raise UserError(
+                    f"{name.partition(':')[2]} holds other data than those of {where}; rename it, "
+                    f"or start over with --again in another --to"
+                )
 
     def elsewhere(self, cells: Sequence[Cell]) -> set[str]:
         """The other processors on which cells have a committed record."""
@@ -187,6 +214,21 @@ def compare(options: argparse.Namespace, places: Places) -> int:
     Raises:
         UserError: no such row, an unusable loss or setting, or a folder with another comparison.
     """
+    if options.data is None:
+        return _compare(options, places)
+    # The configuration names data by a path relative to the working directory: theirs has to be
+    # the last part alone, so that the same data elsewhere are the same run.
+    places = Places(*(path.absolute() for path in (places.runs, places.results, places.data)))
+    data = Path(os.path.abspath(options.data))
+    options.to = options.to and options.to.absolute()
+    options.loss = [(file.absolute(), *rest) for file, *rest in options.loss]
+    if not data.exists():
+        raise UserError(f"--data {options.data}: there is no such file or folder")
+    with contextlib.chdir(data.parent):
+        return _compare(argparse.Namespace(**{**vars(options), "data": Path(data.name)}), places)
+
+
+def _compare(options: argparse.Namespace, places: Places) -> int:
     console = Console()
     functions.same.clear()
     prepared, known = _prepare(options, places, console)
@@ -219,8 +261,8 @@ def _prepare(
 ) -> tuple[list[Prepared], Known]:
     """The comparisons, one for each table that has the rows, and what stands in for runs."""
     losses = [(given, load_loss(*given)) for given in options.loss]
-    domain, paper = options.words
-    tables = choose_tables(domain, paper, options.table, options.tier)
+    domain = options.words[0]
+    tables, own = _tables(options, places)
     prepared, refusals = [], []
     for table in tables:
         try:
@@ -241,6 +283,7 @@ def _prepare(
         {} if options.run_all else _committed(places, domain, tier, kinds),
         processor_of(Record("", {}, current_environment(1), {})),
         options.run_all,
+        own,
     )
     _take_older(prepared, losses, known, sheets, options, console)
     if functions.same:  # cells keep the key that they were first asked for
@@ -249,6 +292,70 @@ def _prepare(
             for one in prepared
         ]
     return [_with_kept(one, sheets, options) for one in prepared], known
+
+
+def _tables(
+    options: argparse.Namespace, places: Places
+) -> tuple[Sequence[Table], Mapping[str, str]]:
+    """The tables whose rows are compared, and the hash of data of the user's by their name.
+
+    Raises:
+        UserError: no such table, or data that cannot be used.
+    """
+    domain, *papers = options.words
+    if options.data is None:
+        return choose_tables(domain, papers[0], options.table, options.tier), {}
+    found = domain_of(domain).own_data
+    if found is None:
+        raise UserError(f"{domain} compares on its own tasks; leave --data out, and name a paper")
+    if options.tier == "smoke":
+        raise UserError("the smoke tier has data of its own; leave --tier smoke or --data out")
+    paper = papers[0] if papers else found.paper
+    name = options.table or (None if papers else found.table)
+    (table, *others) = choose_tables(domain, paper, name, options.tier)
+    if others:
+        names = ", ".join(each.name for each in (table, *others))
+        raise UserError(f"--data takes the rows of one table; choose with --table: {names}")
+    changes, own = found.read(options.data, places.data)
+    return [_on_data(table, options.tier, found.columns, options.data.stem, changes)], own
+
+
+def _on_data(
+    table: Table, tier: Tier, labels: Sequence[str], name: str, changes: Mapping[str, Any]
+) -> Table:
+    """The rows of a table on other data, in those of its columns that have these labels, or all."""
+    some = [each for each in table.columns if each.label in labels] or list(table.columns)
+    columns = tuple(
+        dataclasses.replace(
+            each, label=name if len(some) == 1 else each.label, changes={**each.changes, **changes}
+        )
+        for each in some
+    )
+    places = tuple(each.label for each in columns)
+    claims = tuple(
+        dataclasses.replace(
+            claim,
+            comparisons=tuple(
+                dataclasses.replace(each, columns=places, metric="", beside="")
+                for each in claim.comparisons
+            ),
+        )
+        for claim in table.claims
+    )
+    return dataclasses.replace(
+        table,
+        title=f"Contrastive losses on {name}",
+        rows=tuple(dataclasses.replace(each, published=None, in_columns={}) for each in table.rows),
+        columns=columns,
+        seeds={tier: (0, 1, 2)},
+        published=Published("data of one's own", name, (), {}),
+        claims=claims,
+        references=(),
+        fewer=(),
+        looked={},
+        settings={},
+        notes=(),
+    )
 
 
 def _rows_of(
@@ -269,6 +376,8 @@ def _rows_of(
     if not any(cell.row == base.label for cell in declared):
         raise UserError(f"{table.address}: {base.label} has no cell in the chosen columns")
     cells = with_set(declared, options.set) if options.set else declared
+    if options.data is not None:
+        cells = tuple(dataclasses.replace(cell, own=True) for cell in cells)
     rows = {row.label: row for row in table.rows}
     lines = [
         Line(row.label, "", row.baseline, row.majority)
@@ -302,7 +411,7 @@ def _rows_of(
         tuple(lines),
         tuple(cells),
         tuple(options.set),
-        " and ".join(dict.fromkeys(cell.column for cell in cells)),
+        str(options.data or " and ".join(dict.fromkeys(cell.column for cell in cells))),
     )
 
 

@@ -216,15 +216,18 @@ def _beside_baseline(options: argparse.Namespace) -> argparse.Namespace:
             "--with compares with one --row; for more rows: compare, see compare --help"
         )
     defaults = _compare_parser().parse_args([])
-    given = {**vars(defaults), **vars(options)}
+    given = {**vars(defaults), **vars(options), "data": None}
     against = options.row[0] if options.row else None
     return argparse.Namespace(**{**given, "rows": (), "row": None, "against": against})
 
 
 def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
     parser = _compare_parser()
-    options, places = _parsed(parser, arguments, words=("DOMAIN", "PAPER"))
+    options, places = _parsed(parser, arguments, words=("DOMAIN", "[PAPER]"))
+    if len(options.words) < 2 and options.data is None:
+        raise UserError(f"{parser.prog} takes DOMAIN PAPER, or DOMAIN with --data of your own")
     _check_losses(options)
+    options.tier = options.tier or ("paper" if options.data is None else "short")
     options.rows = (*options.rows, *(options.row or ()))
     options.plan_only = plan_only
     _say_first(options)
@@ -244,7 +247,8 @@ def _compare_parser() -> Parser:
         help="the baseline; default: the row that most claims are made against, if it is chosen",
     )
     _takes_choice(parser)
-    _takes_tier(parser)
+    add("--tier", type=_tier, help=f"{', '.join(TIERS)}; default: paper, on your data short")
+    add("--data", type=_path, help="your data: a folder, for graphs a file; needs no PAPER")
     add(
         "--variant",
         action="append",
