@@ -665,6 +665,8 @@ def _print_sources(console: Console, one: Prepared, known: Known) -> None:
         where = "" if len(columns) == len(one.columns) else f" ({', '.join(columns)})"
         console.print(f"  {text}{where}", soft_wrap=True, highlight=False, markup=False)
     left = [cell for cell in one.cells if known.source(cell, one.table) is None]
+    text = f"{len(one.cells) - len(left)} of {counted(len(one.cells), 'cell')} there"
+    console.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)
     if others := known.elsewhere(left):
         text = f"recorded on {', '.join(sorted(others))}, not on {known.processor}: run here"
         console.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)

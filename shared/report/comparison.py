@@ -49,8 +49,8 @@ RULES = (
     "procedure over all lines, the interval the wider, not adjusted."
 )
 COLOURS = {"better": GREEN, "worse": RED, "open": BLUE}
-REFERENCES = Path(__file__).with_name("references.bib")
-# By function of an objective, the key of its paper in REFERENCES.
+PAPERS = Path(__file__).with_name("papers.bib")
+# By function of an objective, the key of its paper in PAPERS.
 CITED: Mapping[str, str] = {
     "info_nce": "simclr",
     "debiased_nce": "dcl",
@@ -625,7 +625,7 @@ def methods(comparison: Comparison, spread: Spread = "deviation") -> str:
     text, cited = _paragraph(comparison, spread)
     entries = {
         found.group(1): found.group(0).strip()
-        for found in re.finditer(r"@\w+{(\w+),.*?\n}\n", REFERENCES.read_text("utf-8"), re.DOTALL)
+        for found in re.finditer(r"@\w+{(\w+),.*?\n}\n", PAPERS.read_text("utf-8"), re.DOTALL)
     }
     block = "\n\n".join(entries[key] for key in cited)
     return f"# Methods\n\n{text}\n\n## References\n\n```bibtex\n{block}\n```\n"
