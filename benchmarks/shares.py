@@ -22,11 +22,10 @@ from shared import objective
 from shared.command.cells import every_table
 from shared.experiment.environment import current_environment
 from shared.experiment.files import write_atomically
-from shared.experiment.records import read_records
+from shared.experiment.frame import load
 from shared.experiment.run import Means, Run
 from shared.experiment.tables import Cell, Table
 from shared.report.claims import SHARES
-from shared.report.measuring import measure
 
 STEPS = 200
 EVERY = 10
@@ -65,27 +64,28 @@ class Beginning(Run):
 
 def waiting(done: set[tuple[str, str, str, str]]) -> Iterator[tuple[Table, Cell]]:
     """A cell of each claimed row with a penalty or projection whose records say no share."""
-    records = read_records(RESULTS)
-    for table in every_table():
+    tables = every_table()
+    frame = load(tables, results=RESULTS, tiers=("paper", "short"))
+    frame.check()
+    for table in tables:
         claimed = {row for c in table.claims for p in c.comparisons for row in (p.better, p.than)}
         for tier in table.tiers if claimed else ():
             if tier == "smoke":
                 continue
-            measured = measure(table, tier, records, {})
             finished = {
-                (cell.row.label, cell.column.label): cell.records
-                for cells in measured.cells
-                for cell in cells
+                (line.cell.row, line.cell.column): line.record
+                for line in reversed(frame.of(table, tier))
+                if line.cell and line.record and line.status == "valid"
             }
             seen: set[tuple[str, str]] = set()
             for cell in table.cells(tier):
-                some = finished[cell.row, cell.column]
+                record = finished.get((cell.row, cell.column))
                 terms = getattr(cell.config, "objective", None)
-                if cell.row not in claimed or not some or terms is None:
+                if cell.row not in claimed or record is None or terms is None:
                     continue
                 if not (terms.penalties or terms.projection):
                     continue
-                facts = next(iter(some.values())).environment.get("facts", {})
+                facts = record.environment.get("facts", {})
                 if any(name.startswith(objective.SHARE) for name in facts):
                     continue
                 at = (table.address, tier, cell.row, cell.source)

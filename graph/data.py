@@ -24,11 +24,10 @@ from torch_geometric.io import read_tu_data
 from torch_geometric.utils import coalesce
 
 from shared.errors import UserError, program
-from shared.experiment.data import MissingData, fetch_archive, sha256_of, sha256_of_files
+from shared.experiment.data import MissingData, fetch_archive, sha256_of_files
 from shared.experiment.files import read_state, replacing, write_state
 
 ATLAS = "atlas"
-OWN = "file:"  # before the path of a file of one's own
 URL = "https://www.chrsmrrs.com/graphkerneldatasets"  # of the TU collection
 
 
@@ -154,7 +153,7 @@ def check(graphs: Graphs, name: str = "graphs") -> None:
 
 
 def load(name: str, data_root: Path) -> Graphs:
-    """The dataset ``name`` from ``data_root/TUDataset``, ``"atlas"``, embedded, or ``"file:PATH"``.
+    """The dataset ``name`` from ``data_root/TUDataset``, or the embedded one for ``"atlas"``.
 
     Node labels are one-hot features, constant 1 where there are none; edge labels and attributes
     are dropped, self-loops removed, duplicate edges merged. The raw files are verified before they
@@ -166,10 +165,6 @@ def load(name: str, data_root: Path) -> Graphs:
     """
     if name == ATLAS:
         return _atlas()
-    if name.startswith(OWN):
-        from graph import own  # imports this module
-
-        return own.file(name.removeprefix(OWN))
     _statistics(name)
     raw, parsed = _raw_folder(name, data_root), _raw_folder(name, data_root).parent / "graphs.pt"
     if not _raw_files(name, data_root):
@@ -219,8 +214,6 @@ def fingerprint(name: str, data_root: Path) -> str:
     """SHA-256 over the raw files of a dataset, or over the arrays of the embedded one."""
     if name == ATLAS:
         return _sha256_of_graphs(_atlas())
-    if name.startswith(OWN):
-        return sha256_of(Path(name.removeprefix(OWN)))
     return sha256_of_files(_raw_files(name, data_root))
 
 

@@ -19,12 +19,14 @@ from torch_geometric.data.separate import separate
 from torch_geometric.data.storage import GlobalStorage
 from torch_geometric.utils import is_sparse, remove_self_loops, to_edge_index, to_undirected
 
-from graph.data import OWN, Graphs, check
+from graph import data as datasets
+from graph.data import Graphs, check
 from shared.errors import UserError
 from shared.experiment.data import sha256_of
 
 # Fields that show that a graph has edges, in a form that is not supported.
 EDGE_FEATURES = ("edge_attr", "edge_weight")
+OWN = "file:"  # before the path of a file of one's own
 # The classes that a Data in a file consists of.
 PYG = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
 _OTHER_EDGES = ("edge", "adj", "face", "pos")
@@ -257,3 +259,22 @@ def read(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[str, s
         raise UserError(f"{path}: needs a label y from 0 on for every graph, and two classes")
     name = f"{OWN}{path}"
     return {"dataset": name}, {name: sha256_of(path)}
+
+
+def load(name: str, data_root: Path) -> Graphs:
+    """A dataset of :func:`graph.load`, or the graphs of ``"file:PATH"``.
+
+    Raises:
+        MissingData: as :func:`graph.load`.
+        UserError: likewise, or as :func:`file`.
+    """
+    if name.startswith(OWN):
+        return file(name.removeprefix(OWN))
+    return datasets.load(name, data_root)
+
+
+def fingerprint(name: str, data_root: Path) -> str:
+    """SHA-256 over the files of what :func:`load` reads."""
+    if name.startswith(OWN):
+        return sha256_of(Path(name.removeprefix(OWN)))
+    return datasets.fingerprint(name, data_root)

@@ -8,10 +8,10 @@ momentum encoder, its moving average, which gives the critics' targets and the k
 actor's, which shares the online encoder's convolutions, detached, and has its own head.
 
 All of :meth:`Agent.update` can be captured in a CUDA graph, see :mod:`shared.capture`: one graph
-for the steps that train the actor and one for the others, with ``step`` not a multiple of
-``CHECK_EVERY``. The exceptions are objectives that synchronise with the device, ``max_margin`` and
-the nuclear norm: :attr:`shared.Objective.synchronises`. Gradients are None before each backward
-pass and are kept after it.
+for the steps that train the actor and one for the others. The exceptions are objectives that
+synchronise with the device, ``max_margin`` and the nuclear norm:
+:attr:`shared.Objective.synchronises`. Gradients are None before each backward pass and are kept
+after it.
 """
 
 import copy
@@ -32,7 +32,7 @@ from shared.momentum import follow
 from shared.objective import Similarity
 from shared.precision import bfloat16
 
-CHECK_EVERY = 100  # steps between two checks for NaN on an accelerator
+CHECK_EVERY = 100  # steps between two looks at the loss on an accelerator
 Forward = Callable[[Tensor, Tensor, int], tuple[Tensor, dict[str, Tensor]]]  # see Contrast.loss
 LOG_STD = (-10.0, 2.0)  # limits of the policy's logarithmic standard deviation
 

@@ -28,6 +28,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from rl.config import ACTION_REPEATS, TASKS, Config
 from shared.errors import UserError
 from shared.experiment.data import sha256_of_files
+from shared.notices import notice
 
 QUALITIES = ("full", "fast")
 OBSERVED = ("pixels", "state")
@@ -36,6 +37,7 @@ RENDERED = 240  # pixels of an image for films and for gymnasium's render()
 # DM Control's names for renderers that need a display, and for no rendering at all.
 _WITH_DISPLAY = ("glfw", "on", "enable", "enabled", "true", "1")
 _WITHOUT_RENDERER = ("off", "disable", "disabled", "false", "0")
+SOFTWARE = ("llvmpipe", "softpipe", "swrast", "osmesa")  # renderers on the CPU
 _UNBOUNDED = 1e10  # DM Control's bounds of an actuator without any
 _EGL_PLATFORM_DEVICE = 0x313F  # of the extension EGL_EXT_platform_device
 
@@ -102,7 +104,14 @@ def renderer_in_use() -> str:
             name = context.call(GL.glGetString, GL.GL_RENDERER)
     finally:
         physics.free()
-    return f"{choose_renderer()}: {name.decode()}"
+    found = f"{choose_renderer()}: {name.decode()}"
+    if torch.cuda.is_available() and any(each in found for each in SOFTWARE):
+        notice(
+            f"frames are drawn by the CPU ({found}), 5 to 10 times slower than by the GPU that is "
+            f"there: give the container the driver's graphics libraries "
+            f"(NVIDIA_DRIVER_CAPABILITIES=all, or graphics beside compute)"
+        )
+    return found
 
 
 def task_fingerprint(task: str) -> str:

@@ -18,6 +18,7 @@ from rl.tables import AGENTS
 from rl.train import random_policy
 from shared.errors import UserError
 from shared.experiment.files import replacing
+from shared.experiment.frame import load
 from shared.experiment.tables import TIERS, Tier
 from shared.report.figures import Finished, finished, nothing_of
 
@@ -53,7 +54,9 @@ def write(paper: str, tier: Tier, runs: Path) -> list[Path]:
             f"rl/{paper} has no policy to film in the {tier} tier; use "
             f"{' or '.join(f'--tier {each}' for each in tiers)}"
         )
-    found = [run for table in AGENTS[paper] for run in finished(table, tier, runs)]
+    frame = load(AGENTS[paper], runs=runs, tiers=(tier,))
+    frame.check()
+    found = [run for table in AGENTS[paper] for run in finished(frame, table, tier, runs)]
     if not found:
         reasons = [str(nothing_of(table, tier)) for table in AGENTS[paper] if tier in table.tiers]
         raise UserError(f"there is no policy to film: {'; '.join(reasons)}")

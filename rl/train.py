@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rl.agent import CHECK_EVERY, Agent
+from rl.agent import Agent
 from rl.config import Config, check
 from rl.environment import (
     make_environment,
@@ -240,8 +240,7 @@ def make_update(agent: Agent, replay: Replay, config: Config) -> Update:
 
     An update consists of many small kernels, whose launches take longer than their work. Inside a
     graph nothing can synchronise with the device, which frames that did not fit on the GPU require,
-    and some objectives, see :attr:`shared.Objective.synchronises`. An update at which the criterion
-    checks its loss, which synchronises too, runs as it is.
+    and some objectives, see :attr:`shared.Objective.synchronises`.
     """
 
     def update(draw: Draw, step: int) -> dict[str, Tensor]:
@@ -250,23 +249,31 @@ def make_update(agent: Agent, replay: Replay, config: Config) -> Update:
     if not (can_be_captured(config) and can_capture(replay.home)):
         return update
 
-    def captured(alike: int) -> Captured:
-        """The updates of the same kind as that of a step, at which nothing is checked."""
-        return Captured(lambda *draw: update(Draw(*draw), alike), replay.device)
+    number = 0
 
-    # Those with a step of the actor, and those without.
-    graphs = {True: captured(config.update_every), False: captured(1)}
+    def eager(*draw: Tensor) -> dict[str, Tensor]:
+        return update(Draw(*draw), number)
+
+    def changed() -> list[Tensor]:
+        """Weights, moving averages, and the states of the optimisers."""
+        states = [state for each in agent.optimisers.values() for state in each.state.values()]
+        found = [each for state in states for each in state.values() if isinstance(each, Tensor)]
+        return [*agent.parameters(), *agent.buffers(), *found]
+
+    # Updates with a step of the actor, and those without.
+    graphs = {actor: Captured(eager, replay.device, changed=changed) for actor in (True, False)}
 
     def replayed(draw: Draw, step: int) -> dict[str, Tensor]:
-        if step % CHECK_EVERY == 0:
-            return update(draw, step)
-        return graphs[step % config.update_every == 0](draw.index, draw.offsets)
+        nonlocal number
+        number = step
+        parts = graphs[step % config.update_every == 0](draw.index, draw.offsets)
+        return agent.contrast.criterion.settle(parts, step)
 
     return replayed
 
 
 def can_be_captured(config: Config) -> bool:
-    """Whether updates synchronise with the device only where the criterion checks its loss."""
+    """Whether no update synchronises with the device."""
     in_chunks = config.chunk is not None  # which go back and forth by themselves
     return not config.contrastive or not (config.objective.synchronises or in_chunks)
 

@@ -8,25 +8,44 @@ wait for the device.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from shared.distributed import world_size
+from shared.errors import UserError
 
+SWITCH = "SUITE_GRAPHS"  # the environment's variable that switches graphs on
+COMPARED = ("results", "gradients", "changes of networks and buffers")
+TOLERANCE = 1e-2  # of a norm, where the order of sums is not fixed
 WARM_UP = 3  # calls before a function is captured, in which libraries and optimisers initialise
+
+
+def graphs_wanted() -> bool:
+    """Whether ``SUITE_GRAPHS`` switches graphs on: no GPU has proven them yet.
+
+    Raises:
+        UserError: a value other than 1 and 0.
+    """
+    value = os.environ.get(SWITCH) or "0"
+    if value not in ("0", "1"):
+        raise UserError(f"{SWITCH}={value}: write 1 for CUDA graphs, 0 for none")
+    return value == "1"
 
 
 def can_capture(device: torch.device) -> bool:
     """Whether functions of tensors on the device can be captured at this point.
 
-    They can on a GPU, on a single process, outside of other captures and of tracing by a compiler
-    or a transform of :mod:`torch.func`; never with ``SUITE_EAGER`` in the environment.
+    They can with ``SUITE_GRAPHS=1`` in the environment, on a GPU, on a single process, outside of
+    other captures and of tracing by a compiler or a transform of :mod:`torch.func`.
+
+    Raises:
+        UserError: another value of ``SUITE_GRAPHS``.
     """
     return (
         device.type == "cuda"
-        and not os.environ.get("SUITE_EAGER")
+        and graphs_wanted()
         and world_size() == 1
         and not torch.cuda.is_current_stream_capturing()
         and not torch.compiler.is_compiling()
@@ -34,10 +53,18 @@ def can_capture(device: torch.device) -> bool:
     )
 
 
+class CaptureFailed(RuntimeError):
+    """A function could not be captured, or its graph gives other numbers.
+
+    The process cannot go on without graphs: it would keep the memory of the one that failed.
+    """
+
+
 class Captured:
     """A function of tensors as a CUDA graph, after ``WARM_UP`` calls that run eagerly.
 
-    The graph keeps the memory that the function allocates.
+    The graph keeps the memory that the function allocates. Its first replay is compared with one
+    more eager call, made before the capture, so that the memory of both is not needed at once.
 
     Args:
         function: of tensors that have the same shapes and types at every call; returns tensors by
@@ -45,6 +72,7 @@ class Captured:
         device: where it runs.
         parameters: those whose gradients the function computes after setting ``.grad`` to None.
             After a call ``.grad`` is the gradient of that call; the next call overwrites it.
+        changed: returns the other tensors that the function changes in place.
     """
 
     def __init__(
@@ -52,8 +80,9 @@ class Captured:
         function: Callable[..., dict[str, Tensor]],
         device: torch.device,
         parameters: Iterable[Tensor] = (),
+        changed: Callable[[], Iterable[Tensor]] = tuple,
     ) -> None:
-        self.function, self.device = function, device
+        self.function, self.device, self.changed = function, device, changed
         self.parameters = list(parameters)
         self._stream = torch.cuda.Stream(device)
         self._calls = 0
@@ -70,6 +99,7 @@ class Captured:
 
         Raises:
             ValueError: tensors of other shapes or types than at the first call.
+            CaptureFailed: the first time that it would be replayed.
         """
         with torch.cuda.device(self.device):
             if not self._calls:
@@ -80,17 +110,60 @@ class Captured:
             if self._calls <= WARM_UP:
                 return self._aside()
             if self._graph is None:
-                self._graph = torch.cuda.CUDAGraph()
-                # Other threads, such as a loader's that pins memory, may continue.
-                with torch.cuda.graph(
-                    self._graph, stream=self._stream, capture_error_mode="thread_local"
-                ):
-                    self._outputs = self.function(*self._inputs)
-                self._gradients = [each.grad for each in self.parameters]
-            self._graph.replay()
-            for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
-                parameter.grad = gradient  # an eager step may have replaced it
-            return {name: each.clone() for name, each in self._outputs.items()}
+                try:
+                    return self._first_replay()
+                except Exception as error:
+                    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                    raise CaptureFailed(f"no CUDA graph ({reason})") from error
+            return self._replay(self._graph)
+
+    def _first_replay(self) -> dict[str, Tensor]:
+        """Capture the function, and compare what the graph gives with what the function gives."""
+        changed = list(self.changed())
+        before = [each.detach().clone() for each in changed]
+        generator = torch.cuda.get_rng_state(self.device)
+        outputs = self._aside()
+        names = list(outputs)  # a graph may give more: what is due at some calls only
+        expected = self._given(outputs, changed, before)
+        del outputs
+        with torch.no_grad():
+            for each, value in zip(changed, before, strict=True):
+                each.copy_(value)
+        torch.cuda.set_rng_state(generator, self.device)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads, such as a loader's that pins memory, may continue.
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            self._outputs = self.function(*self._inputs)
+        self._gradients = [each.grad for each in self.parameters]
+        found = self._replay(graph)
+        given = self._given({name: found[name] for name in names}, changed, before)
+        for what, one, other in zip(COMPARED, given, expected, strict=True):
+            if not (len(one) == len(other) and all(map(_alike, one, other))):
+                raise RuntimeError(f"its first replay gives other {what} than the step itself")
+        self._graph = graph
+        return found
+
+    def _replay(self, graph: torch.cuda.CUDAGraph) -> dict[str, Tensor]:
+        graph.replay()
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+            parameter.grad = gradient  # an eager step may have replaced it
+        return {name: each.clone() for name, each in self._outputs.items()}
+
+    def _given(
+        self, outputs: dict[str, Tensor], changed: Sequence[Tensor], before: Sequence[Tensor]
+    ) -> tuple[list[Tensor], ...]:
+        """All that a call gives, in the order of ``COMPARED``.
+
+        The gradients are one vector, since some, as that of a bias before a batch norm, are nothing
+        but rounding.
+        """
+        gradients = [each.grad.flatten() for each in self.parameters if each.grad is not None]
+        moved = [(now.detach() - then).float() for now, then in zip(changed, before, strict=True)]
+        return (
+            [each.detach().clone() for each in outputs.values()],
+            [torch.cat(gradients)] if gradients else [],
+            moved,
+        )
 
     def _receive(self, given: tuple[Tensor, ...]) -> None:
         """Copy the inputs into the tensors that the graph reads."""
@@ -110,3 +183,11 @@ class Captured:
             outputs = self.function(*self._inputs)
         current.wait_stream(self._stream)
         return outputs
+
+
+def _alike(found: Tensor, expected: Tensor) -> bool:
+    """Whether two tensors are equal, up to the order of sums where it is not fixed."""
+    if torch.are_deterministic_algorithms_enabled():
+        return torch.equal(found, expected)
+    distance = float((found.double() - expected.double()).norm())
+    return distance <= TOLERANCE * (float(expected.double().norm()) + TOLERANCE)

@@ -35,6 +35,7 @@ from shared.checks import (
 )
 from shared.distributed import all_reduce_sum, share_of_mean, world_size
 from shared.functions import identity
+from shared.late import Late
 from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_margin
 from shared.notices import notice
 from shared.pairs import Pairs, cosine, two_views
@@ -51,6 +52,7 @@ NEAR_CHANCE = 0.05  # nats
 LOOKS = 3  # consecutive checks with a loss near that value, before the warning
 SHARES_EVERY = 100  # steps between two measurements of the terms' shares of the gradient
 SHARE = "gradient_share_"  # begins their names among the parts
+LOOK = "look/"  # begins the names of what a CUDA graph computes for looks at the loss
 
 
 @dataclass(frozen=True, repr=False)
@@ -188,9 +190,10 @@ class Criterion(nn.Module):
         dim: see :meth:`Objective.build`.
         similarity: see :meth:`Objective.build`.
         check_every: the number of steps between checks for NaN in the loss and for the range of
-            cosines on an accelerator, since each check waits for the device; on the CPU every step
-            is checked. After ``WARM_UP`` steps a softmax loss is also compared with its value for
-            equal similarities, and a warning is given once if the embeddings may have collapsed.
+            cosines on an accelerator, where the loss is read at the call after that; on the CPU
+            every step is checked. After ``WARM_UP`` steps a softmax loss is also compared with its
+            value for equal similarities, and a warning is given once if the embeddings may have
+            collapsed.
     """
 
     def __init__(
@@ -225,6 +228,8 @@ class Criterion(nn.Module):
         self.similarity = similarity
         self.check_every = check_every
         self._at_chance = 0  # looks in a row
+        # Of an accelerator, to be read: the step, the names of the numbers, and the numbers.
+        self._looks: list[tuple[int | None, tuple[str, ...], Late]] = []
         terms = (objective.loss, *objective.penalties)
         self._names = _names(terms)
         self.learned = nn.ParameterList(_parameters(terms))
@@ -262,7 +267,8 @@ class Criterion(nn.Module):
                 computed from it: its norm over the sum of the terms' norms.
 
         Raises:
-            FloatingPointError: NaN or infinite embeddings or loss, on any of the processes.
+            FloatingPointError: NaN or infinite embeddings or loss, on any of the processes; on an
+                accelerator those of an earlier step.
             ValueError: embeddings instead of pairs, features of another width than ``dim``, a step
                 that is not an integer, a batch without negatives, or invalid arguments of the loss
                 or a penalty.
@@ -277,11 +283,17 @@ class Criterion(nn.Module):
         with torch.autocast(pairs.anchor.device.type, enabled=False):
             pairs = _lifted(pairs)
             similarity = self.similarity(pairs.anchor, pairs.candidate)
-            looked_at = similarity.device.type == "cpu" or (step or 0) % self.check_every == 0
+            on_cpu = similarity.device.type == "cpu"
+            # A CUDA graph cannot read: it computes what every look needs, see settle.
+            captured = similarity.is_cuda and torch.cuda.is_current_stream_capturing()
+            due = (step or 0) % self.check_every == 0
+            looked_at = on_cpu or (due and not captured)
+            if not captured:
+                self._read_looks(step)
             if looked_at and self.objective.loss.function is max_margin:
                 # The factorisation on the CPU does not accept NaN.
-                _check_finite(pairs, similarity.sum(), step)
-            if looked_at and self._needs_cosines and similarity.device.type != "cpu":
+                _check_finite(*_finite(pairs, similarity.sum()), step)
+            if looked_at and self._needs_cosines and not on_cpu:
                 check_cosines(pairs, similarity)
             if looked_at and getattr(self.objective.loss.function, "needs_negatives", False):
                 check_negatives(self.objective.loss.function.__name__, pairs)
@@ -289,8 +301,9 @@ class Criterion(nn.Module):
             # Anchors without a positive are left out of the mean.
             defined = (pairs.positives() >= 0).any(1).sum()
             mean = value.sum() / defined.clamp(min=1)
-            if (step or 0) >= WARM_UP and (step or 0) % self.check_every == 0:
-                self._look_for_collapse(pairs, similarity, mean, step)
+            looks = {"mean": mean}
+            if captured or (due and (step or 0) >= WARM_UP):
+                looks |= self._chance(pairs, similarity)
             if pairs.blocks:
                 mean = share_of_mean(value, defined)
             parts = {self._names[0]: mean.detach()}
@@ -322,7 +335,8 @@ class Criterion(nn.Module):
                 terms["projection"] = self.objective.projection.weight * penalty_value
                 loss = loss + terms["projection"]
                 parts |= {f"projection_{name}": item for name, item in penalty_parts.items()}
-            if step is not None and step % SHARES_EVERY == 0 and len(terms) > 1:
+            measured = step is not None and (captured or step % SHARES_EVERY == 0)
+            if measured and len(terms) > 1:
                 embeddings = (pairs.anchor, pairs.candidate)
                 # The input of a projection comes before the embeddings, or is made of them.
                 before = () if self.projection is None or features is None else features
@@ -330,8 +344,19 @@ class Criterion(nn.Module):
             if pairs.blocks:
                 means = all_reduce_sum(torch.stack(list(parts.values()))) / world_size()
                 parts = dict(zip(parts, means, strict=True))
-        if looked_at:
-            _check_finite(pairs, loss, step)
+            finite, checked = _finite(pairs, loss, everywhere=on_cpu or due)
+            if on_cpu:
+                _check_finite(finite, checked, step)
+                if "chance" in looks:
+                    self._look_for_collapse(looks["mean"], looks["chance"], step)
+            else:
+                # Whoever reads the parts finds out, at any step.
+                parts[self._names[0]] = parts[self._names[0]].where(finite, math.nan)
+                looks |= {"finite": finite.to(checked), "loss": checked}
+                if captured:
+                    parts |= {f"{LOOK}{name}": each.detach() for name, each in looks.items()}
+                elif due:
+                    self._looks.append((step, tuple(looks), Late(*looks.values())))
         return loss, parts
 
     if TYPE_CHECKING:  # of a module it is untyped
@@ -354,15 +379,50 @@ class Criterion(nn.Module):
         loss: Tensor = self(two_views(first, second), step=step)[0]
         return loss
 
+    def settle(self, parts: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
+        """The parts of a step without those that a CUDA graph computes at every step.
+
+        A graph can neither look at its loss nor leave out what is due at some steps only. The code
+        that replays it calls this after each step.
+
+        Args:
+            parts: of the step, which may have run eagerly.
+            step: its number.
+
+        Raises:
+            FloatingPointError: NaN or infinite embeddings or loss, at an earlier step.
+        """
+        self._read_looks(step)
+        looks = {name: each for name, each in parts.items() if name.startswith(LOOK)}
+        if looks and self.projection is not None:
+            self.projection.look()
+        if looks and step % self.check_every == 0:
+            if step < WARM_UP:
+                looks.pop(f"{LOOK}chance", None)
+            names = tuple(name.removeprefix(LOOK) for name in looks)
+            self._looks.append((step, names, Late(*looks.values())))
+        undue = () if step % SHARES_EVERY == 0 else (SHARE,)
+        return {name: each for name, each in parts.items() if not name.startswith((LOOK, *undue))}
+
+    def _read_looks(self, step: int | None) -> None:
+        """Read what an accelerator found at earlier steps."""
+        for then, names, late in [each for each in self._looks if step is None or each[0] != step]:
+            self._looks = [each for each in self._looks if each[2] is not late]
+            found = dict(zip(names, map(torch.tensor, late.read()), strict=True))
+            _check_finite(found["finite"] == 1, found["loss"], then)
+            if "chance" in found:
+                self._look_for_collapse(found["mean"], found["chance"], then)
+
     @torch.no_grad()
-    def _look_for_collapse(
-        self, pairs: Pairs, similarity: Tensor, mean: Tensor, step: int | None
-    ) -> None:
-        """Warn once if the loss stays near that of identical embeddings."""
+    def _chance(self, pairs: Pairs, similarity: Tensor) -> dict[str, Tensor]:
+        """The loss of identical embeddings, for a softmax."""
         if self.objective.loss.function not in SOFTMAX or not len(similarity):
-            return
+            return {}
         value = self.objective.loss(pairs, similarity.mean().expand_as(similarity))
-        chance = value.sum() / (pairs.positives() >= 0).any(1).sum().clamp(min=1)
+        return {"chance": value.sum() / (pairs.positives() >= 0).any(1).sum().clamp(min=1)}
+
+    def _look_for_collapse(self, mean: Tensor, chance: Tensor, step: int | None) -> None:
+        """Warn once if the loss stays near that of identical embeddings."""
         self._at_chance = self._at_chance + 1 if mean > chance - NEAR_CHANCE else 0
         if self._at_chance == LOOKS:
             notice(
@@ -435,14 +495,19 @@ def _called(weight: float, name: str, numbers: Mapping[str, Any]) -> str:
     return call if weight == 1 else f"{weight} * {call}"
 
 
-def _check_finite(pairs: Pairs, value: Tensor, step: int | None) -> None:
+def _finite(pairs: Pairs, value: Tensor, *, everywhere: bool = True) -> tuple[Tensor, Tensor]:
+    """Whether the embeddings are finite, and a value that is as well where all processes' are."""
     # Embeddings are checked as well: anchors without a positive have loss 0 whatever they are.
     finite = torch.isfinite(pairs.anchor).all()
     if pairs.candidate is not pairs.anchor:
         finite = finite & torch.isfinite(pairs.candidate).all()
     value = torch.where(finite, value.detach(), math.nan)
     # On all processes at once, so that none waits for one that has stopped.
-    if torch.isfinite(all_reduce_sum(value) if pairs.blocks else value):
+    return finite, all_reduce_sum(value) if pairs.blocks and everywhere else value
+
+
+def _check_finite(finite: Tensor, value: Tensor, step: int | None) -> None:
+    if torch.isfinite(value):
         return
     where = "" if step is None else f" at step {step}"
     what = "the loss is not finite" if finite else "embeddings are NaN or infinite"

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from shared.checks import COUNT, FLAG, NOT_NEGATIVE, Range, one_of, optional, require
 from shared.distributed import gather, row_counts, share_of_mean
+from shared.late import Late
 from shared.pairs import unit_rows
 
 COLLAPSED = 1e-3  # of its initial norm: the features of L then carry no information
-CHECK_EVERY = 100  # steps between two checks of the norm of L, each of which waits for the device
+CHECK_EVERY = 100  # calls between two looks at the norm of L
 
 Form = Literal["paper", "authors"]
 Norm = Literal["l21", "nuclear", "none"]
@@ -98,6 +99,7 @@ class LowRankProjection(nn.Module):
         self.matrix = nn.Parameter(start)
         self.register_buffer("initial_norm", torch.linalg.matrix_norm(start))
         self._calls = 0
+        self._share: Late | None = None  # of the initial norm, to be read
 
     def forward(
         self, features: Tensor | Sequence[Tensor], *, together: bool = False
@@ -115,11 +117,9 @@ class LowRankProjection(nn.Module):
         views = list(features) if isinstance(features, Sequence) else [features]
         self._check_features(views)
         views = [view.to(self.matrix.dtype) for view in views]
-        # A CUDA graph cannot wait for the device; the code that replays it does the check.
-        captured = self.matrix.is_cuda and torch.cuda.is_current_stream_capturing()
-        if self._calls % CHECK_EVERY == 0 and not captured:
-            self.warn_if_collapsed()
-        self._calls += 1
+        # A CUDA graph cannot read a number; the code that replays it calls look.
+        if not (self.matrix.is_cuda and torch.cuda.is_current_stream_capturing()):
+            self.look()
         if self.form == "authors":
             views = [unit_rows(view) for view in views]
             parts = []
@@ -201,15 +201,37 @@ class LowRankProjection(nn.Module):
 
         return extract
 
+    def look(self) -> None:
+        """Look at the norm of L at each hundredth call; on a GPU it is read at the call after that.
+
+        The forward pass calls it, but for one that a CUDA graph replays.
+        """
+        if self._share is not None:
+            self._warn(*self._share.read())
+            self._share = None
+        if self._calls % CHECK_EVERY == 0:
+            share = Late(self._share_left())
+            if share.is_here:
+                self._warn(*share.read())
+            else:
+                self._share = share
+        self._calls += 1
+
     def warn_if_collapsed(self) -> None:
         """Raise a ``RuntimeWarning`` when L has shrunk to under 1/1000 of its initial norm."""
-        share = float(torch.linalg.matrix_norm(self.matrix.detach()) / self.initial_norm)
+        self._warn(float(self._share_left()))
+
+    def _share_left(self) -> Tensor:
+        share: Tensor = torch.linalg.matrix_norm(self.matrix.detach()) / self.initial_norm
+        return share
+
+    def _warn(self, share: float) -> None:
         if share < COLLAPSED:
             warnings.warn(
                 f"the projection L has collapsed to {share:.1e} of its initial norm: its features "
                 f"carry no information; lower alpha ({self.alpha})",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
 
 

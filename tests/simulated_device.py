@@ -11,6 +11,7 @@ operators on the very tensors and with the very numbers of Python that they were
 """
 
 import contextlib
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -94,6 +95,27 @@ def unseen() -> Iterator[None]:
         yield
 
 
+class Event:
+    """A CUDA event: what was copied to the host before it has arrived once it is synchronised."""
+
+    def __init__(self, device: "SimulatedDevice") -> None:
+        self.device = device
+        self.copies: list[Tensor] = []
+        self.launched = 0
+
+    def record(self, *_: Any) -> None:
+        """Note what is on its way."""
+        self.copies, self.device.arriving = self.device.arriving, []
+        self.launched = self.device.operators.total()
+
+    def synchronize(self) -> None:
+        """Let it arrive; the host waits in vain if the device was given nothing else to do."""
+        if self.device.captured is not None or self.launched == self.device.operators.total():
+            self.device.wait("an event")
+        for each in self.copies:
+            self.device.put(each, "pinned")
+
+
 class SimulatedDevice(contextlib.ExitStack):
     """The device, while it is entered.
 
@@ -109,10 +131,11 @@ class SimulatedDevice(contextlib.ExitStack):
         self.operators: Counter[str] = Counter()
         self.captured: Graph | None = None
         self.inside = False  # a call of Python that was given a tensor on the device
+        self.arriving: list[Tensor] = []  # on its way to the host
         self._places: dict[int, tuple[StorageWeakRef, str]] = {}
 
     def place(self, tensor: Tensor) -> str:
-        """``cuda``, ``pinned``, ``free`` (made by torch itself on the way) or ``host``."""
+        """``cuda``, ``pinned``, ``arriving``, ``free`` (made by torch on the way) or ``host``."""
         held = self._places.get(_storage(tensor)._cdata)
         return held[1] if held and not held[0].expired() else "host"
 
@@ -160,13 +183,13 @@ class SimulatedDevice(contextlib.ExitStack):
             "is_bf16_supported": lambda *_, **__: True,
             "mem_get_info": lambda *_: (80 << 30, 80 << 30),
             "max_memory_allocated": lambda *_: 0,
-            "get_rng_state_all": list,
-            "set_rng_state_all": lambda *_: None,
             "synchronize": lambda *_: self.wait("synchronize"),
             "is_current_stream_capturing": lambda: self.captured is not None,
             "graph": self.graph,
             "CUDAGraph": lambda: Graph(self),
-            "Event": mock.MagicMock,
+            "Event": lambda *_, **__: Event(self),
+            "get_rng_state": lambda *_: torch.get_rng_state(),
+            "set_rng_state": lambda state, *_: torch.set_rng_state(state),
             "Stream": lambda *_: stream,
             "current_stream": lambda *_: stream,
             "stream": lambda *_: contextlib.nullcontext(),
@@ -215,6 +238,8 @@ class _Operators(TorchDispatchMode):
         with torch._C.DisableTorchFunction():
             given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
             places = [device.place(each) for each in given]
+        if "arriving" in places:
+            raise RuntimeError(f"{name} of a copy that may not have arrived, at {_caller()}")
         on_gpu = "cuda" in places
         if on_gpu and name not in COPIES:
             self.check(name, args, kwargs, given, places)
@@ -285,6 +310,8 @@ class _Calls(TorchFunctionMode):
             if name == "numpy":
                 raise RuntimeError(f"numpy of a tensor on the device, at {_caller()}")
             device.wait(name)
+        if me is not None and name in ("numpy", "tolist") and device.place(me) == "arriving":
+            raise RuntimeError(f"{name} of a copy that may not have arrived, at {_caller()}")
         if me is not None and name in ("to", "cuda", "cpu"):
             return self.moved(name, me, args[1:], kwargs)
         if name in ("is_autocast_enabled", "get_autocast_dtype") and args == ("cuda",):
@@ -320,12 +347,15 @@ class _Calls(TorchFunctionMode):
         for each in like:
             target = "cuda" if device.place(each) == "cuda" else "host"
         asynchronous = kwargs.pop("non_blocking", False) or any(each is True for each in args)
-        asynchronous = asynchronous and place == "pinned"
+        wants, asynchronous = asynchronous, asynchronous and place == "pinned"
         dtypes = [each for each in args if isinstance(each, torch.dtype)] + [x.dtype for x in like]
         convert: Any = Tensor.to
         out = convert(tensor, *dtypes[:1], **kwargs) if dtypes or kwargs else tensor
         if target is None or (target == "cuda") == (place == "cuda"):
             return out
+        if place == "cuda" and wants and device.captured is None:  # to memory that torch pins
+            device.arriving.append(device.put(out.clone(), "arriving"))
+            return device.arriving[-1]
         device.copied(asynchronous=asynchronous)
         return device.put(out.clone(), target)
 
@@ -348,6 +378,8 @@ def _caller() -> str:
     while frame is not None:
         file = Path(frame.f_code.co_filename)
         if file.is_relative_to(ROOT) and ".venv" not in file.parts and file != Path(__file__):
-            return f"{file.relative_to(ROOT)} {frame.f_code.co_qualname}"
+            # Since Python 3.12 a comprehension has no frame of its own.
+            name = re.sub(r"\.<locals>\.<(list|set|dict)comp>$", "", frame.f_code.co_qualname)
+            return f"{file.relative_to(ROOT)} {name}"
         frame = frame.f_back
     return "torch"

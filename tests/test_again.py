@@ -15,6 +15,7 @@ from toy.tables import run_of
 
 from shared.command import cells, reproduce
 from shared.errors import UserError
+from shared.experiment import config
 from shared.experiment import run as run_module
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -197,7 +198,7 @@ def test_a_run_is_moved_aside_under_its_lock_to_a_free_name(
         assert not folder.exists()
     assert (tmp_path / f"{folder.name}.1/result.json").read_text() == "first"
     assert (tmp_path / f"{folder.name}.2/result.json").read_text() == "second"
-    assert [run_module.is_archived(each) for each in (folder, tmp_path / f"{folder.name}.2")] == [
+    assert [config.is_archived(each) for each in (folder, tmp_path / f"{folder.name}.2")] == [
         False,
         True,
     ]

@@ -15,7 +15,8 @@ from shared.command.cells import DOMAINS, tables_of
 from shared.experiment.config import added, canonical, differences, option, upgraded_config
 from shared.experiment.records import read_records
 from shared.experiment.tables import Table
-from shared.report.measuring import Measured, measure
+from shared.report.measuring import Measured
+from tests.measured import measure
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = read_records(ROOT / "results")
@@ -65,7 +66,7 @@ def widened(kind: type, **changes: Any) -> Table:
     ],
 )
 def test_an_older_record_has_what_fields_were_before_they_were(table: Table, counts: bool) -> None:
-    measured = measure(table, "paper", RECORDS, {})
+    measured = measure(table, "paper", RECORDS)
     assert len(counted(measured)) == (len(lines(GRAPH_RECORDS)) if counts else 0)
     # What is written stays what was made.
     assert [r.config for r in measured.records] == [
@@ -75,13 +76,13 @@ def test_an_older_record_has_what_fields_were_before_they_were(table: Table, cou
 
 def test_a_field_that_says_nothing_about_older_runs_makes_them_stale() -> None:
     kind = dataclasses.make_dataclass("Config", [("extra", int, 0)], bases=(Config,), frozen=True)
-    assert counted(measure(widened(kind), "paper", RECORDS, {})) == set()
+    assert counted(measure(widened(kind), "paper", RECORDS)) == set()
 
 
 def test_an_unknown_key_is_named_in_one_line() -> None:
     record = next(each for each in RECORDS if each.address.startswith("graph/"))
     odd = dataclasses.replace(record, config={**record.config, "wombats": 3})
-    measured = measure(GRAPH, "paper", [odd], {})
+    measured = measure(GRAPH, "paper", [odd])
     assert counted(measured) == set()
     whys = {why for cells in measured.cells for cell in cells for why in cell.missing.values()}
     assert (
@@ -102,7 +103,7 @@ def test_records_of_a_row_that_was_renamed_count_and_are_kept_as_they_were_made(
         for each in table.fewer
     )
     table = dataclasses.replace(table, rows=rows, claims=(), fewer=fewer)
-    measured = measure(table, "paper", RECORDS, {})
+    measured = measure(table, "paper", RECORDS)
     assert len(counted(measured)) == len(lines(GRAPH_RECORDS))
     assert "graph/mmcl/table-4/the-baseline/mutag/seed-0" in counted(measured)
     addresses = {record.address for record in measured.records}

@@ -17,6 +17,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 # Which test runs the Python of a page, from its first block to its last.
 RUN_BY = {
     "graph.md": ("graph/test_own.py",),
+    "guide.md": ("test_frame.py",),
     "losses.md": ("test_readme.py",),
     "own.md": ("test_readme.py", "test_add_a_domain.py"),
     "rl.md": ("rl/test_documentation.py",),

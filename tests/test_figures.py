@@ -11,10 +11,21 @@ from PIL import Image
 from toy.tables import TABLES
 
 from shared.errors import UserError
-from shared.experiment.tables import Tier
+from shared.experiment.frame import load
+from shared.experiment.tables import Table, Tier
 from shared.report import files, pictures
-from shared.report.figures import Drawing, Drawn, Lacking, Source, draw, finished, origin, write
-from shared.report.measuring import measure_finished
+from shared.report.figures import (
+    Drawing,
+    Drawn,
+    Finished,
+    Lacking,
+    Source,
+    draw,
+    finished,
+    origin,
+    write,
+)
+from shared.report.measuring import measure
 
 (TABLE,) = TABLES["toy"]
 
@@ -55,16 +66,23 @@ def test_a_figure_is_written_where_it_was_asked_for_with_its_numbers(tmp_path: P
         assert picture.format == "PNG"
 
 
+def found(table: Table, tier: Tier, runs: Path) -> list[Finished]:
+    """The runs of a table on this disk."""
+    return finished(load([table], runs=runs), table, tier, runs)
+
+
 def test_committed_records_suffice(tmp_path: Path) -> None:
     finish_toy(tmp_path / "runs", "paper", "plain", "left", 0, 1.5)
-    files.write(tmp_path / "results", measure_finished(TABLE, "paper", tmp_path / "runs"))
+    frame = load([TABLE], runs=tmp_path / "runs")
+    files.write(tmp_path / "results", measure(TABLE, "paper", frame.of(TABLE, "paper")))
     (tmp_path / "runs").rename(tmp_path / "away")
     assert tmp_path / "to/toy/toy/figures/figure-1.png" in write_toy(tmp_path)
 
 
 def test_the_papers_scale_is_drawn_as_soon_as_it_can_be_and_smoke_never(tmp_path: Path) -> None:
     def drawn() -> Tier:
-        return draw(FIGURES["toy"]["figure-1"], TABLES["toy"], tmp_path, (), tmp_path)[0]
+        frame = load(TABLES["toy"], runs=tmp_path)
+        return draw(FIGURES["toy"]["figure-1"], TABLES["toy"], frame, tmp_path, tmp_path)[0]
 
     finish_toy(tmp_path, "smoke", "plain", "embedded sample", 0, 1.5)
     with pytest.raises(Lacking, match=r"^no finished run of toy/toy/table-1 \(reduced\); run "):
@@ -91,32 +109,32 @@ def test_what_lacks_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_runs_of_an_earlier_declaration_and_unfinished_ones_are_left_out(tmp_path: Path) -> None:
     folder = finish_toy(tmp_path, "short", "plain", "left", 0, 1.5)
-    assert [run.folder for run in finished(TABLE, "short", tmp_path)] == [folder]
+    assert [run.folder for run in found(TABLE, "short", tmp_path)] == [folder]
     rows = tuple(dataclasses.replace(row, changes={"offset": 9.0}) for row in TABLE.rows)
-    assert finished(dataclasses.replace(TABLE, rows=rows), "short", tmp_path) == []
+    assert found(dataclasses.replace(TABLE, rows=rows), "short", tmp_path) == []
     (folder / "result.json").unlink()
-    assert finished(TABLE, "short", tmp_path) == []
+    assert found(TABLE, "short", tmp_path) == []
 
 
 def test_columns_that_are_read_from_one_run_give_it_once(tmp_path: Path) -> None:
     (shared,) = TABLES["shared"]
     (*_, cell) = shared.cells("paper", row="plain", column="norm", seeds=(0,))
     finish(tmp_path, cell, {"accuracy": 1.0, "norm": 2.0})
-    (run,) = finished(shared, "paper", tmp_path)
+    (run,) = found(shared, "paper", tmp_path)
     assert (run.column.label, run.value) == ("left", 1.0)
 
 
 def test_the_runs_behind_a_figure_are_named(tmp_path: Path) -> None:
     for seed in (0, 1, 2):
         finish_toy(tmp_path, "paper", "plain", "left", seed, 1.5)
-    runs = finished(TABLE, "paper", tmp_path)
+    runs = found(TABLE, "paper", tmp_path)
     assert origin(runs[:2]) == (
         "Drawn from toy/toy/table-1/plain/left/seed-0 and toy/toy/table-1/plain/left/seed-1."
     )
     said = "Drawn from {} runs of toy/toy/table-1 (paper-scale), seeds 0-2{}, protocol toy-v1."
     assert origin(runs) == said.format(3, "")
     finish_toy(tmp_path, "paper", "better", "left", 0, 1.5)  # which is the right one's run, too
-    runs = finished(TABLE, "paper", tmp_path)
+    runs = found(TABLE, "paper", tmp_path)
     assert origin(runs) == said.format(5, ", some rows with fewer")
 
 

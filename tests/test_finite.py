@@ -1,5 +1,6 @@
 """NaN and infinity: a run stops before it writes them, and continues from what is finite."""
 
+import copy
 import dataclasses
 import math
 import shutil
@@ -15,6 +16,7 @@ from test_watch import RUNS, domain_and_config
 from torch import nn
 from toy.train import Config
 
+from shared import Criterion, Objective, info_nce, query_key, same_label, term
 from shared.experiment import files
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.files import not_finite, read_state
@@ -22,6 +24,7 @@ from shared.experiment.records import read_json
 from shared.experiment.run import Means, Run
 from shared.experiment.store import pretrained
 from tests.errors import error_of
+from tests.simulated_device import SimulatedDevice
 
 NAN = torch.tensor(math.nan)
 
@@ -81,6 +84,55 @@ def test_the_loss_is_looked_at_between_lines_of_the_log(tmp_path: Path) -> None:
         run.checkpoint = lambda *_, **__: None  # type: ignore[method-assign]
         with pytest.raises(FloatingPointError, match="loss is NaN or infinite by step 300"):
             train(run, 10_000, bad=201, what="loss", log_every=10_000)
+
+
+def test_on_a_gpu_a_look_at_the_means_is_read_a_step_later(tmp_path: Path) -> None:
+    with SimulatedDevice() as device, Run(tmp_path / "run", Config()) as run:
+        run.track()
+        run.checkpoint = lambda *_, **__: None  # type: ignore[method-assign]
+        value, waits = torch.ones(()).to("cuda"), []
+
+        def loop() -> None:
+            for step in run.steps(10_000, "training", log_every=10_000):
+                waits.append(sum(device.waits.values()))
+                run.means.add({"loss": value * (math.nan if step == 201 else 1)})
+
+        text = error_of(loop, FloatingPointError)
+        assert "loss is NaN or infinite by step 300" in text
+    assert len(waits) == 301
+    assert len(set(waits)) == 1
+
+
+def test_on_a_gpu_a_criterion_tells_at_the_next_call() -> None:
+    """And the parts of its loss tell at once whoever reads them."""
+    criterion = Criterion(Objective(term(info_nce, temperature=0.5)), 4, check_every=2)
+    with SimulatedDevice() as device:
+        bad, good = torch.full((4, 4), math.nan).to("cuda"), torch.eye(4).to("cuda")
+        for step in (0, 1):
+            criterion(query_key(good, good + 1), step=step)
+        before = device.waits.copy()
+        criterion(query_key(good, good + 1), step=3)
+        criterion(query_key(good, bad), step=4)
+        assert {where for _, where in device.waits - before} <= {"shared/checks.py check_negatives"}
+        with pytest.raises(FloatingPointError, match="embeddings are NaN or infinite at step 4"):
+            criterion(query_key(good, good), step=5)
+        alone = same_label(bad, torch.arange(4).to("cuda"))  # of loss 0: none has a positive
+        _, parts = criterion(alone, step=5)
+        assert math.isnan(float(parts["info_nce"]))
+
+
+def test_on_a_gpu_a_collapse_is_noticed_a_call_later() -> None:
+    criterion = Criterion(Objective(term(info_nce, temperature=0.5)), 4, check_every=100)
+    with SimulatedDevice(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        x = torch.ones(4, 4).to("cuda")
+        for step in (200, 300, 400):
+            criterion(query_key(x, x), step=step)
+        assert not caught
+        criterion(query_key(x, x), step=401)
+    (warning,) = caught
+    assert "at step 400 the contrastive loss is 1.39" in str(warning.message)
+    assert copy.deepcopy(criterion)._at_chance == 3
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["one before it", "none before it"])

@@ -11,11 +11,11 @@ import pytest
 from toy.tables import TABLES
 from toy.train import measure as train
 
+from shared.experiment.frame import impossible
 from shared.experiment.records import (
     Damaged,
     Record,
     content_hash,
-    impossible,
     read_failure,
     read_record,
     read_records,
@@ -23,7 +23,7 @@ from shared.experiment.records import (
     records_in,
 )
 from shared.experiment.run import Run, check_config, record_failure
-from shared.report.measuring import measure
+from tests.measured import measure
 
 TABLE = TABLES["toy"][0]
 (CELL,) = TABLE.cells(row="plain", column="left", seeds=[0])
@@ -269,7 +269,7 @@ def test_an_impossible_number_does_not_count(
     result = record.result | {"metrics": record.result["metrics"] | metrics}
     edited = dataclasses.replace(record, result=result, sha256=None)
     for some, missing in (([record], {}), ([edited], {0: why})):
-        cell = measure(table, "paper", some, {}).cells[0][0]
+        cell = measure(table, "paper", some).cells[0][0]
         assert {seed: text for seed, text in cell.missing.items() if seed == 0} == missing
 
 

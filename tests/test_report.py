@@ -31,8 +31,9 @@ from shared.report import files, pictures
 from shared.report.claims import readings
 from shared.report.console import Terminal
 from shared.report.files import csv_text, latex, markdown
-from shared.report.measuring import Measured, MeasuredCell, measure, read_figures
+from shared.report.measuring import Measured, MeasuredCell, read_figures
 from shared.report.wording import further_of, headline, legend_of
+from tests.measured import measure
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = "svm-10fold-nested-v1"
@@ -206,13 +207,13 @@ def test_the_later_counting_record_of_one_address_is_taken() -> None:
     cell = cell_of("MMCL", "MUTAG", 0)
     first, second = record_of(cell, 80.0), record_of(cell, 81.0)
     stale = dataclasses.replace(record_of(cell, 99.0), config={})
-    measured = measure(TABLE, "paper", [first, second, stale], {})
+    measured = measure(TABLE, "paper", [first, second, stale])
     assert dict(found(measured, "MMCL", "MUTAG").values) == {0: 81.0}
 
 
 def test_undeclared_seeds_are_named_but_do_not_count() -> None:
     extra = records_of("MMCL", "MUTAG", {9: 99.0})
-    measured = measure(TABLE, "paper", [*RECORDS, *extra], {})
+    measured = measure(TABLE, "paper", [*RECORDS, *extra])
     assert dict(found(measured, "MMCL", "MUTAG").values) == MMCL
     (line,) = measured.ignored
     assert line.startswith("graph/mmcl/table-4/mmcl/mutag/seed-9: ")
@@ -240,7 +241,7 @@ def test_records_round_trip(tmp_path: Path) -> None:
 
 def test_a_stale_record_is_kept_in_results(tmp_path: Path) -> None:
     stale = sealed(RECORDS[0], config={})
-    measured = measure(TABLE, "paper", [stale], {})
+    measured = measure(TABLE, "paper", [stale])
     files.write(tmp_path, measured)
     assert read_records(tmp_path) == [stale]
     assert "stale: measured with another configuration" in markdown(measured)
@@ -250,10 +251,10 @@ def test_tiers_are_never_mixed(tmp_path: Path) -> None:
     short = [record_of(cell_of("MMCL", "MUTAG", seed, "short"), 70.0) for seed in (0, 1)]
     disguised = record_of(cell_of("MMCL", "MUTAG", 2), 70.0, tier="short")
     records = [*short, disguised, *RECORDS[:3]]
-    paper = found(measure(TABLE, "paper", records, {}), "MMCL", "MUTAG")
+    paper = found(measure(TABLE, "paper", records), "MMCL", "MUTAG")
     assert paper.summary is None
     assert paper.missing[2] == "stale: measured in the short tier"
-    measured = measure(TABLE, "short", records, {})
+    measured = measure(TABLE, "short", records)
     assert dict(found(measured, "MMCL", "MUTAG").values) == {0: 70.0, 1: 70.0}
     assert found(measured, "GraphCL", "MUTAG").summary is None
     assert "Reduced: real data" in markdown(measured)
@@ -265,7 +266,7 @@ def test_tiers_are_never_mixed(tmp_path: Path) -> None:
 
 def test_the_smoke_tier_shows_no_printed_number_and_never_enters_results(tmp_path: Path) -> None:
     record = record_of(cell_of("MMCL", "embedded sample", 0, "smoke"), 60.0)
-    measured = measure(TABLE, "smoke", [record, *RECORDS], {})
+    measured = measure(TABLE, "smoke", [record, *RECORDS])
     for text in (shown(measured), markdown(measured)):
         assert "60.00" in text
         assert "86.80" not in text
@@ -282,7 +283,7 @@ def wide() -> Measured:
     long = Row("low-rank projection, form number one of many", {"loss": "long"})
     table = make_table(rows=(*TABLE.rows, long), columns=columns, claims=())
     records = [record_of(cell, 80.0 + cell.seed) for cell in table.cells("paper") if cell.seed < 2]
-    return measure(table, "paper", records, {})
+    return measure(table, "paper", records)
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -317,7 +318,7 @@ def test_the_page_is_the_golden_one(measured: Measured) -> None:
 
 def test_text_means_itself_in_markdown_and_latex() -> None:
     table = make_table(title="a | b_c <d> & 5%", notes=("a | b <c>",))
-    measured = measure(table, "paper", RECORDS, {})
+    measured = measure(table, "paper", RECORDS)
     assert markdown(measured).startswith("# a \\| b\\_c &lt;d> &amp; 5%\n")
     assert "- a \\| b &lt;c>" in markdown(measured)
     text = latex(measured)
@@ -328,7 +329,7 @@ def test_text_means_itself_in_markdown_and_latex() -> None:
 
 def test_latex_has_intervals_when_asked_and_seeds_added_after_a_look_are_marked() -> None:
     table = make_table(looked={"paper": ("GraphCL",)})
-    measured = measure(table, "paper", RECORDS, {})
+    measured = measure(table, "paper", RECORDS)
     summary = next(cells[0].summary for cells in measured.cells if cells[0].row.label == "GraphCL")
     assert summary is not None
     text = latex(measured, "interval")
@@ -336,13 +337,13 @@ def test_latex_has_intervals_when_asked_and_seeds_added_after_a_look_are_marked(
     assert f"{summary.mean:.2f} ± {summary.sd:.2f} †" in latex(measured)
     assert r"mean [95\% interval] over seeds" in text
     assert any("declared after others had been seen" in line for line in legend_of(measured))
-    assert not any("†" in line for line in legend_of(measure(TABLE, "paper", RECORDS, {})))
+    assert not any("†" in line for line in legend_of(measure(TABLE, "paper", RECORDS)))
     with pytest.raises(ValueError, match="undeclared rows: \\['no row'\\]"):
         make_table(looked={"paper": ("no row",)})
 
 
 def test_the_csv_is_what_was_measured(measured: Measured) -> None:
-    for table in (measured, wide(), measure(TABLE, "short", [], {})):
+    for table in (measured, wide(), measure(TABLE, "short", [])):
         lines = list(csv.DictReader(io.StringIO(csv_text(table))))
         cells = [cell for cells in table.cells for cell in cells]
         for line, cell in zip(lines, cells, strict=True):
@@ -399,7 +400,7 @@ def test_a_column_shows_its_own_metric() -> None:
         record_of(cell, 0.0, metrics={"accuracy": 80.0 + cell.seed, "top5": 95.0})
         for cell in table.cells("paper")
     ]
-    measured = measure(table, "paper", records, {})
+    measured = measure(table, "paper", records)
     assert dict(found(measured, "MMCL", "MUTAG").values) == {0: 80.0, 1: 81.0, 2: 82.0}
     assert dict(found(measured, "MMCL", "DD").values) == {0: 95.0, 1: 95.0, 2: 95.0}
     assert headline(measured).startswith("accuracy in MUTAG; top5 in DD (%), mean ±")
@@ -437,8 +438,8 @@ def test_a_table_of_a_figure_says_that_the_paper_prints_no_numbers(tmp_path: Pat
 def test_numbers_of_other_data_are_named(environment: dict[str, Any], heading: str) -> None:
     whole, other = records_of("MMCL", "MUTAG", {0: 88.0, 1: 89.0})
     other = dataclasses.replace(other, environment=other.environment | environment)
-    assert heading in markdown(measure(TABLE, "paper", [whole, other], {}))
-    assert heading not in markdown(measure(TABLE, "paper", [whole], {}))
+    assert heading in markdown(measure(TABLE, "paper", [whole, other]))
+    assert heading not in markdown(measure(TABLE, "paper", [whole]))
 
 
 def test_further_metrics_of_the_same_runs_have_tables_of_their_own() -> None:
@@ -448,13 +449,13 @@ def test_further_metrics_of_the_same_runs_have_tables_of_their_own() -> None:
         for seed, value in {0: 36.0, 1: 37.0, 2: 38.0}.items()
     ]
     records += records_of("MMCL", "MUTAG", MMCL)  # these have no such metric
-    (grid,) = further_of(measure(table, "paper", records, {}))
+    (grid,) = further_of(measure(table, "paper", records))
     assert grid.head == ("method", "MUTAG")
     assert grid.lines == (("GraphCL", "37.00 ± 1.00"),)
 
 
 def test_what_is_missing_is_counted_by_its_reason(measured: Measured) -> None:
-    assert legend_of(measure(TABLE, "paper", [], {})) == ["(1) 18 of 18 numbers: not run"]
+    assert legend_of(measure(TABLE, "paper", [])) == ["(1) 18 of 18 numbers: not run"]
     assert legend_of(measured) == [
         "(1) 6 of 18 numbers: not run",
         "(2) 3 of 18 numbers: data missing; fetch it with: ./reproduce.sh data graph",
@@ -468,7 +469,7 @@ def test_rows_are_summed_up_over_all_columns() -> None:
         *records_of("MMCL", "DD", {0: 70.0, 1: 71.0, 2: 72.0}),
         *records_of("GraphCL", "DD", {2: 79.0}),
     ]
-    text = markdown(measure(table, "paper", records, {}))
+    text = markdown(measure(table, "paper", records))
     lines = text[text.index("## Interquartile mean") :].splitlines()[4:6]
     graphcl, mmcl = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
     # Of 78, 79, 86, 87, 88 and of 70, 71, 72, 87.9, 89, 90.1 one value is cut at each end; the row

@@ -30,9 +30,10 @@ from shared.report.claims import (
     readings,
     significant,
 )
-from shared.report.measuring import Measured, measure
+from shared.report.measuring import Measured
 from shared.report.statistics import seeds_for, wider
 from shared.report.summary import Results, first_page
+from tests.measured import measure
 from tests.recomputed_words import differing, recomputed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,7 +73,7 @@ def measured(
                 "seconds": 1.0,
             }
             records.append(Record(cell.address, canonical(cell.config), environment, result))
-    return measure(table, "paper", records, {})
+    return measure(table, "paper", records)
 
 
 def said(form: str = "superiority", columns: tuple[str, ...] = ("left",), **changes: Any) -> Claim:
@@ -214,7 +215,7 @@ def beside(
         result = one.records[0].result | {"metrics": {"accuracy": value}}
         environment = one.records[0].environment
         records.append(Record(cell.address, canonical(cell.config), environment, result))
-    made = measure(table, "paper", records, {})
+    made = measure(table, "paper", records)
     return made, readings([made])[0]
 
 
@@ -261,7 +262,7 @@ def test_remarks_change_no_word() -> None:
         )
         for r in one.records
     ]
-    (remarked,) = readings([measure(one.table, "paper", records, {})])
+    (remarked,) = readings([measure(one.table, "paper", records)])
     assert remarked.remarks[:2] == (
         "By norm the gain has the other sign: -5.17.",
         "The two rows were measured on different data: toys.",
@@ -333,7 +334,7 @@ def test_the_summary_tells_a_claim_in_three_lines() -> None:
 
 def test_smoke_is_read_by_nobody() -> None:
     with pytest.raises(ValueError, match="the smoke tier never enters results"):
-        readings([measure(TABLES["toy"][0], "smoke", [], {})])
+        readings([measure(TABLES["toy"][0], "smoke", [])])
 
 
 ENTRY = """

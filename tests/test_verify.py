@@ -18,9 +18,9 @@ from shared.command import verify
 from shared.command.pool import Pool
 from shared.experiment import manifest
 from shared.experiment.environment import arithmetic_used, read_mkl
+from shared.experiment.frame import NOT_RUN, Measurement
 from shared.experiment.records import Record, content_hash, read_record, record_line
 from shared.experiment.tables import Cell
-from shared.report.measuring import NOT_RUN
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = TABLES["toy"][0]
@@ -264,9 +264,9 @@ def test_to_compare_nothing_is_not_to_find_no_fault(
     assert err == "fault: nothing was compared: no chosen cell could be run again and compared\n"
 
 
-def counted(record: Record, row: str = "plain", seed: int = 0) -> verify.Matched:
+def counted(record: Record, row: str = "plain", seed: int = 0) -> Measurement:
     (cell,) = TABLE.cells(row=row, column="left", seeds=[seed])
-    return verify.Matched(TABLE, cell, dataclasses.replace(record, address=cell.address))
+    return Measurement(TABLE, cell, dataclasses.replace(record, address=cell.address))
 
 
 OTHER = {"hardware": {"processor": "Another"}}
@@ -341,7 +341,7 @@ def test_in_place_of_a_cell_without_data_comes_another(
 ) -> None:
     every = [counted(record, seed=seed) for seed, record in enumerate(records)]
     far = dataclasses.replace(every[1].cell, column="far")
-    away = verify.Matched(TABLE, far, dataclasses.replace(records[1], address=far.address))
+    away = Measurement(TABLE, far, dataclasses.replace(records[1], address=far.address))
     asked: list[list[int]] = []
 
     def start(cells: list[Cell]) -> dict[str, str]:

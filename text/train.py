@@ -264,7 +264,7 @@ def make_optimiser(
     if world_size() > 1 and (config.update, config.clip_words) != ("dense", "words"):
         raise UserError(
             f"update={config.update!r} with clip_words={config.clip_words!r} works on the tokens "
-            f"of one process; leave --processes out, or take 'dense' and 'words'"
+            f"of one process; start it without torchrun, or use 'dense' and 'words'"
         )
     require_ranges(config)
     tables = [encoder.embedding for encoder in (model.sentence, model.context)]

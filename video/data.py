@@ -56,7 +56,7 @@ from shared.experiment.data import (
 )
 from shared.experiment.files import write_atomically
 from shared.experiment.folders import LEFTOVERS, MOST_NAMED, printable
-from video.config import EMBEDDED
+from video.config import EMBEDDED, FOLDER, LISTS, SPLITS
 from video.decoding import decode, fault_of
 from video.workers import in_order
 
@@ -67,12 +67,9 @@ FILES = ("frames.bin", "index.json")
 
 UCF101, HMDB51 = "ucf101", "hmdb51"
 DATASETS = (UCF101, HMDB51)
-OWN = "folder:"  # before the path of a folder of one's own
-SPLITS = (1, 2, 3)
 MODALITIES = ("rgb", "flow")
 FLOWS = ("tvl1", "dis")
 SHORTEST = 2  # frames of a video that can be used; flow needs two
-FOLDER, LISTS = "UCF-101", "ucfTrainTestlist"
 _NAME = re.compile(r"v_\w+_g(\d+)_c\d+")
 _SPLIT = re.compile(r"(.+)_test_split([123])\.txt")  # of HMDB51, a class and a split
 _PART_OF = {"1": True, "2": False, "0": None}  # HMDB51: training part, test part, neither
@@ -177,8 +174,7 @@ def load(
     modification of their file has changed, and by :func:`fetch`.
 
     Args:
-        dataset: ``"ucf101"``, ``"hmdb51"``, ``"folder:PATH"`` of your own videos, which are held in
-            memory, or ``"photographs"``: pan, zoom and rotation over the
+        dataset: ``"ucf101"``, ``"hmdb51"``, or ``"photographs"``: pan, zoom and rotation over the
             two pictures of scikit-learn, written as videos on first use.
         data_root: the folder that holds the data sets; ``prepared`` is made in it.
         split: of the three official ones.
@@ -201,12 +197,6 @@ def load(
         raise ValueError(f"no split {split}, modality {modality!r} and size {size}")
     if flow not in FLOWS:
         raise ValueError(f"flow is by {' or '.join(FLOWS)}; got {flow!r}")
-    if dataset.startswith(OWN):
-        from video import own  # imports this module
-
-        by = flow if modality == "flow" else None
-        path = dataset.removeprefix(OWN)
-        return own.folder(path, size, flow=by, skip_damaged=allow_missing)
     layout = layout_of(dataset, data_root)
     classes = _present(dataset, layout)
     listed = _listed(layout, split, classes)
@@ -255,13 +245,6 @@ def fingerprint(dataset: str, data_root: Path) -> str:
         MissingData: the data set is not there.
         UserError: the name is unknown, or the list of classes is missing.
     """
-    if dataset.startswith(OWN):
-        from video import own  # imports this module
-
-        path = Path(dataset.removeprefix(OWN))
-        files_of = own.every_file(path)
-        names = [str(file.relative_to(path)) for file in files_of]
-        return sha256_of_lines([*names, sha256_of_files(files_of)])
     layout = layout_of(dataset, data_root)
     files = _files(layout, _present(dataset, layout))
     lists = sha256_of_files(layout.lists.glob("*.txt"))
@@ -333,10 +316,10 @@ def layout_of(dataset: str, data_root: Path) -> Layout:
         root = data_root / "prepared" / "video" / f"{EMBEDDED}-{FORMAT}"
 
         def build(part: Path) -> None:
-            from video import photographs
-
             with writing(root):
-                photographs.write(part)
+                from video import synthetic  # PyAV and scikit-learn take a second
+
+                synthetic.write(part)
 
         build_once(root, build, (f"{LISTS}/classInd.txt",))
     elif dataset != UCF101:

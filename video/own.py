@@ -15,12 +15,15 @@ from PIL import Image
 from torch import Tensor
 
 from shared.errors import UserError
+from shared.experiment.data import sha256_of_files, sha256_of_lines
 from shared.experiment.folders import layout_of, printable, read_folder, undamaged
-from video.data import FLOWS, OWN, Video, Videos, fingerprint, stored_side, too_short
+from video import data
+from video.data import FLOWS, Video, Videos, stored_side, too_short
 from video.decoding import decode, fault_of
 
 ENDINGS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".m4v")
 WHAT = "videos"
+OWN = "folder:"  # before the path of a folder of one's own
 GROUPS = 10  # in place of recordings, which are unknown: every tenth video
 
 
@@ -151,7 +154,12 @@ def read(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[str, s
     return {"dataset": name}, {name: fingerprint(name, data_root)}
 
 
-def every_file(path: Path) -> list[Path]:
-    """All videos of a folder, training videos first."""
+def fingerprint(name: str, data_root: Path) -> str:
+    """SHA-256 over the files of a data set, or of the folder ``"folder:PATH"``."""
+    if not name.startswith(OWN):
+        return data.fingerprint(name, data_root)
+    path = Path(name.removeprefix(OWN))
     content = read_folder(path, str(path), WHAT, ENDINGS)
-    return [file for file, _ in (*content.train, *(content.test or ()))]
+    files = [file for file, _ in (*content.train, *(content.test or ()))]
+    names = [str(file.relative_to(path)) for file in files]
+    return sha256_of_lines([*names, sha256_of_files(files)])

@@ -49,5 +49,7 @@ DOMAIN = Domain(
     score=LazyImport("vision.foreign:score"),
     scored_by=("backbone", "stem", "prefix", "heads", "size", "statistics", "skip_damaged"),
     protocols=LazyImport("vision.evaluation:PROTOCOLS"),
-    own_data=OwnData("margins", "table-2-cifar10", ("CIFAR10",), LazyImport("vision.own:read")),
+    own_data=OwnData(
+        "margins", "table-2-cifar10", ("CIFAR10",), LazyImport("vision.data:read_own")
+    ),
 )

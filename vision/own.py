@@ -10,7 +10,7 @@ directory.
 
 import functools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from shared.compat import make_torchvision_importable
 from shared.errors import UserError, suggestion
 from shared.experiment.data import state_of
 from shared.experiment.folders import Folder, layout_of, read_folder, undamaged
-from vision.data import IMAGENET_MEAN, IMAGENET_STD, OWN, Dataset, ImageFiles, fingerprint
+from vision.datasets import IMAGENET_MEAN, IMAGENET_STD, OWN, Dataset, ImageFiles
 from vision.images import fault_of
 
 make_torchvision_importable()
@@ -110,6 +110,17 @@ def every_file(path: Path) -> list[Path]:
     """All images of a folder, training images first."""
     content = _read(path)
     return [file for file, _ in (*content.train, *(content.test or ()))]
+
+
+def check_scored(path: Path) -> None:
+    """Refuse a folder on which nothing can be scored.
+
+    Raises:
+        UserError: as :func:`folder`; it has no test images, or no classes.
+    """
+    if len(_read(path).classes) < 2:
+        raise UserError(f"{path}: fewer than two classes to score; {layout_of(WHAT)}")
+    folder(path, "test")
 
 
 def _read(path: Path) -> Folder:
@@ -238,17 +249,3 @@ def _column(features: dict[str, Any], name: str | None, kind: str) -> str | None
     if len(found) > 1:
         raise UserError(f"several columns of type {kind}, name one: {', '.join(found)}")
     return found[0] if found else None
-
-
-def read(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """The changes of a configuration that trains and is scored on a folder, and its hash.
-
-    Raises:
-        MissingData: there is no such folder.
-        UserError: as :func:`folder`; it has no test images, or no classes.
-    """
-    name = f"{OWN}{path}"
-    if len(_read(path).classes) < 2:
-        raise UserError(f"{path}: fewer than two classes to score; {layout_of(WHAT)}")
-    folder(path, "test")
-    return {"dataset": name}, {name: fingerprint(name, data_root)}

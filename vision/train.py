@@ -24,24 +24,15 @@ from shared.experiment.export import FILE
 from shared.experiment.files import link
 from shared.experiment.own import record_own
 from shared.experiment.run import Run
-from shared.objective import SHARES_EVERY
 from shared.precision import bfloat16
 from vision import checkpoints
 from vision.augmentation import POLICIES, augment
 from vision.config import PRETRAINING, Config
-from vision.data import (
-    DATASETS,
-    ImageFiles,
-    Images,
-    Split,
-    choose,
-    describe,
-    load,
-    permutation,
-    stream,
-)
-from vision.evaluation import PROTOCOLS, evaluate, load_split, record_data, statistics
+from vision.data import choose, describe, load, permutation, stream
+from vision.datasets import DATASETS, ImageFiles, Images, Split
+from vision.evaluation import PROTOCOLS, evaluate
 from vision.export import load_encoder, save_encoder
+from vision.features import load_split, record_data, statistics
 from vision.methods import Networks, check, compare
 from vision.trivial import Trivial, calibrate
 
@@ -331,29 +322,25 @@ def make_step(
     """:func:`train_step` for all steps of a run; on a GPU its gradient is a CUDA graph if possible.
 
     The optimiser's step, whose learning rate is a number of the host, stays outside of the graph.
-    A step at which the criterion checks its loss runs eagerly, since a check waits for the device,
-    and so does one at which it measures the terms' shares of the gradient.
+    One graph is for all steps: what only some of them need is left out afterwards. It keeps the
+    memory of a step's activations, so no step runs eagerly beside it.
     """
     device = next(networks.parameters()).device
     given = config, networks, criterion, optimiser
-    graphs: dict[bool, Captured] = {}
-    several = bool(config.objective.penalties or config.objective.projection)
-    if can_be_captured(config) and can_capture(device):
+    captures = can_be_captured(config) and can_capture(device)
+    trained = [each for group in optimiser.param_groups for each in group["params"]]
+    number, kind, graph = 0, False, None
 
-        def unchecked(*views: Tensor) -> dict[str, Tensor]:
-            return gradient(*given, views, 1, forward)  # at step 1 nothing is checked
-
-        trained = [each for group in optimiser.param_groups for each in group["params"]]
-        graphs = {mixed: Captured(unchecked, device, trained) for mixed in (False, True)}
+    def eager(*views: Tensor) -> dict[str, Tensor]:
+        return gradient(*given, views, number, forward)
 
     def step_of(views: tuple[Tensor, ...], step: int) -> dict[str, Tensor]:
-        checked = step % criterion.check_every == 0
-        eager = checked or (several and step % SHARES_EVERY == 0)
-        graph = None if eager else graphs.get(networks.epoch >= config.mixed_from)
-        parts = train_step(*given, views, step, forward, graph)
-        if graphs and checked and criterion.projection is not None:
-            criterion.projection.warn_if_collapsed()  # inside a graph it is not checked
-        return parts
+        nonlocal number, kind, graph
+        number, mixed = step, networks.epoch >= config.mixed_from
+        if captures and (graph is None or mixed != kind):  # the memory of the one before is freed
+            kind, graph = mixed, None
+            graph = Captured(eager, device, trained, networks.buffers)
+        return criterion.settle(train_step(*given, views, step, forward, graph), step)
 
     return step_of
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.errors import UserError, suggestion
-from shared.experiment.config import slug
-from shared.experiment.records import Damaged, Record, read_record
-from shared.experiment.tables import OWN, TIERS, Cell, Table, Tier
+from shared.experiment.config import USER_TIER, slug
+from shared.experiment.tables import TIERS, Cell, Table, Tier
 
 if TYPE_CHECKING:
     from shared.experiment.domain import Domain
@@ -208,23 +207,10 @@ class Places:
 
     def store_of(self, cell: Cell) -> Path | None:
         """The store of a cell; None in the smoke tier, where training is faster than storing."""
-        home = replace(self, runs=self.runs / OWN) if cell.own else self
+        home = replace(self, runs=self.runs / USER_TIER) if cell.own else self
         return None if cell.tier == "smoke" else home.store
 
 
 def run_folder(places: Places, cell: Cell) -> Path:
     """The folder of a cell's run, which it shares with every cell of an equal configuration."""
     return places.runs / cell.folder
-
-
-def finished(cell: Cell, places: Places) -> Record | None:
-    """The finished run of a cell; None without one, or if it is damaged (running it says so)."""
-    return undamaged(run_folder(places, cell), cell.address)
-
-
-def undamaged(folder: Path, address: str) -> Record | None:
-    """The finished run in a folder; None without one, or for a damaged one."""
-    try:
-        return read_record(folder, address)
-    except Damaged:
-        return None

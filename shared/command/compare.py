@@ -33,7 +33,6 @@ from shared.command.cells import (
     domain_of,
     most_helpful,
     run_folder,
-    undamaged,
 )
 from shared.command.own import (
     baseline_of,
@@ -48,16 +47,17 @@ from shared.command.plan import planned
 from shared.command.pool import default_jobs
 from shared.command.running import print_ending, run_waiting
 from shared.errors import UserError
-from shared.experiment.config import run_key, slug
+from shared.experiment import frame
+from shared.experiment.config import USER_TIER, run_key, slug
 from shared.experiment.environment import current_environment
 from shared.experiment.files import write_atomically
-from shared.experiment.records import RECORDS, Damaged, Record, read_json, records_in
-from shared.experiment.run import LOG, OWN
+from shared.experiment.frame import NOT_RUN, finished, processor_of, refused
+from shared.experiment.records import Damaged, Record, read_json
+from shared.experiment.run import LOG
 from shared.experiment.tables import Cell, Column, Published, Row, Table, Tier
 from shared.objective import Term
 from shared.report import comparison as shown
 from shared.report.comparison import KEPT, Comparison, Line, Number, Source
-from shared.report.measuring import NOT_RUN, processor_of, refused
 from shared.report.wording import DASH, TIER_NOTES, counted, gain_text, named_seeds, shown_metric
 
 FORM = "comparison-v1"
@@ -155,7 +155,7 @@ class Known:
     def source(self, cell: Cell, table: Table) -> Source | None:
         """The finished run or the record that is valid for a cell; None without one."""
         folder = run_folder(self.places, cell)
-        if (record := undamaged(folder, cell.address)) is not None:
+        if (record := finished(cell, self.places.runs)) is not None:
             today = record.upgraded(type(cell.config))
             if _is_valid(today, cell, table):
                 self._check_data(record, str(folder))
@@ -472,7 +472,7 @@ def _is_valid(record: Record, cell: Cell, table: Table) -> bool:
     metric = shown_metric(table.metric_of(column), [result["metrics"]])
     return (
         record.config == cell.content
-        and result["tier"] in (cell.tier, OWN)
+        and result["tier"] in (cell.tier, USER_TIER)
         and result["protocol"] == cell.config.protocol
         and refused(result["metrics"], table, metric) is None
     )
@@ -483,12 +483,12 @@ def _committed(
 ) -> dict[str, list[Record]]:
     """The committed records of a domain, by the key of their run in a tier."""
     found: dict[str, list[Record]] = {}
-    for file in sorted(places.results.rglob(f"*{RECORDS}")):
-        if domain in file.relative_to(places.results).parts:
-            for record in records_in(file):
-                if isinstance(record, Record) and record.result["tier"] == tier:
-                    for key in _keys(record, tier, kinds):
-                        found.setdefault(key, []).append(record)
+    known = frame.load((), results=places.results, everything=True, domain=domain)
+    known.check("record")
+    for source in known.sources:
+        if source.record.result["tier"] == tier:
+            for key in _keys(source.record, tier, kinds):
+                found.setdefault(key, []).append(source.record)
     return found
 
 
@@ -499,14 +499,14 @@ def _sent(to: Path, tier: Tier, kinds: set[type]) -> dict[str, Source]:
         Damaged: a record that was altered.
     """
     found: dict[str, Source] = {}
-    for file in sorted((to / KEPT).rglob(f"*{RECORDS}")):
-        for record in records_in(file):
-            if isinstance(record, Damaged):
-                text = str(record).removesuffix("; restore the file from git")
-                raise Damaged(f"{text}; ask for the file again, or move it away")
-            if record.result["tier"] in (tier, OWN):
-                for key in _keys(record, tier, kinds):
-                    found.setdefault(key, Source(record, recorded_at(record)))
+    kept = frame.load((), results=to / KEPT, everything=True)
+    for _, error in kept.damaged:
+        text = str(error).removesuffix("; restore the file from git")
+        raise Damaged(f"{text}; ask for the file again, or move it away")
+    for each in kept.sources:
+        if each.record.result["tier"] in (tier, USER_TIER):
+            for key in _keys(each.record, tier, kinds):
+                found.setdefault(key, Source(each.record, recorded_at(each.record)))
     return found
 
 

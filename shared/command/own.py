@@ -29,16 +29,15 @@ from shared.command.cells import (
     Chosen,
     Places,
     choose,
-    finished,
     imported,
     run_folder,
 )
 from shared.command.running import print_ending, run_waiting
 from shared.command.settings import checked_term, numbers_of, typed, with_settings
 from shared.errors import UserError, suggestion
-from shared.experiment.config import canonical, changed, differing, shown
+from shared.experiment.config import USER_TIER, canonical, changed, differing, is_archived, shown
+from shared.experiment.frame import finished
 from shared.experiment.records import Damaged, read_json
-from shared.experiment.run import OWN, is_archived
 from shared.experiment.tables import Cell, Row, Table, Tier
 from shared.objective import Objective, Term
 from shared.pairs import cosine, two_views
@@ -73,7 +72,7 @@ def run_with_settings(options: argparse.Namespace, places: Places) -> int:
     chosen = [
         dataclasses.replace(each, cells=with_set(each.cells, options.set)) for each in declared
     ]
-    text = f"These runs are yours, in {places.runs / OWN}; they enter no table and no report."
+    text = f"These runs are yours, in {places.runs / USER_TIER}; they enter no table and no report."
     console.print(text, soft_wrap=True, highlight=False)
     for before, after in zip(declared, chosen, strict=True):
         print_changes(console, f"{after.table.address} as declared", before.cells, after.cells)
@@ -340,7 +339,7 @@ def _values(chosen: Chosen, places: Places) -> tuple[Values, list[str]]:
     found: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
     for cell in chosen.cells:
         some = found.setdefault((cell.row, cell.column), {})
-        if (record := finished(cell, places)) is not None:
+        if (record := finished(cell, places.runs)) is not None:
             some[cell.seed] = record.result["metrics"]
             results.setdefault(cell.column, []).append(some[cell.seed])
     names = {

@@ -5,21 +5,21 @@ import statistics
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.command.cells import Places, finished, imported
+from shared.command.cells import Places, imported
 from shared.command.pool import pretraining_of
 from shared.command.progress import duration
-from shared.experiment.config import canonical, upgraded_config
-from shared.experiment.records import RECORDS, Damaged, Record, records_in
+from shared.experiment.config import canonical
+from shared.experiment.frame import finished, load
+from shared.experiment.records import Record
 from shared.experiment.store import SAVED, is_stored, seconds_alone
 from shared.experiment.tables import Cell, Column, Table, Tier
-from shared.report.measuring import folder_of
 
 # Sources of an estimate, the best first; ~ marks those that no run on this machine measured.
 SOURCES = {
@@ -135,7 +135,7 @@ def missing_data(cells: Sequence[Cell], places: Places) -> list[str]:
         if missing is None:
             continue
         named = list(map(str, missing(cell.config, places.data)))
-        if not found.keys() >= set(named) and finished(cell, places) is None:
+        if not found.keys() >= set(named) and finished(cell, places.runs) is None:
             found.update(dict.fromkeys(named))
     return list(found)
 
@@ -157,14 +157,20 @@ def costs_of(
             these cells are added; None: each cell is estimated on its own.
     """
     cells = tuple({cell.address: cell for cell in cells}.values())
-    every = {cell.address: cell for cell in (*table.cells(cells[0].tier), *cells)}
-    done = {
-        address: record for address, cell in every.items() if (record := finished(cell, places))
-    }
-    runs = _runs_by_key(table, cells[0], places)
-    for address, record in done.items():
-        config = canonical(every[address].config)
-        runs[_key(config)].append((replace(record, config=config), "measured"))
+    tier = cells[0].tier
+    every = {cell.address: cell for cell in (*table.cells(tier), *cells)}
+    tiers: Sequence[Tier] = [each for each in table.tiers if (each == "smoke") == (tier == "smoke")]
+    results = None if tier == "smoke" else places.results
+    frame = load([table], runs=places.runs, results=results, tiers=tiers, also=cells)
+    runs: defaultdict[str, list[tuple[Record, str]]] = defaultdict(list)
+    done: set[str] = set()
+    for line in frame:
+        if line.record is None or line.source is None:
+            continue
+        here = line.source.origin == "run"
+        runs[_key(line.record.config)].append((line.record, "measured" if here else "recorded"))
+        if here and line.tier == tier and line.measurement:
+            done.add(line.record.address)
     known: dict[tuple[str, str], Taken | None] = {}
     for cell in every.values():
         pair = (cell.row, cell.source)
@@ -180,26 +186,6 @@ def costs_of(
         shared = 0.0 if counted is None else _shared(left, each, places, counted)
         costs[row, source] = Cost(len(some) - len(left), len(some), each, shared)
     return costs
-
-
-def _runs_by_key(
-    table: Table, cell: Cell, places: Places
-) -> defaultdict[str, list[tuple[Record, str]]]:
-    """The committed records of a table's tiers by :func:`_key`, in today's form."""
-    found: defaultdict[str, list[tuple[Record, str]]] = defaultdict(list)
-    upgraded: dict[str, dict[str, object]] = {}  # by the configuration as it was written
-    tiers: list[Tier] = [tier for tier in table.tiers if tier != "smoke"]
-    for tier in tiers if cell.tier != "smoke" else ():
-        file = places.results / folder_of(table, tier) / f"{table.name}{RECORDS}"
-        for record in records_in(file) if file.exists() else ():
-            if isinstance(record, Damaged):
-                continue
-            config = {name: value for name, value in record.config.items() if name != "seed"}
-            text = json.dumps(config)
-            if text not in upgraded:
-                upgraded[text] = upgraded_config(config, type(cell.config))
-            found[_key(upgraded[text])].append((replace(record, config=upgraded[text]), "recorded"))
-    return found
 
 
 def _key(config: Mapping[str, object]) -> str:

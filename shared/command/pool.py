@@ -22,15 +22,17 @@ from typing import Any
 from rich.console import Console
 
 from shared import functions
+from shared.capture import SWITCH, CaptureFailed, graphs_wanted
+from shared.command import devices
 from shared.command.cells import Places, imported, run_folder
 from shared.command.progress import Main, Watch, watching
 from shared.distributed import all_gather_objects, is_lost
 from shared.errors import UserError, describe_os_error
-from shared.experiment.config import Config, canonical, canonical_json, run_key
+from shared.experiment.config import USER_TIER, Config, canonical, canonical_json, run_key
 from shared.experiment.data import MissingData
+from shared.experiment.frame import NOT_RUN
 from shared.experiment.records import Damaged, read_record
 from shared.experiment.run import (
-    OWN,
     STOPS,
     Conflict,
     Interrupted,
@@ -40,7 +42,6 @@ from shared.experiment.run import (
     record_failure,
 )
 from shared.experiment.tables import Cell
-from shared.report.measuring import NOT_RUN
 
 # Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.
 DUPLICATE_SIGINT = 1.0
@@ -90,6 +91,9 @@ class Pool:
         self._running: dict[Any, tuple[Cell, Any, str | None]] = {}
         self._devices = visible_devices()
         self._tried: set[str] = set()  # datasets that could not be fetched
+        self._said: set[str] = set()  # about the devices
+        self._graphs = graphs_wanted()
+        self._without_graphs: set[str] = set()  # addresses of cells that could not be captured
 
     def run(self, cells: list[Cell], before: Callable[[], None] | None = None) -> None:
         """Run the cells; afterwards ``outcomes`` has those without a result.
@@ -111,6 +115,8 @@ class Pool:
             if (part := pretraining_of(cell)) is not None
         }
         with asked_to_stop() as asked, watching(self.console, len(cells), self.main) as watch:
+            for line in devices.check():
+                self._say(line)
             _start_server()
             if before is not None and not asked:
                 before()
@@ -118,7 +124,9 @@ class Pool:
                 while len(self._running) < self.jobs and not asked and (cell := self._next()):
                     here, there = context.Pipe()
                     device = self._free_device()
-                    given = (cell, self.places, self.options, workers, device, there)
+                    graphs = self._graphs and cell.address not in self._without_graphs
+                    how = (workers, device, graphs)
+                    given = (cell, self.places, self.options, *how, there)
                     process = context.Process(
                         target=_work, args=(*given, dict(functions.same)), name=cell.address
                     )
@@ -165,7 +173,7 @@ class Pool:
         return min(self._devices, key=lambda device: taken[device])
 
     def _listen(self, pipe: Any, watch: Watch, *, stopping: bool) -> None:
-        """Handle one message of a process; any but "progress" and "shown" is its last."""
+        """Handle one message of a process; any but "device", "progress" and "shown" is its last."""
         cell, process, _ = self._running[pipe]
         try:
             message = pipe.recv()
@@ -180,10 +188,20 @@ class Pool:
         if message[0] == "shown":
             watch.shown(cell, message[1])
             return
+        if message[0] == "device":
+            for line in message[1]:
+                self._say(line)
+            return
         process.join()
         del self._running[pipe]
         pipe.close()
         if message[0] == "missing" and self._fetch(cell, message[1]):
+            self._waiting.insert(0, cell)
+            watch.stopped(cell)
+            return
+        if message[0] == "not captured":
+            self._without_graphs.add(cell.address)
+            self._say(f"{cell.address}: {message[1]}; it goes on without graphs")
             self._waiting.insert(0, cell)
             watch.stopped(cell)
             return
@@ -194,6 +212,12 @@ class Pool:
             if message[0] != "refused":  # a refused folder belongs to another run
                 self._note(cell, message)
         watch.ended(cell, message)
+
+    def _say(self, line: str) -> None:
+        """Print a line, once."""
+        if line not in self._said:
+            self._said.add(line)
+            self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _note(self, cell: Cell, message: tuple[Any, ...]) -> None:
         _, trace, why = message
@@ -270,6 +294,7 @@ def _work(
     options: Namespace,
     workers: int,
     device: str | None,
+    graphs: bool,
     pipe: Connection,
     same: Mapping[str, str],
 ) -> None:
@@ -277,19 +302,21 @@ def _work(
     functions.same.update(same)
     if device is not None:  # before anything uses the GPUs; renderers read it as well
         os.environ["CUDA_VISIBLE_DEVICES"] = device
+    os.environ[SWITCH] = str(int(graphs))  # the server may have started with another value
     set_up_torch(options.threads, deterministic=options.deterministic)
 
     def send(*message: Any) -> None:
         with contextlib.suppress(OSError):  # the parent is gone; the files say it all
             pipe.send(message)
 
+    send("device", devices.used(options.threads, cell.config))
     if run_key(cell.tier, canonical(cell.config)) != cell.key:  # as this process has imported it
         send("refused", "the source of its loss changed since the command began; start it again")
         return
     run = Run(
         run_folder(places, cell),
         cell.config,
-        tier=OWN if cell.own else cell.tier,
+        tier=USER_TIER if cell.own else cell.tier,
         workers=workers,
         data_root=places.data,
         allow_missing=options.allow_missing,
@@ -331,8 +358,9 @@ def outcome(run: Run, cell: Cell) -> tuple[Any, ...]:
 
     Returns:
         One of: "done" and the result; "interrupted"; "missing", a dataset and why; "refused" and
-        why; "failed", the traceback and why; of several processes also "served", for those that
-        are not needed after training, and "lost", the traceback and why, when another one is gone.
+        why; "not captured" and why, for a CUDA graph; "failed", the traceback and why; of several
+        processes also "served", for those that are not needed after training, and "lost", the
+        traceback and why, when another one is gone.
     """
     folder = run.folder
     try:
@@ -368,6 +396,8 @@ def outcome(run: Run, cell: Cell) -> tuple[Any, ...]:
         return ("failed", traceback.format_exc(), why)
     except OSError as error:
         return ("failed", traceback.format_exc(), f"failed: {describe_os_error(error)}")
+    except CaptureFailed as error:
+        return ("not captured", str(error))
     except UserError as error:
         return ("failed", traceback.format_exc(), f"failed: {error}")
     except FloatingPointError as error:

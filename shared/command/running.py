@@ -3,27 +3,19 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.console import Console
 
-from shared.command.cells import Chosen, Places, finished, run_folder
+from shared.command.cells import Chosen, Places, run_folder
 from shared.command.plan import planned
 from shared.command.pool import Pool, default_jobs
-from shared.experiment.records import (
-    Damaged,
-    Record,
-    read_failure,
-    read_json,
-    read_record,
-    read_records,
-)
+from shared.experiment.frame import finished, load
+from shared.experiment.records import read_json
 from shared.experiment.run import INTERRUPTED, archive, check_config
 from shared.experiment.store import discard
-from shared.experiment.tables import Cell, Table, Tier
-from shared.report import measuring
+from shared.experiment.tables import Cell
 from shared.report.console import Terminal
-from shared.report.measuring import narrowed
+from shared.report.measuring import measure, narrowed
 from shared.report.wording import counted, published_value
 
 
@@ -65,61 +57,11 @@ def show_tables(
         console: where to.
     """
     for each in chosen:
-        measured = measure(each.table, each.cells[0].tier, places, outcomes)
+        table, tier = each.table, each.cells[0].tier
+        frame = load([table], runs=places.runs, tiers=(tier,), status=outcomes)
+        measured = measure(table, tier, frame.of(table, tier))
         rows, columns = ({getattr(cell, of) for cell in each.cells} for of in ("row", "column"))
         console.print(Terminal(narrowed(measured, rows, columns), places.results))
-
-
-@dataclass(frozen=True)
-class Committed:
-    """The committed records of all tables."""
-
-    records: Sequence[Record]
-
-    @classmethod
-    def read(cls, places: Places) -> "Committed":
-        """Read those below ``places.results``: thousands of lines, read once for all tables."""
-        return cls(read_records(places.results))
-
-    def of(self, domain: str) -> "Committed":
-        """Those of one domain, by their addresses."""
-        return Committed([each for each in self.records if f"/{domain}/" in f"/{each.address}"])
-
-
-def measure(
-    table: Table,
-    tier: Tier,
-    places: Places,
-    outcomes: dict[str, str],
-    committed: Committed | None = None,
-    damaged: list[str] | None = None,
-) -> measuring.Measured:
-    """The table as measured by the runs on this disk and, if given, the committed records.
-
-    What is wrong with the finished runs that are damaged is added to ``damaged``.
-    """
-    records: list[Record] = []
-    status = dict(outcomes)
-    for cell in table.cells(tier):
-        folder = run_folder(places, cell)
-        if not folder.exists():  # measuring gives every cell without a status that of not being run
-            continue
-        try:
-            record = read_record(folder, cell.address)
-            if record is not None:
-                records.append(record)
-            elif cell.address not in status and (why := read_failure(folder)):
-                status[cell.address] = why
-        except Damaged as error:
-            status[cell.address] = f"{measuring.REFUSED}: {error}"
-            if damaged is not None and str(error) not in damaged:  # cells may share a run
-                damaged.append(str(error))
-    figures: tuple[str, ...] = ()
-    if committed is not None:
-        # The later of two valid records of a cell is taken: the one of this disk.
-        records = [*committed.records, *records]
-        figures = measuring.read_figures(places.results, table, tier)
-    return measuring.measure(table, tier, records, status, figures)
 
 
 def run_waiting(
@@ -168,7 +110,7 @@ def not_done(
     """The unfinished cells, or with --again all of them; the cheapest first."""
     places.runs.mkdir(parents=True, exist_ok=True)
     cells = _checked(chosen, places, again=options.again)
-    waiting = [cell for cell in cells if options.again or finished(cell, places) is None]
+    waiting = [cell for cell in cells if options.again or finished(cell, places.runs) is None]
     left = {cell.key for cell in waiting}
     every = {cell.address: cell.key for each in chosen for cell in each.cells}
     if ready := sum(key not in left for key in every.values()):

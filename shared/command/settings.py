@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shared.checks import require_ranges
-from shared.command.reproduce import FROM
+from shared.command.arguments import FROM
 from shared.errors import UserError, suggestion
 from shared.experiment.config import AnyConfig
 from shared.experiment.weights import InitialWeights

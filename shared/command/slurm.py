@@ -28,13 +28,14 @@ import filelock
 import psutil
 from rich.console import Console
 
-from shared.command.cells import Chosen, Places, find_cell, finished, run_folder
+from shared.command.cells import Chosen, Places, find_cell, run_folder
 from shared.command.plan import costs_of
 from shared.command.pool import pretraining_of
 from shared.command.progress import sentence
 from shared.errors import UserError, program
 from shared.experiment.config import canonical_json
 from shared.experiment.files import write_atomically
+from shared.experiment.frame import finished
 from shared.experiment.records import read_failure
 from shared.experiment.tables import Cell
 
@@ -244,7 +245,7 @@ def _state(address: str, job: str, queue: dict[str, str], places: Places) -> tup
     """One of done, queued, running and failed, and the latest message about a cell."""
     (cell,) = find_cell(address).cells
     folder, log = run_folder(places, cell), places.runs / FOLDER / f"{job}_0_log.out"
-    if record := finished(cell, places):
+    if record := finished(cell, places.runs):
         return "done", sentence(("done", record.result, None))
     if (state := queue.get(job)) is None:
         lost = f"no log: cancelled before it started, or its node cannot reach {log.parent}"

@@ -1,8 +1,5 @@
 """The verbs other than ``run``, ``plan`` and ``status``.
 
-``noise`` repeats cells under other instructions of one processor, to see how far rounding alone
-moves a seed. Libraries choose their instructions when they are loaded, so each choice is a command
-of its own, with its runs in ``RUNS/arithmetic/PATH``; ``report`` puts them beside the records.
 matplotlib takes a while to import: only the verbs that draw do so.
 """
 
@@ -21,7 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
 
-from shared.command import cells, collect, verify
+from shared.command import cells, verify
 from shared.command.cells import (
     Places,
     domain_of,
@@ -30,15 +27,16 @@ from shared.command.cells import (
     tables_of_paper,
 )
 from shared.command.pool import Pool
-from shared.command.running import Committed, measure
 from shared.errors import UserError, suggestion
 from shared.experiment import manifest
 from shared.experiment.config import slug
 from shared.experiment.domain import EvaluationRequest
 from shared.experiment.files import write_atomically
-from shared.experiment.records import Record, read_record
+from shared.experiment.frame import Measurement, load
+from shared.experiment.records import read_record
 from shared.experiment.run import Interrupted
 from shared.experiment.tables import Cell, Tier
+from shared.report.measuring import measure, read_figures
 from shared.report.wording import counted
 
 if TYPE_CHECKING:
@@ -64,38 +62,31 @@ FURTHER = (
 )
 
 
-def report(places: Places, source: Path | None = None, *, tex: "Spread | None" = None) -> int:
+def report(places: Places, *, tex: "Spread | None" = None) -> int:
     """Write results/ from its records and every finished run; print a sentence for each paper.
 
     Args:
         places: the folders of runs, results and data.
-        source: a folder of finished runs made elsewhere; each is checked first.
         tex: what stands beside a mean in tables of LaTeX; None: none are written.
 
     Returns:
-        The exit code: 1 if a run of ``source`` was refused, or one on this disk is damaged.
+        The exit code: 1 if a run is damaged.
     """
     from shared.report import summary
 
-    taken: list[Record] = []
-    refused: list[str] = []
-    if source is not None:
-        taken, refused = collect.collected(source, cells.every_table(), places)
-        print(f"{counted(len(taken), 'run')} taken from {source}, {len(refused)} refused")
     damaged: list[str] = []
-    results = write_results(places, taken, tex=tex, damaged=damaged)
+    results = write_results(places, tex=tex, damaged=damaged)
     if not any(each.records for each in results.tables):
         print(NO_RECORDS.format(places.results))
     for paper in summary.PAPERS:
         print(summary.sentence(results, paper))
     written = sum(bool(each.records) for each in results.tables)
     print(f"{counted(written, 'table')}; the summary of all: {places.results / summary.SUMMARY}")
-    return print_faults([*refused, *damaged])
+    return print_faults(damaged)
 
 
 def write_results(
     places: Places,
-    taken: Sequence[Record] = (),
     *,
     tex: "Spread | None" = None,
     damaged: list[str] | None = None,
@@ -105,7 +96,6 @@ def write_results(
 
     Args:
         places: the folders of runs, results and data.
-        taken: further records.
         tex: what stands beside a mean in tables of LaTeX; None: none are written.
         damaged: what is wrong with finished runs is added to it.
         to: another folder to write to.
@@ -113,14 +103,17 @@ def write_results(
     from shared.report import claims, files, summary
 
     to = to or places.results
-    committed = Committed.read(places)
-    committed = Committed([*committed.records, *taken])
-    tables = []
-    for domain in cells.present_domains():
-        own = committed.of(domain)
-        for table in cells.every_table(domain):
-            tiers = (tier for tier in table.tiers if tier != "smoke")
-            tables += [measure(table, tier, places, {}, own, damaged) for tier in tiers]
+    declared = cells.every_table()
+    frame = load(declared, runs=places.runs, results=places.results, tiers=("paper", "short"))
+    frame.check("record")
+    if damaged is not None:
+        damaged += [str(error) for _, error in frame.damaged]
+    tables = [
+        measure(table, tier, frame.of(table, tier), read_figures(places.results, table, tier))
+        for table in declared
+        for tier in table.tiers
+        if tier != "smoke"
+    ]
     every = claims.readings(tables, claims.read_shares(places.results))
     results = summary.Results(tables, every)
     for measured in tables:
@@ -178,7 +171,7 @@ def print_faults(faults: Sequence[str]) -> int:
 
 
 def _run_again(
-    matched: Sequence[verify.Matched],
+    matched: Sequence[Measurement],
     places: Places,
     options: argparse.Namespace,
     console: Console,

@@ -14,7 +14,7 @@ import statistics
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,19 @@ from rich import box
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.experiment.config import run_key
-from shared.experiment.records import (
-    RECORDS,
-    Damaged,
-    Record,
-    read_record,
-    records_in,
+from shared.experiment.frame import (
+    NOT_RUN,
+    REFUSED,
+    Frame,
+    Line,
+    Measurement,
+    Origin,
+    Source,
+    load,
+    name_of,
 )
-from shared.experiment.run import OWN, is_archived
-from shared.experiment.tables import TIERS, Cell, Table, Tier
-from shared.report.measuring import NOT_RUN, fault_of, refused
+from shared.experiment.records import Record, read_record
+from shared.experiment.tables import Cell, Table
 
 DEVIATIONS = 3.0  # standard deviations over seeds by which another processor may differ
 PATHS = {
@@ -42,15 +44,6 @@ PATHS = {
 }
 COMMIT = re.compile("[0-9a-f]{40}")
 DATA_HASH = re.compile("(?!0{64})[0-9a-f]{64}( approximate)?")
-
-
-@dataclass(frozen=True)
-class Matched:
-    """A valid committed record and the cell that it belongs to."""
-
-    table: Table
-    cell: Cell
-    record: Record
 
 
 @dataclass(frozen=True)
@@ -84,7 +77,7 @@ class Checked:
     groups: tuple[Group, ...]
     faults: tuple[str, ...]
     notes: tuple[str, ...]
-    matched: tuple[Matched, ...]
+    matched: tuple[Measurement, ...]
 
 
 @dataclass(frozen=True)
@@ -117,48 +110,66 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
         runs: the folder of runs; it need not exist.
         domain: the only domain to check; None for all.
     """
-    declared = _declared(tables)
+    frame = load(tables, runs=runs, results=results, everything=True, domain=domain)
+    lines: dict[str, list[Line]] = {}
+    for line in frame:
+        if line.source is not None:
+            lines.setdefault(line.source.where, []).append(line)
+    committed, finished = _grouped(frame, "record"), _grouped(frame, "run")
     groups: list[Group] = []
-    faults: list[str] = []
-    matched: list[Matched] = []
-    for file, name in _files(results, RECORDS, domain):
-        records = _readable(file, faults)
-        found, wrong = _matched(declared.get(name), records)
-        for address, times in Counter(record.address for record in records.values()).items():
+    faults = [str(error) for origin, error in frame.damaged if origin == "record"]
+    matched: list[Measurement] = []
+    for name, sources in committed.items():
+        valid = 0
+        for source in sources:
+            some = lines.get(source.where, ())
+            homes = [line for line in some if name_of(line.table, line.tier) == name]
+            if whys := _objections(source.record, homes):
+                faults += [f"{source.where}: {source.record.address} {why}" for why in whys]
+            else:
+                matched += filter(None, [homes[0].measurement])
+                valid += 1
+        for address, times in Counter(source.record.address for source in sources).items():
             if times > 1:
-                wrong.append((name, f"two records of {address}"))
-        groups.append(Group(name, True, records, len(found)))
-        faults += [f"{where}: {fault}" for where, fault in wrong]
-        matched += found.values()
-    faults += _inconsistent_data(groups, declared)
+                faults.append(f"{name}: two records of {address}")
+        groups.append(Group(name, True, _by_place(sources), valid))
+    faults += _inconsistent_data(groups, tables)
     notes = _not_in_history(groups)
-    for group, found_wrong in _finished(runs, tables, domain):
-        groups.append(group)
-        faults += found_wrong
-        if idle := len(group.records) - group.count:
-            notes.append(f"{group.name}: {idle} finished, but of no cell that is declared today")
+    faults += [str(error) for origin, error in frame.damaged if origin == "run"]
+    for name, sources in finished.items():
+        valid = 0
+        for source in sources:
+            homes = [line for line in lines.get(source.where, ()) if line.cell is not None]
+            wrong = sorted({line.why for line in homes if line.why.startswith(REFUSED)})
+            where = f"{source.where}: {source.record.address}"
+            faults += [f"{where} is not valid: {why}" for why in wrong]
+            valid += bool(homes) and not wrong
+        groups.append(Group(name, False, _by_place(sources), valid))
+        if idle := len(sources) - valid:
+            notes.append(f"{name}: {idle} finished, but of no cell that is declared today")
     return Checked(tuple(groups), tuple(faults), tuple(notes), tuple(matched))
 
 
-def objections(tables: Sequence[Table], records: Iterable[Record]) -> dict[str, str]:
-    """By address, why a record cannot enter the results; valid ones are left out.
-
-    Args:
-        tables: those of all domains.
-        records: finished runs.
-    """
-    declared = _declared(tables)
-    found = {}
-    for record in records:
-        name = record.address.rsplit("/", 3)[0]
-        _, wrong = _matched(declared.get(name), {"": record})
-        if wrong:
-            found[record.address] = "; ".join(fault for _, fault in wrong)
-        elif name.startswith("smoke/"):
-            found[record.address] = (
-                "the smoke tier only shows that the code runs, and never enters results"
-            )
+def _grouped(frame: Frame, origin: Origin) -> dict[str, list[Source]]:
+    """What was read, by its group."""
+    found: dict[str, list[Source]] = {}
+    for source in frame.sources:
+        if source.origin == origin:
+            found.setdefault(source.group, []).append(source)
     return found
+
+
+def _by_place(sources: Iterable[Source]) -> dict[str, Record]:
+    return {source.where: source.record for source in sources}
+
+
+def _objections(record: Record, lines: Sequence[Line]) -> list[str]:
+    """Why a record must not be committed; nothing if it is right for its cells."""
+    whys = [_invalid(record)]
+    if not lines:
+        whys.append("is not valid: no table declares it today")
+    whys += [f"is not valid: {line.why}" for line in lines if line.why]
+    return sorted(set(filter(None, whys)))
 
 
 def summary(checked: Checked) -> Grid:
@@ -184,19 +195,19 @@ def summary(checked: Checked) -> Grid:
     return grid
 
 
-def shuffled(matched: Iterable[Matched], draw: int) -> list[Matched]:
+def shuffled(matched: Iterable[Measurement], draw: int) -> list[Measurement]:
     """The records in a random order seeded by ``draw``; longer samples begin with shorter ones."""
 
-    def rank(each: Matched) -> str:
+    def rank(each: Measurement) -> str:
         return hashlib.sha256(f"{draw} {each.record.address}".encode()).hexdigest()
 
     return sorted(matched, key=rank)
 
 
 def rerun(
-    waiting: Sequence[Matched],
+    waiting: Sequence[Measurement],
     number: int,
-    everything: Sequence[Matched],
+    everything: Sequence[Measurement],
     runs: Path,
     start: Callable[[list[Cell]], Mapping[str, str]],
 ) -> Iterator[Outcome]:
@@ -236,7 +247,7 @@ def rerun(
         yield Outcome("", False, text, compared=False)
 
 
-def compare(recorded: Matched, anew: Record, everything: Sequence[Matched]) -> Outcome:
+def compare(recorded: Measurement, anew: Record, everything: Sequence[Measurement]) -> Outcome:
     """Compare a new run of a cell with its record.
 
     On the same kind of processor, BLAS path, versions and threads the bits must be equal; elsewhere
@@ -275,61 +286,6 @@ def compare(recorded: Matched, anew: Record, everything: Sequence[Matched]) -> O
     return Outcome(address, fault, f"{'; '.join(others)}: {'; '.join(texts)}", compared)
 
 
-def _files(results: Path, ending: str, domain: str | None) -> Iterator[tuple[Path, str]]:
-    """The files of records, each with ``[tier/]domain/paper/table``; of one domain or of all."""
-    for file in sorted(results.rglob(f"*{ending}")):
-        name = file.relative_to(results).as_posix().removesuffix(ending)
-        parts = [part for part in name.split("/") if part not in TIERS]
-        if domain in (None, parts[0]):
-            yield file, name
-
-
-def _readable(file: Path, faults: list[str]) -> dict[str, Record]:
-    """The records of a file by their line; unreadable lines are added to ``faults``."""
-    records = {}
-    for number, record in enumerate(records_in(file), start=1):
-        if isinstance(record, Damaged):
-            faults.append(str(record))
-        else:
-            records[f"{file}, line {number}"] = record
-    return records
-
-
-def _matched(
-    declared: tuple[Table, Tier] | None, records: Mapping[str, Record]
-) -> tuple[dict[str, Matched], list[tuple[str, str]]]:
-    """Match records with cells: the valid ones by their line, and the line and fault of others."""
-    matched: dict[str, Matched] = {}
-    wrong: list[tuple[str, str]] = []
-    by_key: dict[str, list[Cell]] = {}
-    by_address: dict[str, list[Cell]] = {}
-    if declared is not None:
-        table, tier = declared
-        metrics = {column.label: table.metric_of(column) for column in table.columns}
-        for cell in table.cells(tier):
-            by_key.setdefault(cell.key, []).append(cell)
-            by_address.setdefault(cell.address, []).append(cell)
-    for where, record in records.items():
-        whys = [_invalid(record)]
-        if declared is None:
-            whys.append("is not valid: no table declares it today")
-        else:
-            today = record.upgraded(type(table.config))
-            same = by_key.get(run_key(str(record.result["tier"]), today.config), [])
-            cells = [cell for cell in same if cell.address == record.address] or same
-            cells = cells or by_address.get(record.address, [])
-            if not cells:
-                whys.append("is not valid: not among the declared rows, columns and seeds")
-            for cell in cells:
-                if why := fault_of(today, cell, table, metrics[cell.column]):
-                    whys.append(f"is not valid: {why}")
-        if found := sorted(set(filter(None, whys))):
-            wrong += [(where, f"{record.address} {why}") for why in found]
-        else:
-            matched[where] = Matched(table, cells[0], replace(record, address=cells[0].address))
-    return matched, wrong
-
-
 def _invalid(record: Record) -> str | None:
     """Why a record must not be committed, whichever cell it is of; None if nothing forbids it."""
     environment = record.environment
@@ -359,26 +315,25 @@ def _not_finite(value: Any, name: str = "") -> Iterator[str]:
         yield f"{name} is {value}"
 
 
-def _inconsistent_data(
-    groups: Sequence[Group], declared: Mapping[str, tuple[Table, Tier]]
-) -> Iterator[str]:
+def _inconsistent_data(groups: Sequence[Group], tables: Iterable[Table]) -> Iterator[str]:
     """Records whose data differ from those of the records beside them.
 
     A dataset has one hash in a column and seed, and one over all seeds where most of them agree:
     data that a run makes itself, such as frames, may differ from seed to seed. A record without
     data is a fault where others of the same kind of configuration have some.
     """
-    with_data: set[type] = set()
-    for group in groups:
-        if group.name in declared and any(r.environment["data"] for r in group.records.values()):
-            with_data.add(type(declared[group.name][0].config))
+    kinds = {name_of(table, tier): type(table.config) for table in tables for tier in table.tiers}
+    with_data = {
+        kinds[group.name]
+        for group in groups
+        if group.name in kinds and any(r.environment["data"] for r in group.records.values())
+    }
     for group in groups:
         columns: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
         for where, record in group.records.items():
             data = record.environment["data"]
-            if not data and group.name in declared:
-                if type(declared[group.name][0].config) in with_data:
-                    yield f"{where}: {record.address} names no data, unlike others of its kind"
+            if not data and kinds.get(group.name) in with_data:
+                yield f"{where}: {record.address} names no data, unlike others of its kind"
             column, _, seed = record.address.rpartition("/")
             for name, digest in data.items():
                 place = column.rpartition("/")[2], name
@@ -396,54 +351,6 @@ def _inconsistent_data(
                         f"{where}: {name} has another hash than the rest of the column {column}: "
                         f"{digest[:12]}..., not {most[:12]}..."
                     )
-
-
-def _finished(
-    runs: Path, tables: Sequence[Table], domain: str | None
-) -> Iterator[tuple[Group, list[str]]]:
-    """The finished runs on this disk by dataset, and what is wrong with them."""
-    found: dict[str, list[Path]] = {}
-    for file in sorted(runs.glob("*/*/*/result.json")):
-        name = file.parent.parent.relative_to(runs).as_posix()
-        first = name.partition("/")[0]
-        if first != OWN and domain in (None, first) and not is_archived(file.parent):
-            found.setdefault(name, []).append(file.parent)
-    domains = {name.partition("/")[0] for name in found}
-    cells: dict[str, list[tuple[Table, Cell]]] = {}
-    for table in tables:
-        for tier in table.tiers if table.domain in domains else ():
-            for cell in table.cells(tier):
-                cells.setdefault(cell.key, []).append((table, cell))
-    for name, folders in found.items():
-        records, faults, count = {}, [], 0
-        for folder in folders:
-            homes = cells.get(folder.name.rpartition("-")[2], [])
-            try:
-                record = read_record(folder, homes[0][1].address if homes else folder.name)
-            except Damaged as error:
-                faults.append(str(error))
-                continue
-            assert record is not None  # its result is there
-            records[str(folder)] = record
-            wrong = {
-                why
-                for table, cell in homes
-                for column in table.columns
-                if column.label == cell.column
-                and (why := refused(record.result["metrics"], table, table.metric_of(column)))
-            }
-            faults += [f"{folder}: {record.address} is not valid: {why}" for why in sorted(wrong)]
-            count += bool(homes) and not wrong
-        yield Group(name, False, records, count), faults
-
-
-def _declared(tables: Iterable[Table]) -> dict[str, tuple[Table, Tier]]:
-    """The tables in each of their tiers, by ``[tier/]domain/paper/table``."""
-    return {
-        ("" if tier == "paper" else f"{tier}/") + table.address: (table, tier)
-        for table in tables
-        for tier in table.tiers
-    }
 
 
 def _not_in_history(groups: Iterable[Group]) -> list[str]:
@@ -497,7 +404,7 @@ def _numbers(record: Record) -> dict[str, Any]:
 
 
 def _spread(
-    recorded: Matched, metric: str, everything: Iterable[Matched]
+    recorded: Measurement, metric: str, everything: Iterable[Measurement]
 ) -> tuple[float | None, str]:
     """Standard deviation over recorded seeds, and of which; None where no row has two seeds."""
     by_row: dict[str, list[float]] = {}

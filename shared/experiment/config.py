@@ -21,6 +21,7 @@ from shared.functions import identity
 
 OPTION = "option"  # in the metadata of a field: see option
 DATA_FIELDS = ("dataset", "task", "corpus", "data")  # what configurations call their data
+USER_TIER = "own"  # of runs outside tables, and the folder that they are in
 LONGEST = 60  # characters of the readable parts of a folder's name
 WAS = "was"
 FUNCTION = re.compile("(.+)@([0-9a-f]{12})[0-9a-f]{52}")  # of shared.functions.identity
@@ -131,6 +132,11 @@ def place_of(domain: str, content: Mapping[str, Any], key: str) -> Path:
         losses = ["untrained"]
     method = slug("-".join([*losses, "seed", str(content["seed"])]))[-LONGEST:].strip("-")
     return Path(domain, slug(dataset)[:LONGEST] or "data", f"{method}-{key}")
+
+
+def is_archived(folder: Path) -> bool:
+    """Whether :func:`shared.experiment.run.archive` has moved a run to this folder."""
+    return re.search(r"-[0-9a-f]{16}\.\d+$", folder.name) is not None
 
 
 def added(default: Any, *, was: Any) -> Any:

@@ -23,6 +23,7 @@ import psutil
 import torch
 from threadpoolctl import threadpool_info
 
+from shared.capture import graphs_wanted
 from shared.precision import native_bfloat16, tf32_allowed
 
 PACKAGES = (
@@ -93,11 +94,34 @@ def current_environment(workers: int) -> dict[str, Any]:
         },
         "arithmetic": arithmetic_used(),
         "tf32": tf32_allowed(),
+        **(_of_gpus() if torch.cuda.is_available() else {}),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "threads": torch.get_num_threads(),
         "workers": workers,
         "data": {},
     }
+
+
+def _of_gpus() -> dict[str, Any]:
+    """What else affects the arithmetic on a GPU; other records keep their form."""
+    return {
+        "graphs": graphs_wanted(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "driver": driver(),
+    }
+
+
+@functools.cache
+def driver(file: Path = Path("/proc/driver/nvidia/version")) -> str:
+    """The version of NVIDIA's driver."""
+    with contextlib.suppress(OSError):
+        if found := re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", file.read_text()):
+            return found[0]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):  # containers may lack the file
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+        return done.stdout.split("\n")[0].strip() or NOT_READ
+    return NOT_READ
 
 
 def redacted(command: str) -> str:

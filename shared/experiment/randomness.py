@@ -25,7 +25,7 @@ def random_state() -> dict[str, Any]:
         "python": (version, torch.tensor(integers), gauss),
         "numpy": (name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest),
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "cuda": [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],
     }
 
 
@@ -39,7 +39,9 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
     np.random.set_state((name, tensor.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
+        # Older checkpoints have the states of all GPUs that were visible then.
+        own = torch.cuda.current_device() if len(state["cuda"]) > 1 else 0
+        torch.cuda.set_rng_state(state["cuda"][min(own, len(state["cuda"]) - 1)])
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ from typing import Any
 
 from shared.errors import UserError
 from shared.experiment.config import upgraded_config
-from shared.experiment.tables import UNITS
 
 HASH = "sha256"  # the key beside the content that it is of
 NUMBER = (int, float)
@@ -114,7 +113,6 @@ OPTIONAL: Mapping[str, Shape] = {
     },
     "result": {"finished": _is_time, HASH: _is_text},
 }
-ROUNDING = 1e-6  # relative: a mean of hundreds in float32 may exceed 100 by this much
 
 
 class Damaged(UserError):
@@ -159,16 +157,6 @@ def content_hash(
     }
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def impossible(name: str, value: Any, unit: str) -> str | None:
-    """Why ``value`` cannot be the metric ``name`` in ``unit``; None if it can."""
-    if isinstance(value, bool) or not isinstance(value, NUMBER) or not math.isfinite(value):
-        return f"{name} is {json.dumps(value)}, not a finite number"
-    low, high = UNITS[unit]
-    if low - ROUNDING * abs(low) <= value <= high + ROUNDING * abs(high):
-        return None
-    return f"{name} is {value:g}, outside {low:g} to {high:g} {unit}"
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -21,7 +21,6 @@ import itertools
 import json
 import math
 import os
-import re
 import resource
 import shutil
 import signal
@@ -48,7 +47,7 @@ from shared.distributed import (
     world_size,
 )
 from shared.errors import UserError, naming
-from shared.experiment.config import Config, canonical, canonical_json, differences
+from shared.experiment.config import USER_TIER, Config, canonical, canonical_json, differences
 from shared.experiment.environment import current_environment, now
 from shared.experiment.files import (
     not_finite,
@@ -65,18 +64,20 @@ from shared.experiment.randomness import (
 )
 from shared.experiment.records import HASH, content_hash, read_json
 from shared.experiment.tracking import VARIABLE, weights_and_biases
+from shared.late import Late
 from shared.notices import listeners, notice
 from shared.objective import SHARE
 from shared.precision import without_tf32
 
 LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command continues where this one stopped
-OWN = "own"  # the tier of runs outside tables
 OWN_DATA = "own"  # the dataset of a training that was given data, where they have no other name
 TICK, LEAST_STOP = 0.5, 2.0  # seconds: between two looks at the clock, and a gap that counts
 LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
-LOOK_EVERY = 100  # steps after which the loss is looked at, where no line of the log is due before
+# Steps after which the loss is looked at, where no line of the log is due before; on a GPU it is
+# read a step later, when the device has other work.
+LOOK_EVERY = 100
 # Signs of a training that has diverged and stayed finite: a loss that ends at this multiple of its
 # start, and a weight of this size.
 DIVERGED, LARGEST_WEIGHT = 2.0, 1e4
@@ -179,7 +180,7 @@ class Run:
         folder: Path,
         config: Config,
         *,
-        tier: str = OWN,
+        tier: str = USER_TIER,
         workers: int = 1,
         data_root: Path = Path("data"),
         allow_missing: bool = False,
@@ -452,13 +453,19 @@ class Run:
         """
         if total < 0:
             raise ValueError(f"{what} takes {total} steps; give 0 epochs or steps, or more")
-        first = self._reached // unit
+        first, look = self._reached // unit, None
         for step in range(first, total):
             yield step
             done = step + 1
             logged = done % log_every == 0 or done == total
+            if look is not None:  # of the step before
+                self._refuse(look.not_finite(), step * unit)
+                look = None
             if logged or done % LOOK_EVERY == 0:
-                self._refuse(self.means.not_finite(), done * unit)
+                look = self.means.look()
+            if look is not None and (logged or look.late.is_here):
+                self._refuse(look.not_finite(), done * unit)
+                look = None
             if logged:
                 means = _mean_of(all_gather_objects(self.means.take()))
                 numbers = {**(also(step) if also else {}), **means}
@@ -751,10 +758,11 @@ class Means:
             self._sums[name] = value if sum_ is None else sum_.to(value.device) + value
             self._counts[name] = self._counts.get(name, 0) + 1
 
-    def not_finite(self) -> str | None:
-        """The first part whose sum is NaN or infinite; waits for the device."""
-        wrong = (name for name, total in self._sums.items() if not math.isfinite(float(total)))
-        return next(wrong, None)
+    def look(self) -> "Look | None":
+        """Which sums are finite, to be read later; None without any."""
+        if not self._sums:
+            return None
+        return Look(tuple(self._sums), Late(*map(torch.isfinite, self._sums.values())))
 
     def take(self) -> dict[str, float]:
         """The means since the last call."""
@@ -772,6 +780,19 @@ class Means:
         assert isinstance(sums, dict)
         assert isinstance(counts, dict)
         self._sums, self._counts = sums, counts
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """Which parts of the loss are finite, by name."""
+
+    names: tuple[str, ...]
+    late: Late
+
+    def not_finite(self) -> str | None:
+        """The first part whose sum is NaN or infinite."""
+        found = zip(self.names, self.late.read(), strict=True)
+        return next((name for name, finite in found if not finite), None)
 
 
 def with_own_data(folder: Path, config: Config) -> Config:
@@ -828,8 +849,8 @@ def check_same_processes(folder: Path, processes: int) -> None:
     if before != processes:
         raise Conflict(
             f"{folder} holds a run that was started with {before} process{'es' * (before > 1)}, "
-            f"not {processes}; continue with --processes {before}, or move it aside and start over "
-            f"with --again"
+            f"not {processes}; continue with that many (torchrun --nproc-per-node {before}), or "
+            f"move it aside and start over with --again"
         )
 
 
@@ -847,11 +868,6 @@ def archive(folder: Path) -> Path:
         return folder.rename(folder.with_name(f"{folder.name}.{number}"))
     finally:
         lock.release()
-
-
-def is_archived(folder: Path) -> bool:
-    """Whether :func:`archive` has moved a run to this folder."""
-    return re.search(r"-[0-9a-f]{16}\.\d+$", folder.name) is not None
 
 
 def record_failure(folder: Path, why: str, trace: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from shared.errors import UserError, suggestion
-from shared.experiment.config import Config, canonical, changed, place_of, run_key, slug
+from shared.experiment.config import USER_TIER, Config, canonical, changed, place_of, run_key, slug
 
 Tier = Literal["paper", "short", "smoke"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
@@ -23,7 +23,6 @@ SettingWord = Literal["paper's", "rebuilt", "reduced"]
 Form = Literal["superiority", "size", "comparable", "null", "no gain"]
 Scope = Literal["each", "every", "most"]
 EMBEDDED = "embedded sample"
-OWN = "own"  # the folder, and the start of the addresses, of cells that a user has changed
 AGGREGATES = ("interquartile mean",)
 # The range of a metric by unit; results outside it are refused.
 UNITS: Mapping[str, tuple[float, float]] = {
@@ -280,7 +279,7 @@ class Cell:
     @functools.cached_property
     def address(self) -> str:
         """Its address: ``[own/][tier/]domain/paper/table/row/column/seed-n``."""
-        start = [OWN] * self.own + [self.tier] * (self.tier != "paper")
+        start = [USER_TIER] * self.own + [self.tier] * (self.tier != "paper")
         parts = (self.table_address, slug(self.row), slug(self.source), f"seed-{self.seed}")
         return "/".join((*start, *parts))
 
@@ -299,7 +298,7 @@ class Cell:
     @property
     def folder(self) -> Path:
         """The folder of its run, below that of all runs, see :func:`place_of`."""
-        return Path(OWN * self.own, place_of(self.domain, self.content, self.key))
+        return Path(USER_TIER * self.own, place_of(self.domain, self.content, self.key))
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ from typing import Any
 
 from shared.experiment.config import slug
 from shared.experiment.files import write_atomically
+from shared.experiment.frame import processor_of
 from shared.experiment.records import RECORDS, Record, record_line
 from shared.experiment.run import WATCHED
 from shared.experiment.tables import Column, Tier
 from shared.report import pictures
 from shared.report.claims import has_collapsed
 from shared.report.files import ACROSS, COMMIT, escaped, grid_lines, table_lines
-from shared.report.measuring import processor_of
 from shared.report.pictures import BLUE, GREEN, GREY, RED, Curves, Panel, Picture, Point
 from shared.report.statistics import LEVEL, ColumnModel, Summary, holm, summarise, wider
 from shared.report.wording import (

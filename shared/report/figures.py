@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from shared.errors import UserError
 from shared.experiment.data import MissingData
 from shared.experiment.files import write_atomically
-from shared.experiment.records import Record, read_records
+from shared.experiment.frame import Frame, load
+from shared.experiment.records import Record
 from shared.experiment.tables import Cell, Column, Row, Table, Tier
 from shared.report import pictures
-from shared.report.measuring import measure_finished
 from shared.report.wording import SCALES, counted, named_seeds
 
 SOURCES: tuple[Tier, ...] = ("paper", "short")  # the first with finished runs is drawn; never smoke
@@ -115,27 +115,25 @@ class Drawing:
 Figures = Mapping[str, Mapping[str, Drawing]]
 
 
-def finished(
-    table: Table, tier: Tier, runs: Path, committed: Sequence[Record] = ()
-) -> list[Finished]:
-    """The conclusive runs of a table in a tier, row by row.
+def finished(frame: Frame, table: Table, tier: Tier, runs: Path) -> list[Finished]:
+    """The runs and records of a table in a tier, row by row.
 
     Args:
+        frame: the frame with the table.
         table: one of a domain's.
         tier: of the runs.
         runs: folder of the finished runs.
-        committed: records below the folder of results.
     """
-    cells = {cell.address: cell for cell in reversed(table.cells(tier))}
+    rows = {row.label: row for row in table.rows}
+    columns = {column.label: column for column in table.columns_of(tier)}
     found: dict[str, Finished] = {}
-    for across in measure_finished(table, tier, runs, committed).cells:
-        for each in across:
-            for seed, record in each.records.items():
-                cell = cells[record.address]
-                run = Finished(
-                    cell, each.row, each.column, each.values[seed], record, runs / cell.folder
-                )
-                found.setdefault(record.address, run)
+    for line in frame.of(table, tier):
+        if line.counts and (measured := line.measurement):
+            cell, record = measured.cell, measured.record
+            column = columns[cell.column]
+            value = float(record.result["metrics"][table.metric_of(column)])
+            run = Finished(cell, rows[cell.row], column, value, record, runs / cell.folder)
+            found.setdefault(cell.address, run)
     return list(found.values())
 
 
@@ -182,15 +180,15 @@ def origin(runs: Sequence[Finished]) -> str:
 
 
 def draw(
-    drawing: Drawing, tables: Sequence[Table], runs: Path, committed: Sequence[Record], data: Path
+    drawing: Drawing, tables: Sequence[Table], frame: Frame, runs: Path, data: Path
 ) -> tuple[Tier, Drawn]:
     """Draw a figure from the first tier and table that it can be drawn from.
 
     Args:
         drawing: the declared figure.
         tables: the tables of its paper.
+        frame: the frame with these tables.
         runs: folder of the finished runs.
-        committed: records below the folder of results.
         data: the folder of datasets.
 
     Raises:
@@ -203,7 +201,7 @@ def draw(
     reasons: list[Lacking | MissingData] = []
     tried = [(tier, table) for tier in SOURCES for table in known if tier in table.tiers]
     for tier, table in tried:
-        if some := finished(table, tier, runs, committed):
+        if some := finished(frame, table, tier, runs):
             try:
                 return tier, _in_style(drawing, Source(some, data, table))
             except (Lacking, MissingData) as reason:
@@ -249,11 +247,12 @@ def write(
     domain = next(table.domain for some in tables.values() for table in some)
     if paper not in figures:
         raise UserError(f"{domain} has no figures for {paper!r}; it has {', '.join(figures)}")
-    committed = read_records(results)
+    frame = load(tables[paper], runs=runs, results=results, tiers=SOURCES)
+    frame.check()
     written = []
     for name, drawing in figures[paper].items():
         try:
-            tier, drawn = draw(drawing, tables[paper], runs, committed, data)
+            tier, drawn = draw(drawing, tables[paper], frame, runs, data)
         except (Lacking, MissingData) as reason:
             print(f"{name}: not drawn: {reason}")
             continue

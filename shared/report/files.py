@@ -10,13 +10,13 @@ from urllib.parse import quote
 from shared.experiment.config import slug
 from shared.experiment.data import is_approximate
 from shared.experiment.files import write_atomically
+from shared.experiment.frame import processor_of
 from shared.experiment.records import RECORDS, Record, record_line
 from shared.report import pictures
 from shared.report.claims import Reading
 from shared.report.measuring import (
     Measured,
     MeasuredCell,
-    processor_of,
     refuse_smoke,
     trivial_baseline_of,
 )

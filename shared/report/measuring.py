@@ -1,25 +1,19 @@
-"""Measured tables: records of finished runs joined with the numbers that a paper gives.
+"""Measured tables: the frame's lines of a table, beside the numbers that a paper gives.
 
-``measure`` joins a declared table with the records of its cells; ``claims`` evaluates the papers'
-claims on it, and the other modules of this package present both.
-
-A record is valid for a cell only if it was measured in the same tier, with the protocol and exactly
-the configuration that the table declares today, after upgrades (``shared.experiment.config``);
-otherwise the cell is stale. Only declared seeds are used, so that nobody can add seeds until a
-claim is confirmed.
+``claims`` evaluates the papers' claims on a measured table, and the other modules of this package
+present both.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from shared.experiment.config import run_key
-from shared.experiment.records import Record, impossible, read_record
-from shared.experiment.tables import AGGREGATES, Cell, Column, Row, Table, Tier, Value
+from shared.experiment.frame import Line, processor_of
+from shared.experiment.records import Record
+from shared.experiment.tables import AGGREGATES, Column, Row, Table, Tier, Value
 from shared.report.statistics import (
     Summary,
     interquartile_mean,
@@ -27,9 +21,6 @@ from shared.report.statistics import (
     summarise,
 )
 
-NOT_RUN = "not run"
-REFUSED = "refused"  # an altered file or an impossible number
-STALE = "stale: measured with another configuration"
 STATISTICS = dict(zip(AGGREGATES, (interquartile_mean,), strict=True))
 
 
@@ -138,96 +129,39 @@ class Measured:
 
 
 def measure(
-    table: Table,
-    tier: Tier,
-    records: Sequence[Record],
-    status: Mapping[str, str],
-    figures: Sequence[str] = (),
+    table: Table, tier: Tier, lines: Sequence[Line], figures: Sequence[str] = ()
 ) -> Measured:
-    """Join ``table`` with the records of its finished cells.
+    """The measured table.
 
     Args:
         table: the declared table.
-        tier: which tier to show; records of other tiers are left out.
-        records: finished runs, of this or any other table; the later of two valid records of one
-            address is used.
-        status: by address of a cell, why it has no result; the default is "not run".
+        tier: which tier to show.
+        lines: those of the frame for this table and tier.
         figures: names of the paper's pictures, from :func:`read_figures`.
     """
-    # By identity of an upgraded record, the record as it was written.
-    written: dict[int, Record] = {}
-    by_address = joined(table, tier, records, written)
-
-    declared: dict[tuple[str, str], list[Cell]] = {
-        (row.label, column.label): [] for row in table.rows for column in table.columns_of(tier)
-    }
-    for cell in table.cells(tier):
-        declared[cell.row, cell.column].append(cell)
-
+    by_pair: dict[tuple[str, str], list[Line]] = {}
+    kept: dict[str, Line] = {}
+    for line in lines:
+        if line.cell is not None and line.counts:
+            by_pair.setdefault((line.cell.row, line.cell.column), []).append(line)
+        if line.record is not None and line.record.result["tier"] == tier:
+            kept[line.record.address] = line
+    kept |= {line.record.address: line for line in lines if line.record and not line.why}
     grid = tuple(
         tuple(
-            _measure_cell(table, row, column, declared[row.label, column.label], by_address, status)
+            _measure_cell(table, row, column, by_pair.get((row.label, column.label), ()))
             for column in table.columns_of(tier)
         )
         for row in table.rows
     )
-    known = {cell.address for cells in declared.values() for cell in cells}
-    kept = {
-        address: record
-        for address, some in by_address.items()
-        for record in some
-        if record.result["tier"] == tier
-    }
-    kept |= {r.address: r for cells in grid for cell in cells for r in cell.records.values()}
     ignored = tuple(
-        f"{address}: not among the declared rows, columns and seeds, so it is not used"
-        for address in sorted(kept)
-        if address not in known
+        f"{address}: {line.why}, so it is not used"
+        for address, line in sorted(kept.items())
+        if line.cell is None
     )
-    made = {record.address: record for record in (written[id(each)] for each in kept.values())}
-    every = tuple(made[address] for address in sorted(made))
-    aggregates = _aggregate(table, grid)
-    return Measured(table, tier, grid, ignored, every, tuple(figures), aggregates)
-
-
-def joined(
-    table: Table, tier: Tier, records: Sequence[Record], written: dict[int, Record]
-) -> dict[str, list[Record]]:
-    """By address of a cell the table's records of its run, in today's form.
-
-    A record belongs to the cells with the key of its configuration, whatever its address; if
-    several records have one key, each cell gets those with its own address, if any. A record
-    without a cell stays under its own address.
-
-    Args:
-        table: the declared table.
-        tier: the tier of the cells.
-        records: records of this or any other table.
-        written: receives, by identity of each returned record, the record as it was written.
-    """
-    prefix = f"{'' if tier == 'paper' else f'{tier}/'}{table.address}/"
-    cells: dict[str, set[str]] = {}
-    for cell in table.cells(tier):
-        cells.setdefault(cell.key, set()).add(cell.address)
-    by_key: dict[str, list[tuple[Record, Record]]] = {}
-    for record in records:
-        if record.address.startswith(prefix):
-            today = record.upgraded(type(table.config))
-            key = run_key(str(record.result["tier"]), today.config)
-            by_key.setdefault(key, []).append((record, today))
-    found: dict[str, list[Record]] = {}
-    for key, some in by_key.items():
-        called = {record.address for record, _ in some}
-        for record, today in some:
-            homes = {record.address}
-            if key in cells:
-                homes &= cells[key]
-                homes |= cells[key] - called
-            for address in homes:
-                each = replace(today, address=address)
-                found.setdefault(address, []).append(each)
-                written[id(each)] = record
-    return found
+    made = {line.source.record.address: line.source.record for line in kept.values() if line.source}
+    records = tuple(made[address] for address in sorted(made))
+    return Measured(table, tier, grid, ignored, records, tuple(figures), _aggregate(table, grid))
 
 
 def narrowed(measured: Measured, rows: Collection[str], columns: Collection[str]) -> Measured:
@@ -248,17 +182,6 @@ def narrowed(measured: Measured, rows: Collection[str], columns: Collection[str]
     return replace(measured, cells=cells, aggregates=aggregates)
 
 
-def measure_finished(
-    table: Table, tier: Tier, runs: Path, committed: Sequence[Record] = ()
-) -> Measured:
-    """The table measured by ``committed`` records and the finished runs below ``runs``.
-
-    A run takes precedence over a record of the same cell.
-    """
-    own = (read_record(runs / cell.folder, cell.address) for cell in table.cells(tier))
-    return measure(table, tier, [*committed, *filter(None, own)], {})
-
-
 def folder_of(table: Table, tier: Tier) -> Path:
     """``[short/]<domain>/<paper>``: the folder of a written table, below that of results."""
     return Path("" if tier == "paper" else tier, table.domain, table.paper)
@@ -270,72 +193,46 @@ def read_figures(results: Path, table: Table, tier: Tier) -> tuple[str, ...]:
     return tuple(sorted(file.name for file in folder.glob("*.png")))
 
 
-def refused(metrics: Mapping[str, Any], table: Table, metric: str) -> str | None:
-    """Why metrics of a result are impossible in ``table``; None if they are not."""
-    names = [name for name in (metric, *table.also) if name in metrics]
-    found = [
-        fault for name in names if (fault := impossible(name, metrics[name], table.unit_of(name)))
-    ]
-    return f"{REFUSED}: {'; '.join(found)}" if found else None
-
-
 def refuse_smoke(measured: Measured) -> None:
     """Raise ValueError for a table of the smoke tier, which never enters results."""
     if measured.tier == "smoke":
         raise ValueError(f"{measured.table.address}: the smoke tier never enters results")
 
 
-def _measure_cell(
-    table: Table,
-    row: Row,
-    column: Column,
-    cells: Sequence[Cell],
-    by_address: Mapping[str, Sequence[Record]],
-    status: Mapping[str, str],
-) -> MeasuredCell:
+def _measure_cell(table: Table, row: Row, column: Column, lines: Sequence[Line]) -> MeasuredCell:
     records: dict[int, Record] = {}
     values: dict[int, float] = {}
     missing: dict[int, str] = {}
-    for cell in cells:
-        why = status.get(cell.address, NOT_RUN)
-        for record in by_address.get(cell.address, ()):
-            fault = fault_of(record, cell, table, table.metric_of(column))
-            if fault is None:
-                records[cell.seed] = record
-                values[cell.seed] = float(record.result["metrics"][table.metric_of(column)])
-            else:
-                why = fault
-        if cell.seed not in records:
-            missing[cell.seed] = why
+    seeds = []
+    for line in lines:
+        assert line.cell is not None
+        seed = line.cell.seed
+        seeds.append(seed)
+        if line.record is not None and not line.why:
+            records[seed] = line.record
+            values[seed] = float(line.record.result["metrics"][table.metric_of(column)])
+        else:
+            missing[seed] = line.why
     summary = summarise(values.values()) if values else None
     published = None
-    if row.published is not None:
-        # No published number where the row has no cell.
-        published = table.published.value(row.published, column.label) if cells else None
+    if row.published is not None and lines:  # no published number where the row has no cell
+        published = table.published.value(row.published, column.label)
     difference = summary.mean - published.mean if summary and published else None
-    seeds = tuple(cell.seed for cell in cells)
-    fewer = bool(seeds) and row.seeds is None and seeds != tuple(table.seeds[cells[0].tier])
-    looked = bool(cells) and row.label in table.looked.get(cells[0].tier, ())
+    fewer = bool(lines) and row.seeds is None and tuple(seeds) != table.seeds[lines[0].tier]
+    looked = bool(lines) and row.label in table.looked.get(lines[0].tier, ())
     return MeasuredCell(
-        row, column, records, values, missing, summary, published, difference, seeds, fewer, looked
+        row,
+        column,
+        records,
+        values,
+        missing,
+        summary,
+        published,
+        difference,
+        tuple(seeds),
+        fewer,
+        looked,
     )
-
-
-def fault_of(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
-    """Why ``record``, in today's form, is not valid for ``cell``; None if it is."""
-    result = record.result
-    if result["tier"] != cell.tier:
-        return f"stale: measured in the {result['tier']} tier"
-    if result["protocol"] != table.protocol:
-        return f"stale: measured with protocol {result['protocol']}"
-    if record.config != cell.content:
-        unknown = ", ".join(sorted(record.config.keys() - cell.content.keys()))
-        return f"{STALE}, with {unknown}, of which nothing is known today" if unknown else STALE
-    metrics = result["metrics"]
-    value = metrics.get(metric)
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
-        return f"failed: the result has no finite {metric}"
-    return refused(metrics, table, metric)
 
 
 def trivial_baseline_of(column: Sequence[MeasuredCell], metric: str) -> tuple[str, float] | None:
@@ -359,12 +256,6 @@ def differing(first: MeasuredCell, second: MeasuredCell) -> tuple[tuple[str, ...
         data |= {name for name in mine if mine[name] != theirs.get(name, mine[name])}
     ours, others = ({processor_of(r) for r in c.records.values()} for c in (first, second))
     return tuple(sorted(data)), tuple(sorted(ours | others)) if ours != others else ()
-
-
-def processor_of(record: Record) -> str:
-    """What a run computed on: its accelerators, else its processor."""
-    hardware = record.environment["hardware"]
-    return ", ".join(hardware.get("accelerators") or [str(hardware.get("processor"))])
 
 
 def _aggregate(table: Table, grid: tuple[tuple[MeasuredCell, ...], ...]) -> tuple[Aggregate, ...]:

@@ -3,6 +3,7 @@ import io
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,22 @@ def test_a_fresh_process_chooses_and_stays_quiet() -> None:
     assert backend in ("egl", "osmesa")
     assert device
     assert renderer_in_use().startswith(f"{choose_renderer()}: ")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_renderer_on_the_cpu_beside_a_gpu_is_noticed(
+    there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(module, "SOFTWARE", (choose_renderer(),))
+    renderer_in_use.cache_clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        renderer_in_use()
+        renderer_in_use()
+    texts = [str(each.message) for each in caught if "frames are drawn by the CPU" in str(each)]
+    assert len(texts) == there
+    assert all("NVIDIA_DRIVER_CAPABILITIES=all" in each for each in texts)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -27,7 +27,8 @@ from rl.tables import (
 from shared import query_key
 from shared.experiment.records import read_records
 from shared.experiment.tables import Table
-from shared.report.measuring import measure, trivial_baseline_of
+from shared.report.measuring import trivial_baseline_of
+from tests.measured import measure
 
 RESULTS = Path(__file__).parents[2] / "results"
 EVERY = tuple(itertools.chain.from_iterable(TABLES.values()))
@@ -87,7 +88,7 @@ def test_an_imitation_runs_what_its_claims_compare(table: Table) -> None:
 
 
 def test_what_lies_below_a_trivial_baseline_does_so_in_the_committed_records() -> None:
-    found = measure(TABLE_5_IMITATION, "short", read_records(RESULTS), {})
+    found = measure(TABLE_5_IMITATION, "short", read_records(RESULTS))
     below: dict[str, tuple[str, ...]] = {}
     for place, label in enumerate(LABELS):
         column = [cells[place] for cells in found.cells]

@@ -479,10 +479,11 @@ def test_captured_updates_are_the_eager_ones(
     simulated: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("SUITE_GRAPHS", "1")
     with SimulatedDevice() if simulated else contextlib.nullcontext() as gpu:
         _compare_updates(tmp_path, name, update_every, monkeypatch)
     if gpu is not None:
-        assert gpu.operators["graph"] == 5  # two of them with a step of the actor
+        assert gpu.operators["graph"] == 6  # half of them with a step of the actor
 
 
 def _compare_updates(

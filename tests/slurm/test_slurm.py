@@ -13,7 +13,7 @@ from rich.console import Console
 from toy.program import AtOnce
 from toy.tables import TABLES, run_of
 
-from shared.command import pool, reproduce, slurm
+from shared.command import devices, pool, reproduce, slurm
 from shared.command.cells import Places
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +85,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_what_is_submitted_and_what_is_not_submitted_again(cluster: Path, command: AtOnce) -> None:
+def test_what_is_submitted_and_what_is_not_submitted_again(
+    cluster: Path, command: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "_built_for_gpus", lambda: True)
     (cluster / "sbatch.txt").write_text("Submitted batch job 7\n")
     words = ("toy", "costly", "--slurm", "--seeds", "0", "--column", "left", "--threads", "2")
     # Two tables of the same two rows: equal cells are one run, and one task.

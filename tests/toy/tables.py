@@ -99,6 +99,7 @@ TABLES = {
     ),
     "shared": (SHARED,),
     "costly": (table("costly", (PLAIN, BETTER)), COSTLY),
+    "graphs": (table("graphs", (PLAIN, BETTER, Row("cannot be captured", {"kind": "graphs"}))),),
 }
 
 

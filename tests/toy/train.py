@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from shared.capture import CaptureFailed, graphs_wanted
 from shared.distributed import local_slice, rank, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.data import MissingData
@@ -23,7 +24,7 @@ from shared.experiment.run import Run
 @dataclass(frozen=True)
 class Config:
     steps: int = 3
-    kind: str = "works"  # or "fails", "leaves", "nan", "missing", "killed", "full": see FULL
+    kind: str = "works"  # or "fails", "leaves", "nan", "missing", "killed", "graphs", or see FULL
     offset: float = 0.0
     batch_size: int = 16
     every: float = 0.0  # seconds between checkpoints
@@ -79,7 +80,9 @@ def measure(config: Config, run: Run) -> dict[str, float]:
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, config.steps)
     torch.rand(rank())  # each process has a random state of its own
-    run.track(model=model, optimiser=optimiser, schedule=schedule)
+    first = run.track(model=model, optimiser=optimiser, schedule=schedule)
+    if first:
+        run.record(resumed_at=str(first))
     run.score = disturbing
     forward = replicated(loss_of, model)
     own = local_slice(config.batch_size)
@@ -87,6 +90,8 @@ def measure(config: Config, run: Run) -> dict[str, float]:
         # One draw from each global generator: all of them must come back after a kill.
         x = torch.randn(config.batch_size, 4)[own] + random.random() + float(np.random.rand())
         loss = forward(model, x)
+        if config.kind == "graphs" and graphs_wanted() and step == 1:
+            raise CaptureFailed("no CUDA graph (made to fail)")
         if config.kind == "nan" and step == 1:
             raise FloatingPointError(f"the loss is not finite at step {step}")
         optimiser.zero_grad()

@@ -1,0 +1,93 @@
+"""What a command trains on: said once, and refused where a GPU was asked for and cannot be used."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from shared.errors import UserError
+from shared.experiment.config import Config
+
+HIDDEN = ("", "-1", "NoDevFiles")  # CUDA_VISIBLE_DEVICES where no GPU is wanted
+SETUP = (
+    "delete .venv and set it up where there is a driver, or anywhere by "
+    "UV_TORCH_BACKEND=cu130 ./reproduce.sh version"
+)
+
+
+def check_build(gpus: int) -> None:
+    """Refuse to ask Slurm for GPUs that the tasks could not use.
+
+    Raises:
+        UserError: torch's build for CPUs.
+    """
+    if not _built_for_gpus():
+        raise UserError(
+            f"--gpus {gpus}: torch {torch.__version__} is built for CPUs alone; {SETUP}"
+        )
+
+
+def check() -> list[str]:
+    """Refuse a GPU of Slurm's that cannot be used; returns lines about one that lies idle.
+
+    Raises:
+        UserError: a task of Slurm with GPUs that torch cannot use.
+    """
+    if torch.cuda.is_available() or os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN:
+        return []
+    if torch.backends.mps.is_available():
+        return ["Apple's GPU is not used: the suite trains on NVIDIA's or on the CPU"]
+    given = any(os.environ.get(name) for name in ("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"))
+    if not (given or gpu_is_there()):
+        return []
+    why = f"a GPU is there and torch cannot use it ({_reason()}); {_remedy()}"
+    if given:
+        raise UserError(f"{why}; or train on the CPU with CUDA_VISIBLE_DEVICES= (empty)")
+    return [why]
+
+
+def used(threads: int, config: Config) -> list[str]:
+    """What this process trains on, and a warning if it computes a precision slowly.
+
+    Args:
+        threads: of torch.
+        config: of the run.
+    """
+    if not torch.cuda.is_available():
+        return [f"on cpu, {threads} thread{'s' * (threads > 1)}"]
+    name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
+    lines = [f"on {name}"]
+    if capability < (8, 0) and getattr(config, "precision", "") == "bfloat16":
+        number = ".".join(map(str, capability))
+        lines.append(
+            f"{name} (compute capability {number}, below 8.0) only emulates bfloat16, slowly; "
+            f"--set precision=float32 computes in single precision, in runs of your own"
+        )
+    return lines
+
+
+def gpu_is_there() -> bool:
+    """Whether the system has an NVIDIA GPU, whatever torch says."""
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def _built_for_gpus() -> bool:
+    return torch.version.cuda is not None or torch.version.hip is not None
+
+
+def _reason() -> str:
+    """Torch's own words."""
+    try:
+        torch.cuda.init()
+    except (AssertionError, RuntimeError) as error:
+        return str(error).partition("\n")[0].partition(". Please")[0].rstrip(".")
+    return "it finds none"
+
+
+def _remedy() -> str:
+    if not _built_for_gpus():
+        return SETUP
+    return (
+        "update the driver, or delete .venv and set it up for an older CUDA by "
+        "UV_TORCH_BACKEND=cu126 ./reproduce.sh version"
+    )

@@ -1,0 +1,467 @@
+"""The frame: the cells of declared tables joined with the records of their runs, nowhere else.
+
+:func:`load` reads committed records and the finished runs of this disk into a :class:`Frame`. What
+is done, valid, expensive or measured is a selection of its lines; as columns it is a long table,
+one row for each cell and metric.
+
+A record is valid for a cell only if it was measured in the same tier, with the protocol and exactly
+the configuration that the table declares today, after upgrades (:mod:`shared.experiment.config`);
+otherwise it is stale. Only declared seeds are used, so that nobody can add seeds until a claim is
+confirmed.
+"""
+
+import functools
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.experiment.config import USER_TIER, is_archived, run_key
+from shared.experiment.records import (
+    NUMBER,
+    RECORDS,
+    Damaged,
+    Record,
+    read_failure,
+    read_record,
+    records_in,
+)
+from shared.experiment.tables import TIERS, UNITS, Cell, Table, Tier
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Origin = Literal["run", "record"]
+Status = Literal["valid", "invalid", "missing", "undeclared"]
+NOT_RUN = "not run"
+REFUSED = "refused"  # an altered file or an impossible number
+STALE = "stale: measured with another configuration"
+UNDECLARED = "not among the declared rows, columns and seeds"
+ROUNDING = 1e-6  # relative: a mean of hundreds in float32 may exceed 100 by this much
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A record as it was written, and where it was read.
+
+    Args:
+        record: the record.
+        origin: whether it is of a finished run on this disk, or a committed record.
+        where: the folder of the run, or file and line.
+        group: ``[tier/]domain/paper/table`` of the file, ``domain/dataset`` of a run.
+    """
+
+    record: Record
+    origin: Origin = "record"
+    where: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A cell with its valid record, in today's form.
+
+    Args:
+        table: the table of the cell.
+        cell: the cell.
+        record: the record, under the address of the cell.
+    """
+
+    table: Table
+    cell: Cell
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A cell with one record of its run; also a cell without any, and a record without a cell.
+
+    Args:
+        table: the table.
+        tier: its tier.
+        cell: None for a record of no declared cell.
+        record: in today's form, under the address of the cell; None for a cell without any.
+        source: the record as it was written.
+        why: why the cell has no valid record; empty where it has one.
+        counts: whether the line is the one of its cell: the last valid one, else the last.
+    """
+
+    table: Table
+    tier: Tier
+    cell: Cell | None
+    record: Record | None
+    source: Source | None
+    why: str
+    counts: bool
+
+    @property
+    def status(self) -> Status:
+        """What the line says of its cell."""
+        if self.record is None:
+            return "missing"
+        if self.cell is None:
+            return "undeclared"
+        return "invalid" if self.why else "valid"
+
+    @property
+    def measurement(self) -> Measurement | None:
+        """The cell with its record; None unless that is valid."""
+        if self.cell is None or self.record is None or self.why:
+            return None
+        return Measurement(self.table, self.cell, self.record)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Cells and their records.
+
+    Args:
+        lines: by address of a table and tier, those of its cells in their order, then those of
+            records without a cell.
+        sources: everything that was read, in order; also what belongs to no line.
+        damaged: what could not be read: its origin, and what is wrong.
+    """
+
+    lines: Mapping[tuple[str, Tier], Sequence[Line]]
+    sources: Sequence[Source] = ()
+    damaged: Sequence[tuple[Origin, Damaged]] = ()
+
+    def of(self, table: Table, tier: Tier) -> Sequence[Line]:
+        """The lines of one table in one tier."""
+        return self.lines.get((table.address, tier), ())
+
+    def __iter__(self) -> Iterator[Line]:
+        return (line for some in self.lines.values() for line in some)
+
+    def check(self, *origins: Origin) -> None:
+        """Raise the first error of a record or run that could not be read.
+
+        Args:
+            origins: which of the two; none for both.
+        """
+        for origin, error in self.damaged:
+            if origin in (origins or ("record", "run")):
+                raise error
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The lines that count as a long table: an array for each column, by name.
+
+        One row for each cell and metric of its record; a cell without a record has one row, with
+        the metric of its table and NaN.
+        """
+        rows = [
+            {**_described(line), "metric": metric, "value": value}
+            for line in self
+            if line.counts
+            for metric, value in _numbers(line).items()
+        ]
+        names = _described(None).keys() | {"metric", "value"}
+        numbers = {"value", "seconds", "gigabytes"}
+        return {
+            name: np.array([row[name] for row in rows], dtype=float if name in numbers else object)
+            for name in [*_described(None), "metric", "value"]
+            if name in names
+        }
+
+    def dataframe(self) -> "pd.DataFrame":
+        """The same as a DataFrame of pandas."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns())
+
+
+def load(
+    tables: Iterable[Table],
+    *,
+    runs: Path | None = None,
+    results: Path | None = None,
+    tiers: Sequence[Tier] = TIERS,
+    status: Mapping[str, str] | None = None,
+    also: Sequence[Cell] = (),
+    everything: bool = False,
+    domain: str | None = None,
+) -> Frame:
+    """The cells of ``tables`` with the finished runs of this disk and the committed records.
+
+    A run takes precedence over a committed record of the same cell.
+
+    Args:
+        tables: of one domain or several.
+        runs: the folder of runs; None: no run is read.
+        results: the folder of results; None: no committed record is read.
+        tiers: the tiers to read.
+        status: by address, why a cell has no result, where that is known.
+        also: cells of the tables with seeds that they do not declare.
+        everything: whether records of other tables and runs of no cell are read as well, into
+            ``sources``.
+        domain: with ``everything``, the only domain that is read; None for all.
+    """
+    damaged: list[tuple[Origin, Damaged]] = []
+    chosen = [(table, tier) for table in tables for tier in tiers if tier in table.tiers]
+    files: Iterable[Path] = ()
+    if results is not None:
+        files = [results / f"{name_of(*each)}{RECORDS}" for each in chosen]
+        files = [file for file in files if file.exists()]
+    if results is not None and everything:
+        files = [
+            file
+            for file in sorted(results.rglob(f"*{RECORDS}"))
+            if domain is None or domain in file.relative_to(results).parts[:2]
+        ]
+    committed = [] if results is None else list(_committed(results, files, damaged))
+    by_table: dict[str, list[Source]] = {}
+    for source in committed:
+        by_table.setdefault(source.record.address.rsplit("/", 3)[0], []).append(source)
+    disk = _Disk(runs)
+    lines: dict[tuple[str, Tier], list[Line]] = {}
+    for table, tier in chosen:
+        further = [
+            cell for cell in also if (cell.table_address, cell.tier) == (table.address, tier)
+        ]
+        cells = tuple(
+            {(cell.address, cell.column): cell for cell in (*further, *table.cells(tier))}.values()
+        )
+        own = [] if runs is None else list(disk.finished(cells))
+        known = {**disk.status, **(status or {})}
+        some = [*by_table.get(name_of(table, tier), ()), *own]
+        lines[table.address, tier] = join(table, tier, some, known, cells)
+    if everything and runs is not None:
+        disk.read_others(domain)
+    damaged += [("run", error) for error in disk.damaged.values()]
+    return Frame(lines, [*committed, *disk.sources.values()], damaged)
+
+
+def join(
+    table: Table,
+    tier: Tier,
+    sources: Iterable[Source],
+    status: Mapping[str, str] | None = None,
+    cells: Sequence[Cell] | None = None,
+) -> list[Line]:
+    """The cells of a table in a tier with those of ``sources`` that belong to them.
+
+    A record belongs to the cells with the key of its configuration, whatever its address; if
+    several records have one key, each cell gets those with its own address, if any. A record
+    without a cell stays under its own address.
+
+    Args:
+        table: the declared table.
+        tier: its tier; records of other tiers and tables are left out.
+        sources: records; of two valid ones of a cell the later counts.
+        status: by address, why a cell has no result; the default is "not run".
+        cells: the cells; None for those that the table declares.
+    """
+    prefix = f"{name_of(table, tier)}/"
+    cells = table.cells(tier) if cells is None else cells
+    homes_of: dict[str, set[str]] = {}
+    for cell in cells:
+        homes_of.setdefault(cell.key, set()).add(cell.address)
+    candidates: list[tuple[Source, Record, str]] = []
+    called: dict[str, set[str]] = {}
+    for source in sources:
+        address = source.record.address
+        if address.startswith(prefix):
+            today = source.record.upgraded(type(table.config))
+            key = run_key(str(today.result["tier"]), today.config)
+            candidates.append((source, today, key))
+            called.setdefault(key, set()).add(address)
+    found: dict[str, list[tuple[Source, Record]]] = {}
+    for source, today, key in candidates:
+        homes = homes_of.get(key, set())
+        mine = (homes & {today.address}) | (homes - called[key])
+        for address in mine or {today.address}:
+            found.setdefault(address, []).append((source, replace(today, address=address)))
+
+    metrics = {column.label: table.metric_of(column) for column in table.columns_of(tier)}
+    lines: list[Line] = []
+    for cell in cells:
+        some = found.get(cell.address, ())
+        whys = [fault_of(today, cell, table, metrics[cell.column]) for _, today in some]
+        best = max((i for i, why in enumerate(whys) if why is None), default=len(whys) - 1)
+        for number, ((source, today), why) in enumerate(zip(some, whys, strict=True)):
+            lines.append(Line(table, tier, cell, today, source, why or "", number == best))
+        if not some:
+            why = (status or {}).get(cell.address, NOT_RUN)
+            lines.append(Line(table, tier, cell, None, None, why, counts=True))
+    declared = {cell.address for cell in cells}
+    for address in found.keys() - declared:
+        *others, last = found[address]
+        for source, today in (*others, last):
+            counts = source is last[0]
+            lines.append(Line(table, tier, None, today, source, UNDECLARED, counts))
+    return lines
+
+
+def fault_of(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
+    """Why ``record``, in today's form, is not valid for ``cell``; None if it is."""
+    result = record.result
+    if result["tier"] != cell.tier:
+        return f"stale: measured in the {result['tier']} tier"
+    if result["protocol"] != table.protocol:
+        return f"stale: measured with protocol {result['protocol']}"
+    if record.config != cell.content:
+        unknown = ", ".join(sorted(record.config.keys() - cell.content.keys()))
+        return f"{STALE}, with {unknown}, of which nothing is known today" if unknown else STALE
+    value = result["metrics"].get(metric)
+    if not isinstance(value, NUMBER) or not math.isfinite(value):
+        return f"failed: the result has no finite {metric}"
+    return refused(result["metrics"], table, metric)
+
+
+def refused(metrics: Mapping[str, Any], table: Table, metric: str) -> str | None:
+    """Why metrics of a result are impossible in ``table``; None if they are not."""
+    names = [name for name in (metric, *table.also) if name in metrics]
+    faults = [impossible(name, metrics[name], table.unit_of(name)) for name in names]
+    return f"{REFUSED}: {'; '.join(filter(None, faults))}" if any(faults) else None
+
+
+def impossible(name: str, value: Any, unit: str) -> str | None:
+    """Why ``value`` cannot be the metric ``name`` in ``unit``; None if it can."""
+    if isinstance(value, bool) or not isinstance(value, NUMBER) or not math.isfinite(value):
+        return f"{name} is {json.dumps(value)}, not a finite number"
+    low, high = UNITS[unit]
+    if low - ROUNDING * abs(low) <= value <= high + ROUNDING * abs(high):
+        return None
+    return f"{name} is {value:g}, outside {low:g} to {high:g} {unit}"
+
+
+def name_of(table: Table, tier: Tier) -> str:
+    """``[tier/]domain/paper/table``: how the addresses of a table's cells begin."""
+    return table.address if tier == "paper" else f"{tier}/{table.address}"
+
+
+def processor_of(record: Record) -> str:
+    """What a run computed on: its accelerators, else its processor."""
+    hardware = record.environment["hardware"]
+    return ", ".join(hardware.get("accelerators") or [str(hardware.get("processor"))])
+
+
+def finished(cell: Cell, runs: Path) -> Record | None:
+    """The finished run of a cell; None without one, or if it is damaged (running it says so)."""
+    try:
+        return read_record(runs / cell.folder, cell.address)
+    except Damaged:
+        return None
+
+
+@dataclass
+class _Disk:
+    """The finished runs below a folder, each read once."""
+
+    runs: Path | None
+    sources: dict[Path, Source] = field(default_factory=dict)
+    damaged: dict[Path, Damaged] = field(default_factory=dict)
+    status: dict[str, str] = field(default_factory=dict)
+
+    @functools.cached_property
+    def keys(self) -> set[str]:
+        """The keys of all runs, which end the names of their folders."""
+        assert self.runs is not None
+        return {folder.name.rpartition("-")[2] for folder in self.runs.glob("*/*/*")}
+
+    def finished(self, cells: Sequence[Cell]) -> Iterator[Source]:
+        """The runs of cells, one for each address."""
+        assert self.runs is not None
+        for cell in {cell.address: cell for cell in cells}.values():
+            if cell.key not in self.keys:  # thousands of cells, few of which were run here
+                continue
+            folder = self.runs / cell.folder
+            if not folder.exists():
+                continue
+            self._read(folder, cell.address)
+            if folder in self.sources:
+                source = self.sources[folder]
+                yield replace(source, record=replace(source.record, address=cell.address))
+            elif folder in self.damaged:
+                self.status[cell.address] = f"{REFUSED}: {self.damaged[folder]}"
+            elif why := self._failure(folder):
+                self.status[cell.address] = why
+
+    def read_others(self, domain: str | None) -> None:
+        """Read the finished runs of no cell, too."""
+        assert self.runs is not None
+        for file in sorted(self.runs.glob("*/*/*/result.json")):
+            folder = file.parent
+            first = folder.relative_to(self.runs).parts[0]
+            if first != USER_TIER and domain in (None, first) and not is_archived(folder):
+                self._read(folder, folder.name)
+
+    def _read(self, folder: Path, address: str) -> None:
+        if folder in self.sources or folder in self.damaged:
+            return
+        try:
+            record = read_record(folder, address)
+        except Damaged as error:
+            self.damaged[folder] = error
+            return
+        if record is not None:
+            assert self.runs is not None
+            group = folder.parent.relative_to(self.runs).as_posix()
+            self.sources[folder] = Source(record, "run", str(folder), group)
+
+    def _failure(self, folder: Path) -> str | None:
+        try:
+            return read_failure(folder)
+        except Damaged as error:
+            self.damaged[folder] = error
+            return f"{REFUSED}: {error}"
+
+
+def _committed(
+    results: Path, files: Iterable[Path], damaged: list[tuple[Origin, Damaged]]
+) -> Iterator[Source]:
+    """The records of files, in the order of their lines; errors are added to ``damaged``."""
+    for file in files:
+        for number, record in enumerate(records_in(file), start=1):
+            if isinstance(record, Damaged):
+                damaged.append(("record", record))
+            else:
+                group = file.relative_to(results).as_posix().removesuffix(RECORDS)
+                yield Source(record, "record", f"{file}, line {number}", group)
+
+
+def _numbers(line: Line) -> dict[str, float]:
+    """The numbers of a line by metric; NaN where it has no record."""
+    if line.record is not None:
+        metrics = line.record.result["metrics"]
+        return {
+            name: float(value)
+            for name, value in metrics.items()
+            if isinstance(value, NUMBER) and not isinstance(value, bool)
+        }
+    columns = {column.label: column for column in line.table.columns_of(line.tier)}
+    assert line.cell is not None
+    return {line.table.metric_of(columns[line.cell.column]): math.nan}
+
+
+def _described(line: Line | None) -> dict[str, Any]:
+    """The columns of the frame but for metric and value; of None their names."""
+    table, cell = (line.table, line.cell) if line else (None, None)
+    record = line.record if line else None
+    environment = record.environment if record else {}
+    result = record.result if record else {}
+    return {
+        "domain": table and table.domain,
+        "paper": table and table.paper,
+        "table": table and table.name,
+        "tier": line and line.tier,
+        "row": cell and cell.row,
+        "column": cell and cell.column,
+        "seed": cell and cell.seed,
+        "address": cell.address if cell else record and record.address,
+        "key": cell and cell.key,
+        "sha": record and record.sha256,
+        "commit": environment.get("commit"),
+        "dirty": environment.get("dirty"),
+        "processor": processor_of(record) if record else None,
+        "seconds": result.get("seconds", math.nan),
+        "gigabytes": result.get("peak_memory_bytes", math.nan) / 1e9,
+        "status": line and line.status,
+        "why": line and line.why,
+        "origin": line.source.origin if line and line.source else None,
+    }

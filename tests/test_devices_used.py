@@ -1,0 +1,164 @@
+"""What a command trains on is said once, and refused where a GPU was asked for and is of no use."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from toy.program import AtOnce
+from toy.tables import run_of
+from toy.train import Config as ToyConfig
+
+from shared.capture import graphs_wanted
+from shared.command import devices
+from shared.errors import UserError
+from shared.experiment.environment import current_environment, driver
+from shared.experiment.randomness import random_state, restore_random_state
+from shared.experiment.records import read_json
+from tests.errors import error_of
+from tests.simulated_device import SimulatedDevice
+from vision.config import Config
+
+ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine with a GPU that torch cannot use."""
+    for name in ("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(devices, "gpu_is_there", lambda: True)
+    return monkeypatch
+
+
+def fails(reason: str) -> None:
+    raise RuntimeError(reason)
+
+
+@ON_CPU
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_a_command_that_trains_says_its_device_once(at_once: AtOnce, threads: str) -> None:
+    words = ("toy", "toy", "--seeds", "0", "--jobs", "1", "--threads", threads)
+    out, _ = at_once(*words)
+    assert out.count("on cpu, ") == 1
+    assert f"on cpu, {threads} thread{'s' * (threads != '1')}\n" in out
+    out, _ = at_once(*words)  # nothing is left to train
+    assert "on cpu" not in out
+
+
+def test_the_name_of_a_gpu_is_said_and_an_old_one_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with SimulatedDevice():
+        assert devices.used(4, Config(precision="bfloat16")) == ["on simulated"]
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+        _, line = devices.used(4, Config(precision="bfloat16"))
+        assert line.startswith("simulated (compute capability 7.5, below 8.0) only emulates bfloat")
+        assert "--set precision=float32" in line
+        for config in (Config(precision="float32"), ToyConfig()):
+            assert len(devices.used(4, config)) == 1
+
+
+def test_a_gpu_that_lies_idle_is_named_with_torchs_reason(idle: pytest.MonkeyPatch) -> None:
+    assert devices.check() != []
+    idle.setattr(torch.version, "cuda", None)
+    idle.setattr(torch.version, "hip", None)
+    idle.setattr(torch.cuda, "init", lambda: fails("Torch not compiled with CUDA enabled"))
+    (line,) = devices.check()
+    assert "a GPU is there and torch cannot use it (Torch not compiled with CUDA enabled)" in line
+    assert "delete .venv and set it up where there is a driver" in line
+    idle.setattr(torch.version, "cuda", "13.0")
+    reason = "The NVIDIA driver on your system is too old (found version 12020). Please update it"
+    idle.setattr(torch.cuda, "init", lambda: fails(reason))
+    (line,) = devices.check()
+    assert "is too old (found version 12020)); update the driver, or delete .venv" in line
+    for name in ("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"):  # asked for: refused
+        idle.setenv(name, "1")
+        assert line in error_of(devices.check)
+        idle.delenv(name)
+    idle.setenv("CUDA_VISIBLE_DEVICES", "")  # and not wanted: no word
+    assert devices.check() == []
+
+
+def test_without_a_gpu_nothing_is_said_but_of_apples(idle: pytest.MonkeyPatch) -> None:
+    idle.setattr(devices, "gpu_is_there", lambda: False)
+    assert devices.check() == []
+    idle.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert devices.check() == [
+        "Apple's GPU is not used: the suite trains on NVIDIA's or on the CPU"
+    ]
+
+
+def test_gpus_of_slurm_need_a_build_for_them(
+    at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "_built_for_gpus", lambda: False)
+    _, err = at_once("toy", "toy", "--slurm", "--gpus", "1", code=2)
+    assert err.startswith(f"error: --gpus 1: torch {torch.__version__} is built for CPUs alone; ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("1", True), ("0", False), ("", False)])
+def test_graphs_are_switched_on(monkeypatch: pytest.MonkeyPatch, value: str, wanted: bool) -> None:
+    monkeypatch.setenv("SUITE_GRAPHS", value)
+    assert graphs_wanted() is wanted
+    monkeypatch.setenv("SUITE_GRAPHS", "yes")
+    with pytest.raises(UserError, match="SUITE_GRAPHS=yes: write 1 for CUDA graphs, 0 for none"):
+        graphs_wanted()
+
+
+def test_a_cell_that_cannot_be_captured_goes_on_without_graphs(
+    at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its checkpoint, in a new process, once."""
+    monkeypatch.setenv("SUITE_GRAPHS", "1")
+    words = ("--row", "cannot be captured", "--column", "left", "--seeds", "0", "--jobs", "1")
+    out, err = at_once("toy", "graphs", *words)
+    address = "toy/graphs/table-1/cannot-be-captured/left/seed-0"
+    line = f"{address}: no CUDA graph (made to fail); it goes on without graphs"
+    assert out.count("it goes on without graphs") == 1
+    assert line in out
+    assert not err
+    folder = run_of(Path("runs"), "toy/graphs/table-1/cannot be captured/left/seed-0")
+    assert (folder / "result.json").exists()
+    assert read_json(folder / "environment.json")["facts"]["resumed_at"] == "1"
+
+
+def test_the_environment_of_a_gpu_is_recorded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = {"graphs", "cudnn_benchmark", "driver"}
+    if not torch.cuda.is_available():  # records of CPUs keep their form
+        assert not names & set(current_environment(1))
+    monkeypatch.setenv("SUITE_GRAPHS", "1")
+    with SimulatedDevice():
+        found = current_environment(1)
+    assert found["graphs"] is True
+    assert found["cudnn_benchmark"] is torch.backends.cudnn.benchmark
+    assert isinstance(found["driver"], str)
+    file = tmp_path / "version"
+    for text in ("NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat", "for x86_64  550.54.14  R"):
+        driver.cache_clear()
+        file.write_text(f"NVRM version: {text}")
+        assert driver(file) == text.split("  ")[1]
+    driver.cache_clear()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert driver(tmp_path / "none") == "not read"
+    driver.cache_clear()
+
+
+@pytest.mark.parametrize("saved", [1, 2])
+def test_a_run_goes_on_with_fewer_gpus_than_it_was_saved_with(
+    saved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state has its own GPU's generator; those of older checkpoints have all."""
+    given: list[torch.Tensor] = []
+    with SimulatedDevice():
+        monkeypatch.setattr(torch.cuda, "set_rng_state", lambda each, *_: given.append(each))
+        state = random_state()
+        (own,) = state["cuda"]
+        state["cuda"] = [own, *[torch.zeros_like(own)] * (saved - 1)]
+        restore_random_state(state)
+    (restored,) = given
+    assert torch.equal(restored, own)
