@@ -48,7 +48,7 @@ from shared.command.pool import default_jobs
 from shared.command.running import print_ending, run_waiting
 from shared.errors import UserError
 from shared.experiment import frame
-from shared.experiment.config import USER_TIER, run_key, slug
+from shared.experiment.config import USER_TIER, slug
 from shared.experiment.environment import current_environment
 from shared.experiment.files import write_atomically
 from shared.experiment.frame import NOT_RUN, finished, processor_of, refused
@@ -482,14 +482,9 @@ def _committed(
     places: Places, domain: str, tier: Tier, kinds: set[type]
 ) -> dict[str, list[Record]]:
     """The committed records of a domain, by the key of their run in a tier."""
-    found: dict[str, list[Record]] = {}
     known = frame.load((), results=places.results, everything=True, domain=domain)
     known.check("record")
-    for source in known.sources:
-        if source.record.result["tier"] == tier:
-            for key in _keys(source.record, tier, kinds):
-                found.setdefault(key, []).append(source.record)
-    return found
+    return frame.by_key(known.sources, tier, kinds)
 
 
 def _sent(to: Path, tier: Tier, kinds: set[type]) -> dict[str, Source]:
@@ -498,21 +493,12 @@ def _sent(to: Path, tier: Tier, kinds: set[type]) -> dict[str, Source]:
     Raises:
         Damaged: a record that was altered.
     """
-    found: dict[str, Source] = {}
     kept = frame.load((), results=to / KEPT, everything=True)
     for _, error in kept.damaged:
         text = str(error).removesuffix("; restore the file from git")
         raise Damaged(f"{text}; ask for the file again, or move it away")
-    for each in kept.sources:
-        if each.record.result["tier"] in (tier, USER_TIER):
-            for key in _keys(each.record, tier, kinds):
-                found.setdefault(key, Source(each.record, recorded_at(each.record)))
-    return found
-
-
-def _keys(record: Record, tier: Tier, kinds: set[type]) -> set[str]:
-    """The keys of a record's run, by the classes that its configuration may be of."""
-    return {run_key(tier, record.upgraded(kind).config) for kind in kinds}
+    records = frame.by_key(kept.sources, tier, kinds, users=True)
+    return {key: Source(some[0], recorded_at(some[0])) for key, some in records.items()}
 
 
 def _sheets(to: Path) -> list[Sheet]:
