@@ -180,7 +180,10 @@ def _run_again(
         asked = ((options.row, {cell.row}), (options.column, {cell.column, cell.run}))
         return (
             options.table in (None, cell.table, cell.table.removeprefix("table-"))
-            and all(name is None or slug(name) in map(slug, labels) for name, labels in asked)
+            and all(
+                names is None or {*map(slug, names)} & {*map(slug, labels)}
+                for names, labels in asked
+            )
             and (options.seeds is None or cell.seed in options.seeds)
         )
 
