@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from vision import prepared
 from vision.augmentation import POLICIES
-from vision.data import ImageFiles, stream
+from vision.data import stream
+from vision.datasets import ImageFiles
 from vision.images import decode
 
 SIDE, QUALITY = 256, 95  # of what is prepared

@@ -23,8 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from shared.experiment.data import data_root
 from shared.experiment.run import Run
 from vision.config import Config
-from vision.data import DATASETS, Images, load, permutation
-from vision.evaluation import PROTOCOLS, embed, knn, regularised_probe
+from vision.data import load, permutation
+from vision.datasets import DATASETS, Images
+from vision.evaluation import PROTOCOLS, knn, regularised_probe
+from vision.features import embed
 from vision.tables_common import ON_CIFAR10
 from vision.train import pretrain
 

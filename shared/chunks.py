@@ -121,7 +121,7 @@ def check_chunk(chunk: int | None) -> None:
     """
     require("chunk", chunk, optional(COUNT))
     if chunk is not None and world_size() > 1:
-        raise ValueError(f"chunk {chunk} is for one process; leave out chunk or --processes")
+        raise ValueError(f"chunk {chunk} is for one process; omit chunk, or start without torchrun")
 
 
 class _State:

@@ -1,6 +1,7 @@
 """The rules of the house, by reading the sources."""
 
 import ast
+import graphlib
 import pkgutil
 import subprocess
 import sys
@@ -17,9 +18,13 @@ ROOMS = ("core", "experiment", "report", "command")
 SOURCES = SHARED + sorted(path for name in DOMAINS for path in (ROOT / name).rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and full name of everything imported, also inside functions."""
-    for node in ast.walk(ast.parse(path.read_text())):
+def imports(path: Path, *, typing: bool = True) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything imported, also inside functions, or for types alone."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if not typing and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -87,6 +92,24 @@ def test_imports_run_one_way_through_the_rooms() -> None:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         found += wrong_way(path, room_of(name) if name.startswith("shared.") else "report")
     assert found == []
+
+
+def test_no_modules_import_each_other() -> None:
+    files = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for package in ("shared", *DOMAINS)
+        for path in (ROOT / package).rglob("*.py")
+    }
+    needed = {
+        module: {
+            found
+            for _, name in imports(path, typing=False)
+            for found in (name, name.rpartition(".")[0])
+            if found in files and found != module
+        }
+        for module, path in files.items()
+    }
+    tuple(graphlib.TopologicalSorter(needed).static_order())  # raises CycleError, with the circle
 
 
 def test_cells_and_records_are_joined_in_one_place() -> None:

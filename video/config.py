@@ -25,6 +25,8 @@ from shared.experiment.weights import InitialWeights
 from shared.pairs import Pairing
 
 INFO_NCE = Objective(term(info_nce, temperature=0.07))  # [CoCLR]
+FOLDER, LISTS = "UCF-101", "ucfTrainTestlist"
+SPLITS = (1, 2, 3)
 EMBEDDED = "photographs"  # short clips made from pictures that ship with scikit-learn
 BASELINES = ("thumbnail", "colours")  # trivial baselines: features without training
 STRIDES = (2, 1, 2, 2, 2)

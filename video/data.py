@@ -56,7 +56,7 @@ from shared.experiment.data import (
 )
 from shared.experiment.files import write_atomically
 from shared.experiment.folders import LEFTOVERS, MOST_NAMED, printable
-from video.config import EMBEDDED
+from video.config import EMBEDDED, FOLDER, LISTS, SPLITS
 from video.decoding import decode, fault_of
 from video.workers import in_order
 
@@ -67,11 +67,9 @@ FILES = ("frames.bin", "index.json")
 
 UCF101, HMDB51 = "ucf101", "hmdb51"
 DATASETS = (UCF101, HMDB51)
-SPLITS = (1, 2, 3)
 MODALITIES = ("rgb", "flow")
 FLOWS = ("tvl1", "dis")
 SHORTEST = 2  # frames of a video that can be used; flow needs two
-FOLDER, LISTS = "UCF-101", "ucfTrainTestlist"
 _NAME = re.compile(r"v_\w+_g(\d+)_c\d+")
 _SPLIT = re.compile(r"(.+)_test_split([123])\.txt")  # of HMDB51, a class and a split
 _PART_OF = {"1": True, "2": False, "0": None}  # HMDB51: training part, test part, neither
@@ -318,10 +316,10 @@ def layout_of(dataset: str, data_root: Path) -> Layout:
         root = data_root / "prepared" / "video" / f"{EMBEDDED}-{FORMAT}"
 
         def build(part: Path) -> None:
-            from video import photographs
-
             with writing(root):
-                photographs.write(part)
+                from video import synthetic  # PyAV and scikit-learn take a second
+
+                synthetic.write(part)
 
         build_once(root, build, (f"{LISTS}/classInd.txt",))
     elif dataset != UCF101:

@@ -36,8 +36,8 @@ from shared.experiment.records import Record
 from shared.experiment.run import OWN_DATA, Run
 from shared.functions import function_name
 from video.augmentation import MEAN, STD
-from video.config import Config
-from video.data import SPLITS, UCF101, fingerprint, load
+from video.config import SPLITS, Config
+from video.data import UCF101, fingerprint, load
 from video.encoder import encoder_of, name_of
 from video.evaluation import PROTOCOLS, evaluate
 from video.own import folder as own_folder

@@ -19,7 +19,6 @@ decoded once, at a reduced size, see :mod:`vision.prepared`.
 """
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import re
@@ -28,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -51,128 +50,31 @@ from shared.experiment.data import (
 )
 from shared.experiment.files import replacing, write_atomically
 from shared.experiment.folders import class_files
-from vision import crops, prepared
+from vision import crops, own, prepared
 from vision.augmentation import Policy
 from vision.crops import Crops
 from vision.images import decode as _decode
-from vision.images import fault_of, labels_of, pixels_of
+from vision.images import fault_of
 from vision.prepared import PreparedImages
 from vision.transfer_data import SOURCES, sources
 
 if TYPE_CHECKING:
     from vision.own import HubColumn
+from vision.datasets import (
+    _DIGITS,
+    _STREAMED,
+    DATASETS,
+    DIGITS,
+    OWN,
+    Dataset,
+    ImageFiles,
+    Images,
+    Part,
+    Split,
+)
 
-DIGITS = "digits"
-OWN = "folder:"  # before the path of a folder of one's own
-Split = Literal["pretrain", "train", "test"]
-Part = Literal["train", "test"]  # of the sets of single image files, which pretrain on "train"
-Metric = Literal["top1", "mean_per_class", "map11"]
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """What a dataset looks like: its folder, counts, and the statistics that normalise it.
-
-    ``size`` is the side of the images in pixels, for ImageNet that of the usual crop. ``mean`` and
-    ``std`` belong to the red, green and blue channel, in units of the largest pixel value. Of the
-    transfer suite, ``metric`` is what it scores the set by, ``validation`` how many of the training
-    images, the last ones, are published as validation images, and a set without test images is for
-    few-shot episodes alone.
-    """
-
-    folder: str
-    classes: int
-    size: int
-    train: int
-    test: int
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-    unlabelled: int = 0
-    metric: Metric = "top1"
-    validation: int = 0
-
-    @property
-    def streams(self) -> bool:
-        """Whether its images are read from disk as they are needed."""
-        streamed = {*_STREAMED, *(DATASETS[name].folder for name in SOURCES)}
-        return self.folder in streamed or Path(self.folder).is_absolute()
-
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-
-
-def _suite(
-    folder: str, classes: int, train: int, test: int, metric: Metric = "top1", validation: int = 0
-) -> Dataset:
-    """A set of the transfer suite, whose program normalises all by ImageNet's statistics."""
-    seen = (224, train, test, IMAGENET_MEAN, IMAGENET_STD)
-    return Dataset(folder, classes, *seen, metric=metric, validation=validation)
-
-
-# The statistics are those of the programs the papers build on: ReSSL (Zheng et al. 2021) has those
-# of the small sets, HCL (Robinson et al. 2021) CIFAR-10's for all.
-DATASETS: dict[str, Dataset] = {
-    "CIFAR10": Dataset(
-        "cifar-10-batches-py",
-        classes=10,
-        size=32,
-        train=50_000,
-        test=10_000,
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2023, 0.1994, 0.2010),
-    ),
-    "CIFAR100": Dataset(
-        "cifar-100-python",
-        classes=100,
-        size=32,
-        train=50_000,
-        test=10_000,
-        mean=(0.5071, 0.4867, 0.4408),
-        std=(0.2675, 0.2565, 0.2761),
-    ),
-    "STL10": Dataset(
-        "stl10_binary",
-        classes=10,
-        size=96,
-        train=5_000,
-        test=8_000,
-        mean=(0.4408, 0.4279, 0.3867),
-        std=(0.2682, 0.2610, 0.2686),
-        unlabelled=100_000,
-    ),
-    "TinyImageNet": Dataset(
-        "tiny-imagenet-200",
-        classes=200,
-        size=64,
-        train=100_000,
-        test=10_000,
-        mean=(0.4802, 0.4481, 0.3975),
-        std=(0.2302, 0.2265, 0.2262),
-    ),
-    "ImageNet100": Dataset("imagenet", 100, 224, 126_689, 5_000, IMAGENET_MEAN, IMAGENET_STD),
-    "imagenette": Dataset("imagenette", 10, 160, 9_469, 3_925, IMAGENET_MEAN, IMAGENET_STD),
-    "ImageNet": Dataset("imagenet", 1000, 224, 1_281_167, 50_000, IMAGENET_MEAN, IMAGENET_STD),
-    "Aircraft": _suite("fgvc-aircraft-2013b", 100, 6_667, 3_333, "mean_per_class", 3_333),
-    "Caltech101": _suite("caltech101", 101, 3_030, 5_647, "mean_per_class"),
-    "Cars": _suite("stanford_cars", 196, 8_144, 8_041),
-    "DTD": _suite("dtd", 47, 3_760, 1_880, validation=1_880),
-    "Flowers": _suite("flowers-102", 102, 2_040, 6_149, "mean_per_class", 1_020),
-    "Food": _suite("food-101", 101, 75_750, 25_250),
-    "Pets": _suite("oxford-iiit-pet", 37, 3_680, 3_669, "mean_per_class"),
-    "SUN397": _suite("SUN397", 397, 19_850, 19_850),
-    "VOC2007": _suite("VOCdevkit/VOC2007", 20, 5_011, 4_952, "map11", 2_510),
-    "EuroSAT": _suite("eurosat", 10, 27_000, 0),
-    "CropDiseases": _suite("CropDiseases", 38, 43_456, 0),
-}
-_DIGITS = Dataset("", 10, 8, 1297, 500, (0.3059, 0.3059, 0.3059), (0.3754, 0.3754, 0.3754))
 # The classes of ImageNet-100: github.com/HobbitLong/CMC, imagenet100.txt (Tian et al. 2020).
 _IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
-# By folder, where those come from that nobody may or need pass on.
-_STREAMED = {
-    "imagenet": "ILSVRC 2012 from image-net.org",
-    "imagenette": "imagenette2-160 from github.com/fastai/imagenette",
-}
 # Where the archives are, by https where torchvision has http, and their SHA-256: of the CIFARs as
 # Keras, of STL-10 as TensorFlow Datasets has it, of TinyImageNet as several projects publish it.
 _DOWNLOADS = {
@@ -195,69 +97,6 @@ _DOWNLOADS = {
 }
 
 
-@dataclass(frozen=True)
-class Images:
-    """Images in memory: a split, or a part of one.
-
-    What :func:`vision.images.pixels_of` takes is converted to its contract.
-
-    pixels: (n, C, H, W) uint8; C is 3, 1 for grey, or what an encoder has ``channels`` for.
-    labels: (n,) int64, -1 where there is none.
-
-    Raises:
-        ValueError: pixels whose range is not known, or others than numbers for each image.
-    """
-
-    pixels: Tensor
-    labels: Tensor
-
-    def __post_init__(self) -> None:
-        pixels = pixels_of(self.pixels)
-        object.__setattr__(self, "pixels", pixels)
-        object.__setattr__(self, "labels", labels_of(self.labels, len(pixels)))
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def to(self, device: torch.device | str) -> "Images":
-        """The same images on ``device``."""
-        return Images(self.pixels.to(device), self.labels.to(device))
-
-    def subset(self, index: Tensor) -> "Images":
-        """The images at the positions ``index``, (m,) int64, in that order."""
-        return Images(self.pixels[index], self.labels[index])
-
-
-@dataclass(frozen=True)
-class ImageFiles:
-    """Images on disk, of any size; :func:`stream` and :func:`central_crops` read them.
-
-    files: n paths, a column of a dataset, see :func:`vision.own.hub_images`, or prepared images.
-    labels: (n,) int64, -1 where there is none; of VOC2007 (n, C), see :mod:`vision.transfer_data`.
-    upright: whether images are turned as their EXIF data say, which torchvision does not. place:
-    your own folder, if they are from one: all of it is checked once one of its images is found to
-    be damaged.
-    """
-
-    files: "tuple[Path, ...] | HubColumn | PreparedImages"
-    labels: Tensor
-    upright: bool = False
-    place: Path | None = None
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def subset(self, index: Tensor) -> "ImageFiles":
-        """The images at the positions ``index``, (m,) int64, in that order."""
-        places = index.tolist()
-        files = (
-            tuple(self.files[i] for i in places)
-            if isinstance(self.files, tuple)
-            else self.files.chosen(places)
-        )
-        return dataclasses.replace(self, files=files, labels=self.labels[index])
-
-
 AnyImages = TypeVar("AnyImages", Images, ImageFiles, Images | ImageFiles)
 
 
@@ -270,8 +109,6 @@ def describe(name: str) -> Dataset:
     if name == DIGITS:
         return _DIGITS
     if name.startswith(OWN):
-        from vision import own
-
         return own.described(Path(name.removeprefix(OWN)))
     if name not in DATASETS:
         known = f"{', '.join(DATASETS)}, {DIGITS} and {OWN}PATH"
@@ -320,8 +157,6 @@ def load(
     if name == DIGITS:
         return _digits(part)
     if name.startswith(OWN):
-        from vision import own
-
         return own.folder(describe(name).folder, part, skip_damaged=allow_missing)
     if name in _ARCHIVES:
         return _archive(name, data_root, split)
@@ -885,8 +720,6 @@ def _how_to_get(name: str, folder: Path) -> str:
 def _raw_files(name: str, folder: Path) -> list[Path]:
     """All files of a dataset that are read; missing ones among them where their names are known."""
     if name.startswith(OWN):
-        from vision import own
-
         return own.every_file(folder)
     marker = [folder / MARKER] if (folder / MARKER).is_file() else []
     if name in _ARCHIVES:
@@ -976,8 +809,6 @@ def _loaded(
     for views in loader:
         if isinstance(views, UserError):
             if images.place is not None:  # one error for all of them, not one after the other
-                from vision import own
-
                 own.check_all(images.place)
             raise views
         yield views

@@ -13,7 +13,6 @@ program does to STL-10 (96 -> 70 -> 64); streamed ones as is usual on ImageNet (
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,47 +26,36 @@ from torch.nn.functional import cross_entropy
 
 from shared import logistic
 from shared.compat import make_torchvision_importable
-from shared.errors import UserError
-from shared.experiment.data import is_approximate
 from shared.experiment.randomness import left_as_they_were
 from shared.experiment.run import Interrupted, Run
 from shared.notices import notice
 from shared.pairs import unit_rows
-from shared.pixels import normalise
-from shared.precision import bfloat16
 from shared.spectrum import effective_rank
-from vision.augmentation import POLICIES, augment
 from vision.config import Config
-from vision.data import (
-    Dataset,
-    ImageFiles,
-    Images,
-    Split,
-    central_crops,
-    choose,
-    describe,
-    fingerprint,
-    load,
-    permutation,
-    stream,
+from vision.data import choose, describe, permutation
+from vision.datasets import ImageFiles, Images
+from vision.features import (
+    SOLVED,
+    Batches,
+    FewShot,
+    FineTuning,
+    ManyShot,
+    check_labels,
+    device_of,
+    embed,
+    features_of,
+    load_split,
+    record_data,
+    standardised,
+    starting_classifier,
+    statistics,
+    training_views,
 )
-from vision.images import in_channels, pixels_of
-from vision.prepared import PreparedImages
+from vision.transfer import transferred
 
 make_torchvision_importable()
 
-from torchvision.transforms.v2.functional import (  # noqa: E402 (needs the line above)
-    center_crop,
-    resize,
-)
-
-# Yields the features (B, H) of each batch of an epoch, given the epoch's number, from 0 on, and the
-# image indices (B,) of each batch.
-Batches = Callable[[int, list[np.ndarray]], Iterable[Tensor]]
-
-BATCH = 256  # images per forward pass of the frozen encoder
 ENTRIES = 2**26  # of the cosine matrix that is held at a time for nearest neighbours: 256 MB
-RESIZED = 70 / 64  # side of the resized test image over that of its central crop; ReSSL's program
 
 
 @dataclass(frozen=True)
@@ -104,55 +92,6 @@ class Probe:
     factor: float = 1.0
     deviation: float | None = None
     policy: str = "crop_flip"
-
-
-@dataclass(frozen=True)
-class ManyShot:
-    """Logistic regression on frozen features of all training images: vision.transfer.
-
-    Attributes:
-        costs: values of scikit-learn's C, to be chosen on the validation images.
-    """
-
-    costs: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class FewShot:
-    """Episodes of nearest prototypes on frozen features: vision.transfer.
-
-    Attributes:
-        shots: images whose mean is a class's prototype.
-        ways: classes of an episode.
-        queries: images of each class that are classified.
-        episodes: number of episodes.
-    """
-
-    shots: int
-    ways: int = 5
-    queries: int = 15
-    episodes: int = 600
-
-
-@dataclass(frozen=True)
-class FineTuning:
-    """The whole network trained with labels, by SGD with Nesterov's momentum: vision.transfer.
-
-    Attributes:
-        steps: of one training; the rate follows a cosine to 0.
-        rates: learning rates to choose from on the validation images, in every combination with
-        decays: weight decays times the rate.
-        batch_size: of a step.
-        momentum: of SGD.
-        policy: of ``vision.augmentation.POLICIES``.
-    """
-
-    steps: int
-    rates: tuple[float, ...]
-    decays: tuple[float, ...]
-    batch_size: int = 64
-    momentum: float = 0.9
-    policy: str = "crop_flip_bicubic"
 
 
 @dataclass(frozen=True)
@@ -240,7 +179,6 @@ PROTOCOLS: dict[str, Protocol] = {
     "fine-tuned-small-v1": _transfer(FineTuning(200, rates=(1e-1, 1e-2), decays=(0.0,))),
 }
 HELD_OUT = 10  # one training image in this many is held out to choose the penalty
-SOLVED = 1e-6  # relative suboptimality at which a regularised probe is solved
 
 
 @dataclass(frozen=True)
@@ -296,8 +234,6 @@ def evaluate(
         _protocol(name) for name in (config.protocol, config.beside or config.protocol)
     )
     if protocol.transfer is not None:
-        from vision.transfer import transferred  # which imports this module
-
         return transferred(config, protocol.transfer, encoder, run, project=project)
     name = config.evaluate_on or config.dataset
     dataset = describe(name)
@@ -369,7 +305,7 @@ def evaluate(
     def batches(epoch: int, chosen: list[np.ndarray]) -> Iterator[Tensor]:
         encoder.train(drifts)
         for views in training_views(config, policy, train, epoch, chosen, device, run.workers):
-            features = _features(encoder, views, config.precision)
+            features = features_of(encoder, views, config.precision)
             yield features if project is None else project(features)
 
     def after_epoch(done: int) -> None:
@@ -394,130 +330,6 @@ def evaluate(
         metrics["linear_top5"] = float(result.top5[-1])
     metrics["linear_best_top1"] = float(result.top1.max())
     return metrics
-
-
-def load_split(config: Config, name: str, split: Split, run: Run) -> Images | ImageFiles:
-    """A split of a dataset as a configuration reads it; a run records the hash of prepared images.
-
-    Args:
-        config: whether the images of its ``dataset`` are prepared ones.
-        name: of the dataset.
-        split: which part.
-        run: gives the data root.
-
-    Raises:
-        UserError: as :func:`vision.data.load`.
-    """
-    side = config.prepared_side if name == config.dataset else None
-    missing = run.allow_missing
-    images = load(name, run.data_root, split, allow_missing=missing, prepared_side=side)
-    if isinstance(images, ImageFiles) and isinstance(images.files, PreparedImages):
-        run.record_data(prepared=images.files.sha256)
-        run.checks["prepared"] = images.files.check
-    return images
-
-
-def record_data(run: Run, name: str) -> None:
-    """Record the fingerprint of a dataset that a run uses.
-
-    Raises:
-        UserError: it is an approximate copy, and the run is of the paper tier.
-    """
-    found = fingerprint(name, run.data_root)
-    if run.tier == "paper" and is_approximate(found):
-        raise UserError(
-            f"{name} in {run.data_root} is an approximate copy, which the paper tier does not "
-            f"accept; get the published files, or choose --tier short"
-        )
-    run.record_data(**{name: found})
-
-
-def statistics(config: Config, dataset: Dataset) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each colour that the input is normalised with.
-
-    Args:
-        config: its ``statistics`` name them.
-        dataset: whose statistics are used if the configuration names none.
-    """
-    if config.statistics == "none":
-        return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-    if config.statistics is not None:
-        dataset = describe(config.statistics)
-    return dataset.mean, dataset.std
-
-
-def embed(
-    encoder: nn.Module,
-    images: Images | ImageFiles,
-    size: int,
-    mean: Sequence[float],
-    std: Sequence[float],
-    *,
-    precision: Literal["bfloat16", "float32"] = "float32",
-    workers: int = 0,
-    crop_fraction: float = 0.875,
-) -> Tensor:
-    """Features (n, H) float32 of images preprocessed as test images, in evaluation mode.
-
-    They are on the encoder's device, wherever the images are. The encoder's mode is restored.
-
-    Args:
-        encoder: (B, C, S, S) -> (B, H).
-        images: n images in memory or on disk, of C channels; grey ones in memory are repeated to
-            as many channels as ``mean`` has, those on disk have three.
-        size: S; see the module for images of another size.
-        mean: per channel, on the scale from 0 to 1.
-        std: per channel.
-        precision: of the encoder's operations.
-        workers: processes that decode images on disk.
-        crop_fraction: share of the shorter side that is kept of images on disk.
-
-    Raises:
-        ValueError: no images, a number of channels that the encoder does not take, or a feature
-            that is NaN or infinite.
-    """
-    if not isinstance(images, Images | ImageFiles) or not len(images):
-        what = "none" if isinstance(images, Images | ImageFiles) else type(images).__name__
-        raise ValueError(f"embed takes images, got {what}; give vision.Images(pixels, labels)")
-    device = device_of(encoder)
-    pixels: Iterable[Tensor]
-    if isinstance(images, Images):
-        pixels = images.pixels.split(BATCH)
-    else:
-        pixels = central_crops(images, size, crop_fraction, batch_size=BATCH, workers=workers)
-    was_training = encoder.training
-    encoder.eval()
-    features = torch.cat(
-        [
-            _features(encoder, as_test_images(batch.to(device), size, mean, std), precision)
-            for batch in pixels
-        ]
-    )
-    encoder.train(was_training)
-    if not torch.isfinite(features).all():
-        raise ValueError("features are NaN or infinite and cannot be scored; did training diverge?")
-    return features
-
-
-def as_test_images(
-    pixels: Tensor, size: int, mean: Sequence[float], std: Sequence[float]
-) -> Tensor:
-    """Test images (B, C, S, S) float32, normalised, of pixels (B, C, H, W).
-
-    Args:
-        pixels: as :func:`vision.images.pixels_of` takes them, on the device to compute on; a single
-            channel is repeated to as many as ``mean`` has.
-        size: S; see the module for images of another size.
-        mean: per channel, on the scale from 0 to 1.
-        std: per channel.
-
-    Raises:
-        ValueError: pixels of unknown range, or with another number of channels than ``mean``.
-    """
-    images = in_channels(pixels_of(pixels), len(mean)).float().div_(255)
-    if images.shape[-2:] != (size, size):
-        images = center_crop(resize(images, [round(size * RESIZED)]), [size, size])
-    return normalise(images, mean, std)
 
 
 def linear_probe(
@@ -628,13 +440,6 @@ def regularised_probe(
     cost = 1 / (penalties[best] * len(train))
     solution = logistic.fit(train, labels, everything, [cost], tolerance=SOLVED)
     return penalties[best], solution.predict(test)[0, 0]
-
-
-def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """Features (n, H), (m, H) with mean 0 and deviation 1 over the first; constant ones are 0."""
-    mean, deviation = train.mean(0), train.std(0, unbiased=False)
-    scale = torch.where(deviation > 1e-6 * deviation.max(), deviation, torch.inf)
-    return (train - mean) / scale, (test - mean) / scale
 
 
 class NothingToHoldOut(ValueError):
@@ -749,18 +554,6 @@ def knn_predictions(
     return torch.cat(predicted)
 
 
-def check_labels(labels: Tensor, classes: int | None = None) -> None:
-    """Refuse labels (n,) that are none (-1), or not below the number of classes.
-
-    Raises:
-        ValueError: with their number.
-    """
-    if none := int((labels < 0).sum()):
-        raise ValueError(f"{none} of {len(labels)} images have no label (-1); leave them out")
-    if classes is not None and len(labels) and int(labels.max()) >= classes:
-        raise ValueError(f"label {int(labels.max())} is not one of {classes} classes, 0 and up")
-
-
 def kmeans_accuracy(
     points: np.ndarray, labels: np.ndarray, clusters: int, seed: int, restarts: int
 ) -> float:
@@ -784,84 +577,6 @@ def kmeans_accuracy(
     return 100 * float(together[linear_sum_assignment(together, maximize=True)].sum()) / len(points)
 
 
-def training_views(
-    config: Config,
-    policy: str,
-    images: Images | ImageFiles,
-    epoch: int,
-    chosen: list[np.ndarray],
-    device: torch.device,
-    workers: int,
-) -> Iterator[Tensor]:
-    """A probe's training images, (B, 3, S, S) for each batch, augmented if configured."""
-    mean, std = statistics(config, describe(config.evaluate_on or config.dataset))
-    drawn = POLICIES[policy]
-    size = config.image_size if config.probe_augmentation else config.test_size or config.image_size
-    order = torch.from_numpy(np.concatenate(chosen))
-    pixels: Iterable[Tensor]
-    if isinstance(images, Images):
-        resident = images.pixels.to(device)
-        pixels = (resident[index] for index in order.to(device).split(len(chosen[0])))
-    elif config.probe_augmentation:
-        crops = stream(images, chosen, [drawn], size, config.seed, epoch, workers)
-        pixels = (crop for (crop,) in crops)
-        drawn = dataclasses.replace(drawn, scale=None)
-    else:
-        ordered = images.subset(order)
-        pixels = central_crops(ordered, size, batch_size=len(chosen[0]), workers=workers)
-    for samples, batch in zip(chosen, pixels, strict=True):
-        batch = batch.to(device, non_blocking=True)
-        if config.probe_augmentation:
-            yield augment(
-                batch,
-                drawn,
-                size,
-                seed=config.seed,
-                epoch=epoch,
-                samples=samples,
-                view=0,
-                mean=mean,
-                std=std,
-            )
-        else:
-            yield as_test_images(batch, size, mean, std)
-
-
-@torch.no_grad()
-def _features(encoder: nn.Module, views: Tensor, precision: str) -> Tensor:
-    """Features (B, H) float32 of views (B, 3, S, S), in the encoder's mode."""
-    views = views.contiguous(memory_format=torch.channels_last)
-    # In training mode the batch norms must see the batch as a whole.
-    parts = (views,) if encoder.training else views.split(BATCH)
-    try:
-        with bfloat16(views.device.type, enabled=precision == "bfloat16"):
-            return torch.cat([encoder(part) for part in parts]).float()
-    except RuntimeError as error:
-        if "channels" not in str(error):
-            raise
-        reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"the encoder does not take images of {views.size(1)} channels: {reason}"
-        ) from error
-
-
-def starting_classifier(
-    features: int, classes: int, deviation: float | None, seed: int
-) -> nn.Linear:
-    """A linear layer with a probe's initialisation, drawn from a separate generator."""
-    generator = torch.Generator().manual_seed(seed)
-    layer = nn.Linear(features, classes, device="meta").to_empty(device="cpu")
-    with torch.no_grad():
-        if deviation is None:
-            bound = 1 / math.sqrt(features)  # nn.Linear's initialisation
-            layer.weight.uniform_(-bound, bound, generator=generator)
-            layer.bias.uniform_(-bound, bound, generator=generator)
-        else:
-            layer.weight.normal_(0, deviation, generator=generator)
-            layer.bias.zero_()
-    return layer
-
-
 def _optimiser(probe: Probe, classifier: nn.Linear) -> torch.optim.Optimizer:
     if probe.optimiser == "adam":
         return torch.optim.Adam(
@@ -880,8 +595,3 @@ def _protocol(name: str) -> Protocol:
     if name not in PROTOCOLS:
         raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}; got {name!r}")
     return PROTOCOLS[name]
-
-
-def device_of(encoder: nn.Module) -> torch.device:
-    """The device of an encoder's parameters, or of its buffers if it has none."""
-    return next(itertools.chain(encoder.parameters(), encoder.buffers())).device

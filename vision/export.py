@@ -35,7 +35,8 @@ from shared.experiment.weights import InitialWeights, Match, initialise
 from shared.functions import function_name, identity
 from shared.pixels import normalise
 from vision.config import Backbone, Config, Stem
-from vision.data import OWN, describe
+from vision.data import describe
+from vision.datasets import OWN
 from vision.encoder import (
     BUILDERS,
     LAB,
@@ -45,7 +46,7 @@ from vision.encoder import (
     make_encoder,
     width_of,
 )
-from vision.evaluation import statistics
+from vision.features import statistics
 
 NEEDS = ("backbone", "stem", "image_size", "features")  # of the metadata
 PROBE_SIDE = 32  # pixels of the fixed input

@@ -37,7 +37,8 @@ from shared.svm import dual_weights
 from vision import toy
 from vision.augmentation import POLICIES, augment
 from vision.config import ToyConfig
-from vision.data import Images, choose, load
+from vision.data import choose, load
+from vision.datasets import Images
 from vision.encoder import make_encoder
 from vision.evaluation import kmeans_accuracy
 from vision.export import load_encoder

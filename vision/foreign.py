@@ -22,10 +22,12 @@ from shared.experiment.weights import (
     unfilled,
 )
 from vision.config import Backbone, Config, Stem
-from vision.data import OWN, describe
+from vision.data import describe
+from vision.datasets import OWN
 from vision.encoder import BUILDERS, UNPOOLED, make_encoder, name_of
-from vision.evaluation import PROTOCOLS, evaluate, record_data, statistics
+from vision.evaluation import PROTOCOLS, evaluate
 from vision.export import NEEDS, check_architecture, load_encoder, other_stem
+from vision.features import record_data, statistics
 from vision.own import summary
 
 DEFAULT = ("knn-200-v1", "linear-l2-v1")  # neither has a rate that would have to suit the features

@@ -28,19 +28,11 @@ from shared.precision import bfloat16
 from vision import checkpoints
 from vision.augmentation import POLICIES, augment
 from vision.config import PRETRAINING, Config
-from vision.data import (
-    DATASETS,
-    ImageFiles,
-    Images,
-    Split,
-    choose,
-    describe,
-    load,
-    permutation,
-    stream,
-)
-from vision.evaluation import PROTOCOLS, evaluate, load_split, record_data, statistics
+from vision.data import choose, describe, load, permutation, stream
+from vision.datasets import DATASETS, ImageFiles, Images, Split
+from vision.evaluation import PROTOCOLS, evaluate
 from vision.export import load_encoder, save_encoder
+from vision.features import load_split, record_data, statistics
 from vision.methods import Networks, check, compare
 from vision.trivial import Trivial, calibrate
 
@@ -211,7 +203,7 @@ def pretrain(
             f"lower it"
         )
     content = (images.pixels,) if isinstance(images, Images) else (images.labels,)
-    record_own(run, config.dataset, DATASETS, *content)
+    record_own(run, config, "dataset", DATASETS, *content)
     networks = Networks(config, len(images)).to(device)
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
     synchronise(networks)

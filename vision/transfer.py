@@ -32,8 +32,9 @@ from shared.experiment.files import write_atomically
 from shared.experiment.run import Interrupted, Run
 from shared.precision import bfloat16
 from vision.config import Config
-from vision.data import Dataset, ImageFiles, Images, Split, choose, describe, permutation
-from vision.evaluation import (
+from vision.data import choose, describe, permutation
+from vision.datasets import Dataset, ImageFiles, Images, Split
+from vision.features import (
     SOLVED,
     FewShot,
     FineTuning,

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, one_hot
 
-from vision.data import ImageFiles, Images, central_crops
-from vision.evaluation import BATCH, as_test_images
+from vision.data import central_crops
+from vision.datasets import ImageFiles, Images
+from vision.features import BATCH, as_test_images
 
 THUMBNAIL = 8  # side in pixels
 LEVELS = 4  # of each colour in the histogram

@@ -1,13 +1,11 @@
-"""One cell on several processes: torchrun's, which ``--processes`` calls.
+"""One cell on the several processes that torchrun has started.
 
 All of them run :func:`take_part`; the first also does what a pool does for a cell of one process.
-If several fail, the first to fail reports why, unless it was killed.
+If several fail, the first to fail reports why.
 """
 
 import contextlib
-import logging
 import os
-import signal
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -16,71 +14,24 @@ from functools import partial
 from typing import Any
 
 import torch.distributed as dist
-import torch.distributed.run as torchrun
 from rich.console import Console
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from shared.command import devices, slurm
+from shared.command import devices
 from shared.command.cells import Chosen, Places, run_folder
 from shared.command.pool import cores, lost, outcome, set_up_torch
 from shared.command.progress import watching
-from shared.command.reproduce import STARTED
 from shared.command.running import main_metrics, move_aside, not_done, show_tables
 from shared.distributed import all_gather_objects, initialise, is_lost, rank, world_size
 from shared.errors import UserError
-from shared.experiment.run import INTERRUPTED, Run, check_processes, record_failure
+from shared.experiment.run import INTERRUPTED, Run, record_failure
 from shared.experiment.tables import Cell
 
-LEFT = 76  # exit code when another process is gone, for an unknown reason
 
-
-def launch(
-    chosen: Sequence[Chosen], places: Places, options: Namespace, arguments: Sequence[str]
-) -> int:
-    """Start the processes of a cell on this machine by torchrun; returns the exit code.
-
-    Raises:
-        UserError: the batch cannot be divided among so many.
-    """
-    (cell,) = chosen[0].cells
-    check_processes(cell.config, options.processes)
-    os.environ[STARTED] = str(options.processes)
-    os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
-    if sys.platform == "linux":  # the host name may not resolve to this machine
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    for name in list(logging.root.manager.loggerDict):  # replace torchrun's report by one line
-        if name.startswith("torch.distributed.elastic"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-    words = ["--standalone", "--local-addr=localhost", f"--nproc-per-node={options.processes}"]
-    try:
-        torchrun.run(torchrun.parse_args([*words, "-m", slurm.MODULE, *arguments]))
-    except SignalException:
-        return INTERRUPTED
-    except ChildFailedError as error:
-        codes = {number: failure.exitcode for number, failure in error.failures.items()}
-        return _explain_failures(cell, places, options.processes, codes)
-    return 0
-
-
-def _explain_failures(cell: Cell, places: Places, processes: int, codes: dict[int, int]) -> int:
-    """The exit code, given those of the failed processes; reports those that were killed."""
-    # The launcher sends SIGTERM after another process has failed.
-    killed = {number: -code for number, code in codes.items() if code < 0}
-    killed = {number: by for number, by in killed.items() if by != signal.SIGTERM}
-    reported = {code for code in codes.values() if code > 0} - {LEFT}
-    if INTERRUPTED in reported or (reported and not killed):
-        return INTERRUPTED if INTERRUPTED in reported else max(reported)
-    why = lost(processes)
-    for number, by in killed.items():
-        why = lost(processes, f"process {number}", f"was killed ({signal.Signals(by).name})")
-    return _report_failure(cell, places, ("failed", "", why))
-
-
-def take_part(
-    chosen: Sequence[Chosen], places: Places, options: Namespace, arguments: Sequence[str]
-) -> int:
+def take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> int:
     """Work on a cell as one of several processes; returns the exit code."""
+    one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+    if one_machine and sys.platform == "linux":  # the host name may not resolve to this machine
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     initialise()
     set_up_torch(options.threads, deterministic=options.deterministic)
     (cell,) = chosen[0].cells
@@ -105,8 +56,6 @@ def take_part(
             if rank() == 0:
                 print("interrupted; the same command continues from here")
             return INTERRUPTED
-        case "lost" if STARTED in os.environ:  # launch reports it, with the exit codes
-            return LEFT
     return _report_failure(cell, places, message) if _first_to_fail() else 1
 
 

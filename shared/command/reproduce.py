@@ -20,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from shared.command import cells
+from shared.command.arguments import path as _path
 from shared.errors import UserError, describe_os_error, program, suggestion
 from shared.experiment.tables import TIERS
 
@@ -52,8 +53,6 @@ All options of a verb: ./reproduce.sh plan --help; of a run: run --help
 """
 INTERRUPTED = 75  # as shared.experiment.run has it, which takes seconds to be imported
 STOPPED = "interrupted; the same command starts again"
-STARTED = "SUITE_PROCESSES"  # set in processes that --processes started
-FROM = "SUITE_FROM"  # where reproduce.sh was called, if not in the checkout
 LAST_SEED = 2**32 - 1  # numpy takes no larger one
 MOST_SEEDS = 10_000  # of a table; more are a mistyped range
 CHECKOUT_ONLY = ("test", "benchmark", "docs")
@@ -177,7 +176,11 @@ def _run(arguments: Sequence[str]) -> int:
         default=[],
         help="change a field of the configuration, or objective.NUMBER; enters no table",
     )
-    add("--init", metavar="FILE", help="weights to start from; the same as --set init=FILE")
+    add(
+        "--init",
+        metavar="FILE[,prefix=NAME]",
+        help="weights to start from, of two networks those below NAME; the same as --set init=...",
+    )
     add(
         "--with",
         dest="loss",
@@ -197,30 +200,23 @@ def _run(arguments: Sequence[str]) -> int:
         help="show a score of the encoder every N epochs (text: 100 N steps, rl: 20 N updates); "
         "enters no result",
     )
-    add(
-        "--processes",
-        type=_positive,
-        metavar="N",
-        help="processes that share the batch of one run, a GPU each if any; with --cell",
-    )
     _takes_executor(parser)
     options, places = _parsed(parser, arguments)
     options.set += [] if options.init is None else [f"init={options.init}"]
     if options.same_loss and options.loss is None:
         raise UserError("--same-loss is about your loss; name it by --with, or leave it out")
     _check_executor(options)
-    together = _check_processes(options)
+    several = _on_several_processes(options)
     _say_first(options)
     from shared.command import devices, own, running
     from shared.command.cells import choose
 
     if options.gpus:
         devices.check_build(options.gpus)
-    if together > 1:
+    if several:
         from shared.command import processes
 
-        work = processes.take_part if "RANK" in os.environ else processes.launch
-        return work(choose(options), places(), options, arguments)
+        return processes.take_part(choose(options), places(), options)
     if options.loss is not None:
         return own.run_with_loss(options, places())
     if options.set:
@@ -467,20 +463,17 @@ def _check_executor(options: argparse.Namespace) -> None:
         raise UserError("--slurm runs cells of the tables; leave out --slurm, or --set and --with")
 
 
-def _check_processes(options: argparse.Namespace) -> int:
-    """How many processes work on the run: torchrun's, or those of --processes."""
-    started = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 0
-    asked = options.processes or started or 1
-    if started and asked != started:
-        raise UserError(f"torchrun has started {started} processes; leave --processes out")
-    if asked > 1 and (not options.cell or options.set or options.loss or options.slurm):
+def _on_several_processes(options: argparse.Namespace) -> bool:
+    """Whether torchrun has started several processes for one run; refuses what they cannot do."""
+    count = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+    if count > 1 and (not options.cell or options.set or options.loss or options.slurm):
         raise UserError(
-            f"{asked} processes share one run of the tables; name it by --cell ADDRESS, without "
+            f"{count} processes share one run of the tables; name it by --cell ADDRESS, without "
             f"--set, --with and --slurm"
         )
-    if asked > 1 and options.minutes:
-        raise UserError(f"--minutes does not work with {asked} processes; leave it out")
-    return asked
+    if count > 1 and options.minutes:
+        raise UserError(f"--minutes does not work with {count} processes; omit it")
+    return count > 1
 
 
 def _parsed(
@@ -553,17 +546,10 @@ def _places(options: argparse.Namespace) -> "Places":
 
 def _say_first(options: argparse.Namespace) -> None:
     """Print a first line at once: importing torch and the tables takes a while."""
-    if os.environ.get("RANK", "0") != "0" or STARTED in os.environ:
+    if os.environ.get("RANK", "0") != "0":
         return
     what = options.cell or f"{'/'.join(options.words)}, {options.tier} tier"
     print(f"{what}: reading the tables", flush=True)
-
-
-def _path(text: str) -> Path:
-    """A path relative to the user's folder: reproduce.sh itself runs in the checkout."""
-    if not text:  # it would be the current folder
-        raise argparse.ArgumentTypeError("an empty path; name a file or folder")
-    return Path(os.environ.get(FROM, ""), text)
 
 
 def _tier(text: str) -> str:

@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shared.checks import require_ranges
-from shared.command.reproduce import FROM
+from shared.command.arguments import FROM
 from shared.errors import UserError, suggestion
 from shared.experiment.config import AnyConfig
 from shared.experiment.weights import InitialWeights
@@ -164,7 +164,8 @@ def _value(text: str, hint: Any) -> Any:
                 continue
         return text
     if hint is InitialWeights:
-        return InitialWeights.of(Path(os.environ.get(FROM, ""), text))
+        file, _, prefix = text.partition(",prefix=")
+        return InitialWeights.of(Path(os.environ.get(FROM, ""), file), prefix or None)
     if hint in (int, float, str):
         value = hint(text)
         if value != value:

@@ -154,8 +154,8 @@ class Domain:
         """
         if run.processes > 1 and not self.experiment(config).several:
             raise UserError(
-                f"a run of {self.name} with a {type(config).__name__} takes one process; leave "
-                f"--processes out, and run seeds side by side with --jobs"
+                f"a run of {self.name} with a {type(config).__name__} takes one process; start "
+                f"it without torchrun, and run seeds side by side with --jobs"
             )
         metrics: Metrics = self.experiment(config).measure(config, run)
         return metrics

@@ -25,9 +25,11 @@ def start(
     )
 
 
-def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
+def call(
+    folder: Path, *arguments: str, code: int = 0, module: tuple[str, ...] = ("toy",)
+) -> tuple[str, str]:
     """What a command that has ended with this code has printed."""
-    process = start(folder, *arguments)
+    process = start(folder, *arguments, module=module)
     out, err = process.communicate(timeout=300)
     assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
     assert "Traceback" not in err

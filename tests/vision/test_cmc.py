@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from shared import Criterion, Objective, info_nce, term
 from vision.config import Config
-from vision.data import Images
+from vision.datasets import Images
 from vision.encoder import rgb_to_lab
 from vision.methods import Networks, compare
 from vision.train import batches, make_optimiser, samples_of, train_step

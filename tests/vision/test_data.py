@@ -22,21 +22,8 @@ from shared.errors import UserError
 from shared.experiment.data import MissingData, sha256_of
 from tests.errors import error_of
 from vision.augmentation import POLICIES, parameters
-from vision.data import (
-    DATASETS,
-    DIGITS,
-    Dataset,
-    ImageFiles,
-    Images,
-    central_crops,
-    choose,
-    describe,
-    fetch,
-    fingerprint,
-    load,
-    missing,
-    stream,
-)
+from vision.data import central_crops, choose, describe, fetch, fingerprint, load, missing, stream
+from vision.datasets import DATASETS, DIGITS, Dataset, ImageFiles, Images
 
 make_torchvision_importable()
 

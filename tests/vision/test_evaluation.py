@@ -22,17 +22,17 @@ from shared.experiment.data import MissingData
 from shared.experiment.run import Interrupted, Run
 from shared.spectrum import effective_rank
 from vision import evaluation as module
+from vision import features
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
-from vision.data import ImageFiles, Images, choose, describe, load, permutation
+from vision.data import choose, describe, load, permutation
+from vision.datasets import ImageFiles, Images
 from vision.evaluation import (
     PROTOCOLS,
     NothingToHoldOut,
     Probe,
     ProbeResult,
     _held_out,
-    as_test_images,
-    embed,
     evaluate,
     kmeans_accuracy,
     knn,
@@ -40,6 +40,7 @@ from vision.evaluation import (
     linear_probe,
     regularised_probe,
 )
+from vision.features import as_test_images, embed
 
 SGD = Probe("sgd", 1.0, 256, 100, momentum=0.9, nesterov=True, schedule="cosine", deviation=0.01)
 # 200 training and 500 test digits, features without augmentation
@@ -387,7 +388,7 @@ def test_five_classes_have_no_top5(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         images = load(*arguments, **options)
         return images.subset(torch.nonzero(images.labels < 5)[:, 0])
 
-    monkeypatch.setattr(module, "load", few)
+    monkeypatch.setattr(features, "load", few)
     assert set(scored(tmp_path, DIGITS)) == {"knn_top1", "linear_top1", "linear_best_top1"}
 
 
@@ -534,7 +535,7 @@ def test_streamed_test_images_are_cropped_at_the_centre(files: ImageFiles) -> No
 def test_streamed_images_whatever_the_workers(
     tmp_path: Path, files: ImageFiles, augmentation: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "load", lambda *arguments, **options: files)
+    monkeypatch.setattr(features, "load", lambda *arguments, **options: files)
     config = dataclasses.replace(
         *(DIGITS,),
         images=None,

@@ -11,7 +11,7 @@ from shared.experiment.data import MissingData
 from shared.experiment.tables import Cell, Tier
 from shared.report.figures import Drawn, Lacking
 from vision import figures
-from vision.data import Images
+from vision.datasets import Images
 from vision.encoder import make_encoder
 from vision.export import save_encoder
 from vision.figures import FIGURES, gradient_map, support_weights

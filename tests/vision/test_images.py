@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from shared.errors import UserError
 from vision.augmentation import Policy, augment
-from vision.data import ImageFiles, Images, central_crops
+from vision.data import central_crops
+from vision.datasets import ImageFiles, Images
 from vision.encoder import make_encoder
-from vision.evaluation import embed
+from vision.features import embed
 from vision.images import decode, fault_of
 from vision.own import folder
 

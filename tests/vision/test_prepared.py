@@ -27,7 +27,8 @@ from tests.errors import error_of
 from tests.training import assert_resumes_to_the_bit, finish, losses
 from vision.augmentation import POLICIES, parameters
 from vision.config import Config
-from vision.data import DATASETS, Dataset, ImageFiles, central_crops, load, prepare, stream
+from vision.data import central_crops, load, prepare, stream
+from vision.datasets import DATASETS, Dataset, ImageFiles
 from vision.domain import DOMAIN
 from vision.prepared import PreparedImages
 

@@ -18,15 +18,10 @@ from shared.errors import UserError
 from shared.experiment.run import Interrupted, Run
 from vision import transfer as module
 from vision.config import Config
-from vision.data import Images, describe, load, permutation
-from vision.evaluation import (
-    PROTOCOLS,
-    FewShot,
-    FineTuning,
-    as_test_images,
-    evaluate,
-    starting_classifier,
-)
+from vision.data import describe, load, permutation
+from vision.datasets import Images
+from vision.evaluation import PROTOCOLS, evaluate
+from vision.features import FewShot, FineTuning, as_test_images, starting_classifier
 from vision.train import measure
 from vision.transfer import (
     TRIED,

@@ -11,7 +11,8 @@ from scipy.io import savemat
 
 from shared.errors import UserError
 from shared.experiment.data import MARKER, MissingData
-from vision.data import ImageFiles, describe, fetch, fingerprint, load, missing
+from vision.data import describe, fetch, fingerprint, load, missing
+from vision.datasets import ImageFiles
 from vision.domain import DOMAIN
 from vision.transfer_data import SOURCES, VOC_CLASSES
 

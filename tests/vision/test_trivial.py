@@ -11,9 +11,10 @@ from torchvision.transforms.v2.functional import center_crop
 
 from shared.experiment.run import Run
 from vision.config import Config
-from vision.data import ImageFiles, Images, choose, describe, load
+from vision.data import choose, describe, load
+from vision.datasets import ImageFiles, Images
 from vision.encoder import make_encoder
-from vision.evaluation import as_test_images, embed
+from vision.features import as_test_images, embed
 from vision.methods import check
 from vision.train import measure as train
 from vision.trivial import Trivial, calibrate

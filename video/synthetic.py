@@ -9,7 +9,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from shared.experiment.files import write_atomically
-from video.data import FOLDER, LISTS, SPLITS
+from video.config import FOLDER, LISTS, SPLITS
 
 _MOVES = ("Pan", "Rotate", "Zoom")
 _PICTURES = ("China", "Flower")  # of scikit-learn, in its order
