@@ -23,8 +23,6 @@ from vision.train import pretrain
 GPU = torch.device("cuda")
 # Functions that may wait, each with the reason.
 ALLOWED: dict[str, str] = {
-    "graph/data.py Graphs.to.<locals>.<genexpr>": "a batch is copied to the device",
-    "graph/encoder.py _adjacency": "bincount reads its size",
     "graph/evaluation.py embed": "features go to the SVM on the host",
     "graph/train.py pretrain": "networks are moved once",
     "rl/agent.py Agent.__init__": "networks are moved once",
