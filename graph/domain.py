@@ -2,7 +2,7 @@
 
 from graph.config import Config
 from graph.tables import TABLES
-from shared.experiment.domain import Domain, Experiment, LazyImport
+from shared.experiment.domain import Domain, Experiment, LazyImport, OwnData
 
 DOMAIN = Domain(
     name="graph",
@@ -12,4 +12,6 @@ DOMAIN = Domain(
     fetch=LazyImport("graph.data:fetch"),
     export=LazyImport("graph.export:write"),
     score=LazyImport("graph.export:score"),
+    protocols=LazyImport("graph.evaluation:PROTOCOLS"),
+    own_data=OwnData("mmcl", "table-4", ("MUTAG",), LazyImport("graph.own:read")),
 )

@@ -6,19 +6,29 @@ Shapes: V nodes, E directed edges, F node features, G graphs.
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
+from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+from torch_geometric.data.separate import separate
+from torch_geometric.data.storage import GlobalStorage
 from torch_geometric.utils import is_sparse, remove_self_loops, to_edge_index, to_undirected
 
+from graph import data as datasets
 from graph.data import Graphs, check
+from shared.errors import UserError
+from shared.experiment.data import sha256_of
 
 # Fields that show that a graph has edges, in a form that is not supported.
 EDGE_FEATURES = ("edge_attr", "edge_weight")
+OWN = "file:"  # before the path of a file of one's own
+# The classes that a Data in a file consists of.
+PYG = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
 _OTHER_EDGES = ("edge", "adj", "face", "pos")
 
 
@@ -203,3 +213,68 @@ def _check_widths(widths: list[int]) -> None:
                 f"graph {number} has {width or 'no'} node features, graph 0 has "
                 f"{widths[0] or 'none'}; give all the same"
             )
+
+
+def file(path: str | Path) -> Graphs:
+    """The graphs in a file of ``torch.save``: a list of ``Data``, or an ``InMemoryDataset``.
+
+    Read with ``weights_only``, so that no code of the file is run.
+
+    Raises:
+        UserError: there is no such file, or it holds something else.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file; name a file of torch.save")
+    try:
+        with torch.serialization.safe_globals(PYG):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        if isinstance(content, tuple):  # (data, slices, ...) of InMemoryDataset.save
+            content = _unpacked(content)
+        return from_pyg(content)
+    except Exception as error:  # of a damaged file, whatever torch raises
+        why = str(error).partition("\n")[0] or type(error).__name__
+        if "eights only" in why or "eights_only" in why:
+            why = "it holds other objects than tensors and PyG's Data"
+        raise UserError(f"{path}: {why}; save a list of torch_geometric.data.Data") from None
+
+
+def _unpacked(content: tuple[Any, ...]) -> list[Any]:
+    """The graphs of an ``InMemoryDataset``, from what it saves."""
+    data, slices, *_ = content
+    data = Data.from_dict(data) if isinstance(data, dict) else data
+    count = len(next(iter(slices.values()))) - 1
+    return [separate(Data, data, each, slices, decrement=False) for each in range(count)]
+
+
+def read(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """The changes of a configuration that trains and is scored on a file, and its hash.
+
+    Raises:
+        UserError: as :func:`file`; or too few labels to score by.
+    """
+    graphs = file(path)
+    labels = graphs.y.unique()
+    if len(labels) < 2 or int(labels.min()) < 0:
+        raise UserError(f"{path}: needs a label y from 0 on for every graph, and two classes")
+    name = f"{OWN}{path}"
+    return {"dataset": name}, {name: sha256_of(path)}
+
+
+def load(name: str, data_root: Path) -> Graphs:
+    """A dataset of :func:`graph.load`, or the graphs of ``"file:PATH"``.
+
+    Raises:
+        MissingData: as :func:`graph.load`.
+        UserError: likewise, or as :func:`file`.
+    """
+    if name.startswith(OWN):
+        return file(name.removeprefix(OWN))
+    return datasets.load(name, data_root)
+
+
+def fingerprint(name: str, data_root: Path) -> str:
+    """SHA-256 over the files of what :func:`load` reads."""
+    if name.startswith(OWN):
+        return sha256_of(Path(name.removeprefix(OWN)))
+    return datasets.fingerprint(name, data_root)

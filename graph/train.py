@@ -17,13 +17,12 @@ from graph.data import (
     Graphs,
     batches,
     check,
-    fingerprint,
-    load,
     permutation,
 )
 from graph.encoder import ProjectionHead, check_stated, make_encoder
 from graph.evaluation import LOGISTIC, calibrate, embed, score, sizes
 from graph.export import save_encoder
+from graph.own import fingerprint, load
 from shared import Criterion, Pairs
 from shared.chunks import check_chunk, in_chunks
 from shared.distributed import gather, local_slice, replicated, synchronise, world_size

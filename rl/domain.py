@@ -17,4 +17,5 @@ DOMAIN = Domain(
     figures=LazyImport("rl.figures:FIGURES"),
     film=LazyImport("rl.film:write"),
     export=LazyImport("rl.export:write"),
+    protocols=LazyImport("rl.evaluation:PROTOCOLS"),
 )

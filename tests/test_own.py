@@ -19,9 +19,8 @@ from toy.tables import run_of
 from graph.tables import TABLE_4
 from graph.tables import TABLES as GRAPH
 from rl.tables import TABLES as RL
-from shared.command import own
 from shared.command.cells import Chosen, Places, run_folder
-from shared.command.own import baseline_of, load_loss
+from shared.command.own import baseline_of, load_loss, older_runs
 from shared.command.pool import Pool
 from shared.errors import UserError
 from shared.experiment.config import canonical_json
@@ -207,7 +206,9 @@ def test_changed_configurations_run_beside_the_tables(tmp_path: Path, at_once: A
     choice = ("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0-1")
     out, _ = at_once(*choice, "--set", "steps=2", "--set", "offset=5")
     assert "toy/toy/table-1 as declared:\n  offset: 0.0 -> 5.0\n  steps: 3 -> 2\n" in out
-    assert "toy/toy/table-1 (paper tier), with steps=2, offset=5" in out
+    assert "toy/toy/table-1 (paper tier, changed by steps=2, offset=5)" in out
+    for folder in (tmp_path / "runs/own/toy/works").iterdir():
+        assert f"\n  runs/own/toy/works/{folder.name}\n" in out
     home = tmp_path / "runs/own/toy/works"
     (file,) = home.glob("seed-1-*/config.json")
     config = json.loads(file.read_text())
@@ -233,43 +234,6 @@ def test_changed_configurations_run_beside_the_tables(tmp_path: Path, at_once: A
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("new_server")
-def test_a_loss_of_ones_own_is_a_row_beside_the_baseline(
-    losses: Path, tmp_path: Path, at_once: AtOnce
-) -> None:
-    table = ("--table", "4", "--tier", "smoke", "--seeds", "0-1")
-    spelled = f"{losses.name}:my_loss,temperature=0.2"
-    helper = losses.with_name(f"{losses.stem}_helper.py")
-    out, _ = at_once("graph", "mmcl", *table, "--with", spelled)
-    assert "graph/mmcl/table-4: compared with GraphCL, which" in out
-    assert f'objective.loss.function: "info_nce" -> {losses.stem}.my_loss with source ' in out
-    home = tmp_path / "runs/own/graph"
-    mine, theirs = values(home), values(tmp_path / "runs/graph")
-    assert len(mine) == len(theirs) == 2
-    assert mine == pytest.approx(theirs, abs=1.0)  # it computes what the row trains with
-    assert "over 2 and 2 seeds" in " ".join(out.split())
-    assert "Smoke: embedded data, shows that the code runs" in out
-
-    # Another source is another run, unless the user says that it computes the same.
-    losses.write_text(f"import {helper.stem}\n{LOSS}")
-    helper.write_text("ONE = 1.0\n")
-    sys.modules.pop(losses.stem)
-    out, _ = at_once("graph", "mmcl", *table, "--with", spelled, "--same-loss")
-    assert "2 runs (2 finished) with another source of the loss: taken as the same" in out
-    assert out.count("on your word") == 2  # before, and with the result
-    assert "2 cells done already" in out
-    assert len(values(home)) == 2
-
-    # A changed loss is another run; the old one stays.
-    losses.write_text(LOSS.replace("loss = positives", "loss = 2 * positives"))
-    sys.modules.pop(losses.stem)
-    out, _ = at_once("graph", "mmcl", *table, "--with", f"{spelled},turned=true", "--jobs", "2")
-    assert "2 cells done already" in out  # the baseline's
-    assert len(values(home)) == 4
-    assert set(mine) <= set(values(home))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("new_server")
 def test_a_run_does_not_go_on_when_a_module_that_its_loss_imports_changed(
     losses: Path, tmp_path: Path, at_once: AtOnce
 ) -> None:
@@ -288,7 +252,7 @@ def test_a_run_does_not_go_on_when_a_module_that_its_loss_imports_changed(
         sys.modules.pop(each.stem, None)
     importlib.invalidate_caches()
     out, _ = at_once(*table, "--with", f"{losses.name}:f")
-    assert "1 run (0 finished) with another source of the loss, as runs/own/graph/" in out
+    assert "1 run (0 finished) with another source of f, as runs/own/graph/" in out
     (second,) = tmp_path.glob("runs/own/graph/*/*/result.json")
     assert second.parent != first.parent
     sys.modules.pop(helper.stem, None)
@@ -325,6 +289,6 @@ def test_other_weights_to_start_from_name_the_run_that_there_is(tmp_path: Path) 
 
     (old,) = chosen("a" * 64)[0].cells
     write_atomically(run_folder(home, old) / "config.json", canonical_json(old.config))
-    assert [found for found, _ in own._older(chosen("b" * 64), home)] == [run_folder(home, old)]
-    assert own._older(chosen("a" * 64), home) == []
-    assert own._older([Chosen(TABLE_4, (cell,))], home) == []
+    assert [found for found, _ in older_runs(chosen("b" * 64), home)] == [run_folder(home, old)]
+    assert older_runs(chosen("a" * 64), home) == []
+    assert older_runs([Chosen(TABLE_4, (cell,))], home) == []

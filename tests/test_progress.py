@@ -126,7 +126,8 @@ def test_a_finished_cell_shows_the_metric_that_it_is_run_for() -> None:
         "toy/toy/table-1/better/right/seed-0": ("accuracy", ""),
         "smoke/toy/toy/table-1/plain/embedded-sample/seed-0": ("accuracy", ""),
     }
-    changed = main_metrics([Chosen(toy, tuple(toy.cells("paper", seeds=[0])))], own=True)
+    own = tuple(replace(cell, own=True) for cell in toy.cells("paper", seeds=[0]))
+    changed = main_metrics([Chosen(toy, own)])
     assert {*changed.values()} == {("accuracy", "")}
     mine = replace(toy.cells("paper", seeds=[0])[0], row="mine")
     assert main_metrics([Chosen(toy, (mine,))]) == {mine.address: ("accuracy", "")}

@@ -33,7 +33,9 @@ PLACEHOLDER = re.compile(r"\.\.\.|\b(ADDRESS|DOMAIN|PAPER)\b|^arrows ")
 def commands_of(text: str) -> list[str]:
     """The calls of reproduce.sh on a page, without their comments."""
     shells = [block for language, block in FENCES.findall(text) if language in ("", "bash")]
-    lines = [line.split("  #")[0] for block in shells for line in block.splitlines()]
+    lines = [
+        line.split("  #")[0] for block in shells for line in block.replace("\\\n", " ").splitlines()
+    ]
     found = [line.removeprefix("./reproduce.sh ") for line in lines if line.startswith("./repro")]
     found += INLINE.findall(FENCES.sub("", text))
     return [" ".join(each.split()) for each in found if not PLACEHOLDER.search(each)]
@@ -47,7 +49,7 @@ LOSS, CODE = BLOCKS[0], BLOCKS[1:]
 def test_there_is_something_to_check() -> None:
     assert {"graph mmcl --tier smoke", "test"} <= set(COMMANDS)
     assert len(COMMANDS) > 40
-    assert LOSS.startswith("# my_losses.py\n")
+    assert LOSS.startswith("# losses.py\n")
     assert len(CODE) == len(cells.DOMAINS)
 
 
@@ -92,13 +94,18 @@ def test_every_command_is_accepted(
     elif "--slurm" in words:
         assert reproduce.main([*words, "--time", "nonsense", *runs]) == 2
         assert "is not a positive number" in capsys.readouterr().err
+    elif "--data" in words:  # what is yours is not there; tests/test_compare.py has some
+        assert reproduce.main([*words, *runs]) == 2
+        assert "there is no such file or folder" in capsys.readouterr().err
     else:
         check_run(words[1:] if verb in ("plan", "run") else words, tmp_path)
-        assert " cells " in capsys.readouterr().out
+        assert re.search(" cells? ", capsys.readouterr().out)
 
 
 def check_run(words: list[str], tmp_path: Path) -> None:
     """Plan what a command runs, after a look at its own settings and loss, which no plan takes."""
+    start = ["plan"] + ["compare"] * (words[0] == "compare")
+    words = words[len(start) - 1 :]
     while options := {"--set", "--with", "--init"} & set(words):
         at = words.index(options.pop())
         option, value = words[at : at + 2]
@@ -108,12 +115,12 @@ def check_run(words: list[str], tmp_path: Path) -> None:
         elif option == "--set":
             assert with_settings(tables_of(words[0])[words[1]][0].config, [value])
         else:
-            (tmp_path / "my_losses.py").write_text(LOSS)
+            (tmp_path / "losses.py").write_text(LOSS)
             file, name = value.split(",")[0].split(":")
             assert load_loss(tmp_path / file, name, value.split(",")[1:])
-            sys.modules.pop("my_losses")
+            sys.modules.pop("losses")
             sys.path.remove(str(tmp_path))
-    assert reproduce.main(["plan", *words, "--runs", str(tmp_path)]) == 0
+    assert reproduce.main([*start, *words, "--runs", str(tmp_path)]) == 0
 
 
 @pytest.mark.slow

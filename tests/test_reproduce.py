@@ -158,7 +158,8 @@ def test_of_several_tables_those_that_have_the_row(at_once: AtOnce) -> None:
     assert "toy/partial/table-3: " in out
     assert "figure-3" not in out
     _, err = at_once("plan", "toy", "partial", "--row", "beter", code=2)
-    assert err == "error: toy/partial/table-3 has no row 'beter': did you mean better?\n"
+    start = "error: toy/partial/table-3 has no row 'beter': did you mean better?"
+    assert err == f"{start} declared are: plain | better\n"
 
 
 def test_paths_are_as_seen_from_where_the_user_stands(
@@ -335,7 +336,7 @@ def test_a_changed_configuration_stops_before_anything_runs(
         (("toy", "toy", "--table", "9"), "no table '9'; it has: table-1"),
         (("toy", "toy", "--table", "tabel-1"), "no table 'tabel-1': did you mean table-1?"),
         (("toy", "toy", "--row", "Plian"), "has no row 'Plian': did you mean plain?"),
-        (("toy", "toy", "--column", "up"), "no column 'up'; declared are: left, right"),
+        (("toy", "toy", "--column", "up"), "no column 'up'; declared are: left | right"),
         (("graph", "mmcl", "--column", "MUTG"), "no column 'MUTG': did you mean MUTAG?"),
         (("toi", "toy"), "no domain 'toi': did you mean toy?"),
         (("reprot",), "no domain 'reprot': did you mean report?"),

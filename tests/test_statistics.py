@@ -14,7 +14,6 @@ from statsmodels.stats.power import TTestIndPower
 from shared.report.statistics import (
     ColumnModel,
     Estimate,
-    compared,
     holm,
     interquartile_mean,
     paired_gain,
@@ -165,17 +164,6 @@ def test_seeds_are_the_fewest_with_the_power(gain: float, sd: float) -> None:
     assert more > seeds
     if gain < 2 * sd:  # where statsmodels knows
         assert power.power(gain / sd, more, level) >= 0.8 > power.power(gain / sd, more - 1, level)
-
-
-def test_one_row_is_compared_with_another_in_a_word() -> None:
-    assert compared(ROWS["better"], ROWS["plain"])[0] == "better"
-    assert compared(ROWS["plain"], ROWS["better"])[0] == "worse"
-    assert compared(ROWS["other"], ROWS["plain"])[0] == "open"
-    assert compared({}, ROWS["plain"])[0] == "not run"
-    assert compared({0: 1.0}, ROWS["plain"]) == (
-        "open",
-        "gain -70.17, but a row with one seed has no interval",
-    )
 
 
 def test_deviations_within_groups_are_pooled() -> None:

@@ -35,6 +35,7 @@ LAYOUTS: tuple[str, ...] = get_args(Layout)
 # Invisible characters within words: soft hyphen, word joiner, byte order mark.
 INVISIBLE = "\u00ad\u2060\ufeff"
 
+OWN = "folder:"  # before the path of a folder of one's own
 # Datasets that cannot be downloaded, and the expected content of the folder of that name.
 DATASETS: dict[str, str] = {
     "books": (
@@ -175,7 +176,7 @@ def sentences(corpus: str, layout: str, data_root: Path) -> Iterator[tuple[int, 
     line by line in the order of their paths, and each starts a new chapter.
 
     Args:
-        corpus: ``"manual"``, or the name of a folder.
+        corpus: ``"manual"``, the name of a folder below the data root, or ``"folder:PATH"``.
         layout: what a line of the files is. ``"paragraphs"``: a paragraph, and a blank line ends a
             chapter. ``"sentences"``: a sentence, and a blank line ends a chapter. ``"wrapped"``: a
             part of a paragraph; a blank line ends the paragraph, two or more end the chapter.
@@ -230,7 +231,7 @@ def corpus_fingerprint(corpus: str, data_root: Path) -> str:
         return sha256_of_lines(f"{chapter} {sentence}" for chapter, sentence in _manual())
     files = _corpus_files(corpus, data_root)
     # The order of the files follows from their paths, which the hash of the contents leaves out.
-    paths = [file.relative_to(data_root / corpus).as_posix() for file in files]
+    paths = [file.relative_to(_corpus_folder(corpus, data_root)).as_posix() for file in files]
     return sha256_of_lines([*paths, sha256_of_files(files)])
 
 
@@ -408,8 +409,14 @@ def _visible(text: str) -> str:
     return text.translate(dict.fromkeys(map(ord, INVISIBLE)))
 
 
+def _corpus_folder(corpus: str, data_root: Path) -> Path:
+    """The folder of a corpus: below the data root, or where the user says."""
+    own = corpus.startswith(OWN)
+    return Path(corpus.removeprefix(OWN)) if own else data_root / corpus
+
+
 def _corpus_files(corpus: str, data_root: Path) -> list[Path]:
-    folder = data_root / corpus
+    folder = _corpus_folder(corpus, data_root)
     if not folder.is_dir():
         raise MissingData(corpus, folder, _COMMAND)
     if corpus == BOOKCORPUS:

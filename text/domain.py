@@ -1,6 +1,6 @@
 """The text domain as one object; what is heavy is imported when it is called."""
 
-from shared.experiment.domain import Domain, Experiment, LazyImport
+from shared.experiment.domain import Domain, Experiment, LazyImport, OwnData
 from text.config import Config
 from text.tables import TABLES
 
@@ -13,4 +13,11 @@ DOMAIN = Domain(
     figures=LazyImport("text.figures:FIGURES"),
     export=LazyImport("text.export:write"),
     score=LazyImport("text.export:score"),
+    protocols=LazyImport("text.evaluation:PROTOCOLS"),
+    own_data=OwnData(
+        "lmcl",
+        "table-4-small",
+        ("MR", "CR", "TREC", "MSRP", "mean of the tasks"),
+        LazyImport("text.own:read"),
+    ),
 )

@@ -229,7 +229,7 @@ def prepare(
     }
     short = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
     case = "lower" if lower_case else "cased"
-    name = f"{corpus.replace('/', '-')}-{layout}-{vocabulary}-{case}-{short}"
+    name = f"{re.sub('[/:]', '-', corpus)}-{layout}-{vocabulary}-{case}-{short}"
     folder = data_root / "prepared" / name
     build_once(folder, lambda part: _build(part, key, data_root, progress))
     return _opened(folder)

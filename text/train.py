@@ -33,7 +33,7 @@ from shared.experiment.own import record_own
 from shared.experiment.run import Run
 from shared.objective import Similarity
 from shared.pixels import to_device
-from text import counts
+from text import baselines
 from text.config import NAMED_CORPORA, Config
 from text.data import chapters_of, corpus_fingerprint, task_fingerprint
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
@@ -87,12 +87,14 @@ def measure(config: Config, run: Run) -> dict[str, object]:
     scores: Scores
     if config.baseline == "tfidf":
         found = tfidf(run.data_root, tasks=tasks, protocol=protocol, workers=run.workers)
-        scores = counts.tfidf_scores(tokens, unread, len(tokenizer))
+        scores = baselines.tfidf_scores(tokens, unread, len(tokenizer))
     else:
         if config.baseline == "ppmi_svd":
-            vectors = counts.ppmi_vectors(tokens, len(tokenizer), 2 * config.embedding, config.seed)
-            encode = counts.encoder(vectors, tokenizer)
-            scores = counts.vector_scores(vectors, unread)
+            vectors = baselines.ppmi_vectors(
+                tokens, len(tokenizer), 2 * config.embedding, config.seed
+            )
+            encode = baselines.encoder(vectors, tokenizer)
+            scores = baselines.vector_scores(vectors, unread)
         else:
             table = None
             if config.fixed_vectors is not None:

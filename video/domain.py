@@ -1,6 +1,6 @@
 """The video domain as one object; what is heavy is imported when it is called."""
 
-from shared.experiment.domain import Domain, Experiment, LazyImport
+from shared.experiment.domain import Domain, Experiment, LazyImport, OwnData
 from video.config import Config
 from video.tables import TABLES
 
@@ -14,4 +14,8 @@ DOMAIN = Domain(
     export=LazyImport("video.export:write"),
     score=LazyImport("video.export:score"),
     scored_by=("skip_damaged", "split"),
+    protocols=LazyImport("video.evaluation:PROTOCOLS"),
+    own_data=OwnData(
+        "mmcl", "table-5-small", ("RGB linear", "RGB R@1"), LazyImport("video.own:read")
+    ),
 )

@@ -5,7 +5,7 @@ clips of 128 pixels. They are decoded like UCF-101's, upright.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,15 @@ from PIL import Image
 from torch import Tensor
 
 from shared.errors import UserError
-from shared.experiment.folders import printable, read_folder, undamaged
+from shared.experiment.data import sha256_of_files, sha256_of_lines
+from shared.experiment.folders import layout_of, printable, read_folder, undamaged
+from video import data
 from video.data import FLOWS, Video, Videos, stored_side, too_short
 from video.decoding import decode, fault_of
 
 ENDINGS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".m4v")
 WHAT = "videos"
+OWN = "folder:"  # before the path of a folder of one's own
 GROUPS = 10  # in place of recordings, which are unknown: every tenth video
 
 
@@ -135,3 +138,28 @@ def _square(frame: np.ndarray, side: int) -> np.ndarray:
     box = (left, top, left + least, top + least)
     image = Image.fromarray(frame).resize((side, side), Image.Resampling.BILINEAR, box=box)
     return np.asarray(image)
+
+
+def read(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """The changes of a configuration that trains and is scored on a folder, and its hash.
+
+    Raises:
+        MissingData: there is no such folder.
+        UserError: it has no videos, another layout, no test videos, or no classes.
+    """
+    content = read_folder(path, str(path), WHAT, ENDINGS)
+    if len(content.classes) < 2 or not content.test:
+        raise UserError(f"{path}: needs two classes and videos to test on; {layout_of(WHAT)}")
+    name = f"{OWN}{path}"
+    return {"dataset": name}, {name: fingerprint(name, data_root)}
+
+
+def fingerprint(name: str, data_root: Path) -> str:
+    """SHA-256 over the files of a data set, or of the folder ``"folder:PATH"``."""
+    if not name.startswith(OWN):
+        return data.fingerprint(name, data_root)
+    path = Path(name.removeprefix(OWN))
+    content = read_folder(path, str(path), WHAT, ENDINGS)
+    files = [file for file, _ in (*content.train, *(content.test or ()))]
+    names = [str(file.relative_to(path)) for file in files]
+    return sha256_of_lines([*names, sha256_of_files(files)])

@@ -16,8 +16,9 @@ from shared.distributed import local_slice, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.own import record_own
 from shared.experiment.run import Run
+from video import own
 from video.config import BASELINES, EMBEDDED, Config
-from video.data import DATASETS, Videos, fingerprint, load
+from video.data import DATASETS, Videos, load
 from video.encoder import GROUPS, Networks, autocast, check, compare
 from video.evaluation import evaluate, retrieval_so_far
 from video.export import save_encoder
@@ -39,18 +40,26 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
     Returns:
         The metrics of the protocol, in percent.
     """
-    videos = load(
-        config.dataset,
-        run.data_root,
-        split=config.split,
-        modality=config.modality,
-        flow=config.flow,
-        size=config.size,
-        workers=run.workers,
-        allow_missing=run.allow_missing,
-        progress=run.progress,
-    )
-    run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
+    if config.dataset.startswith(own.OWN):
+        videos = own.folder(
+            config.dataset.removeprefix(own.OWN),
+            config.size,
+            flow=config.flow if config.modality == "flow" else None,
+            skip_damaged=run.allow_missing,
+        )
+    else:
+        videos = load(
+            config.dataset,
+            run.data_root,
+            split=config.split,
+            modality=config.modality,
+            flow=config.flow,
+            size=config.size,
+            workers=run.workers,
+            allow_missing=run.allow_missing,
+            progress=run.progress,
+        )
+    run.record_data(**{config.dataset: own.fingerprint(config.dataset, run.data_root)})
     run.record(classes=f"{len(videos.classes)} present", left_out=str(len(videos.left_out)))
     if config.init is not None:
         run.record_data(init=config.init.sha256)

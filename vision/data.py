@@ -23,7 +23,7 @@ import functools
 import hashlib
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -214,6 +214,18 @@ def prepare(name: str, data_root: Path, side: int, say: Callable[[str], None] = 
     folder = _prepared_folder(name, data_root, side)
     prepared.prepare(folder, files, side, say)
     prepared.read(folder, _preparing(name, side, folder))  # which compares the checksums
+
+
+def read_own(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """The changes of a configuration that trains and is scored on a folder, and its hash.
+
+    Raises:
+        MissingData: there is no such folder.
+        UserError: as :func:`vision.own.folder`; it has no test images, or no classes.
+    """
+    own.check_scored(path)
+    name = f"{OWN}{path}"
+    return {"dataset": name}, {name: fingerprint(name, data_root)}
 
 
 def fingerprint(name: str, data_root: Path) -> str:

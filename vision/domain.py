@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.experiment.data import MissingData
-from shared.experiment.domain import Domain, Experiment, LazyImport
+from shared.experiment.domain import Domain, Experiment, LazyImport, OwnData
 from shared.experiment.store import part_of
 from vision.config import PRETRAINING, Config, ToyConfig
 from vision.tables import TABLES
@@ -46,6 +46,10 @@ DOMAIN = Domain(
     prepare=LazyImport("vision.data:prepare"),
     figures=LazyImport("vision.figures:FIGURES"),
     export=LazyImport("vision.export:write"),
-    score=LazyImport("vision.foreign:score"),
+    score=LazyImport("vision.checkpoint_eval:score"),
     scored_by=("backbone", "stem", "prefix", "heads", "size", "statistics", "skip_damaged"),
+    protocols=LazyImport("vision.evaluation:PROTOCOLS"),
+    own_data=OwnData(
+        "margins", "table-2-cifar10", ("CIFAR10",), LazyImport("vision.data:read_own")
+    ),
 )

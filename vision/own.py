@@ -112,6 +112,17 @@ def every_file(path: Path) -> list[Path]:
     return [file for file, _ in (*content.train, *(content.test or ()))]
 
 
+def check_scored(path: Path) -> None:
+    """Refuse a folder on which nothing can be scored.
+
+    Raises:
+        UserError: as :func:`folder`; it has no test images, or no classes.
+    """
+    if len(_read(path).classes) < 2:
+        raise UserError(f"{path}: fewer than two classes to score; {layout_of(WHAT)}")
+    folder(path, "test")
+
+
 def _read(path: Path) -> Folder:
     return read_folder(path, f"{OWN}{path}", WHAT, IMG_EXTENSIONS)
 

@@ -8,13 +8,13 @@ import argparse
 import importlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.errors import UserError, suggestion
-from shared.experiment.config import slug
+from shared.experiment.config import USER_TIER, slug
 from shared.experiment.tables import TIERS, Cell, Table, Tier
 
 if TYPE_CHECKING:
@@ -207,7 +207,8 @@ class Places:
 
     def store_of(self, cell: Cell) -> Path | None:
         """The store of a cell; None in the smoke tier, where training is faster than storing."""
-        return None if cell.tier == "smoke" else self.store
+        home = replace(self, runs=self.runs / USER_TIER) if cell.own else self
+        return None if cell.tier == "smoke" else home.store
 
 
 def run_folder(places: Places, cell: Cell) -> Path:

@@ -1,4 +1,4 @@
-"""User runs beside the tables: changed configurations, and a loss of the user's as one more row.
+"""Runs with settings or losses of the user's, beside those of the tables.
 
 They are in ``runs/own/``, and their results have the tier "own", which no table or report uses.
 """
@@ -29,10 +29,8 @@ from shared.command.cells import (
     Chosen,
     Places,
     choose,
-    choose_tables,
-    most_helpful,
+    imported,
     run_folder,
-    with_cells,
 )
 from shared.command.running import print_ending, run_waiting
 from shared.command.settings import checked_term, numbers_of, typed, with_settings
@@ -43,10 +41,9 @@ from shared.experiment.records import Damaged, read_json
 from shared.experiment.tables import Cell, Row, Table, Tier
 from shared.objective import Objective, Term
 from shared.pairs import cosine, two_views
-from shared.report.statistics import compared, summarise
-from shared.report.wording import DASH, TIER_NOTES, counted, mean_sd
+from shared.report.statistics import summarise
+from shared.report.wording import DASH, TIER_NOTES, mean_sd, shown_metric
 
-MINE = "mine"
 HASH = re.compile("[0-9a-f]{64}")  # of a loss's source, or of the weights that training starts from
 UNTRAINED = (
     "which is neither trained nor saved here: give a number as an nn.Parameter to shared.term and "
@@ -61,7 +58,6 @@ SETTINGS = {
     "precision of products": torch.get_float32_matmul_precision,
     "recording of gradients": torch.is_grad_enabled,
 }
-COLOURS = {"better": "green", "worse": "red", "open": "yellow", "not run": "bright_black"}
 Values = dict[tuple[str, str], dict[int, float]]  # by row and column, then by seed
 
 
@@ -73,73 +69,21 @@ def run_with_settings(options: argparse.Namespace, places: Places) -> int:
     """
     console = Console()
     declared = choose(options)
-    chosen = [dataclasses.replace(each, cells=_set(each.cells, options.set)) for each in declared]
-    home = _own(places)
-    text = f"These runs are yours, in {home.runs}; they enter no table and no report."
+    chosen = [
+        dataclasses.replace(each, cells=with_set(each.cells, options.set)) for each in declared
+    ]
+    text = f"These runs are yours, in {places.runs / USER_TIER}; they enter no table and no report."
     console.print(text, soft_wrap=True, highlight=False)
     for before, after in zip(declared, chosen, strict=True):
-        _print_changes(console, f"{after.table.address} as declared", before.cells, after.cells)
-    if older := _older(chosen, home):
+        print_changes(console, f"{after.table.address} as declared", before.cells, after.cells)
+    if older := older_runs(chosen, places):
         folders = ", ".join(str(folder) for folder, _ in older[:2]) + ", ..." * (len(older) > 2)
         text = f"{folders}: the same settings with other weights as init; they stay as they are"
         console.print(text, soft_wrap=True, highlight=False, markup=False)
-    pool = run_waiting(chosen, home, options, console, own=True)
+    pool = run_waiting(chosen, places, options, console)
     for each in chosen:
-        _print_values(console, each, f"with {', '.join(options.set)}", _values(each, home))
+        _print_values(console, each, options.set, places)
     return print_ending(console, pool, again=options.again)
-
-
-def run_with_loss(options: argparse.Namespace, places: Places) -> int:
-    """Run a loss of the user's as the row "mine" of tables, and compare it with their baselines.
-
-    Both rows have the same seeds. The baseline uses the table's runs, unless ``--set`` changes its
-    configuration as well.
-
-    Raises:
-        UserError: an unusable loss, or no table with a row to compare it with.
-    """
-    if options.cell:
-        raise UserError(
-            "--with takes DOMAIN PAPER in place of --cell; choose with --table, --row and --column"
-        )
-    console = Console()
-    loss = load_loss(*options.loss)
-    baselines, refused, reasons = [], [], {}
-    domain, paper = options.words
-    for table in choose_tables(domain, paper, options.table, options.tier):
-        choice = {"column": options.column, "seeds": options.seeds}
-        try:
-            row, why = baseline_of(table, options.tier, options.row)
-            cells = table.cells(options.tier, row=row.label, **choice)
-        except UserError as error:
-            refused.append(error)
-            continue
-        baselines.append(Chosen(table, _set(cells, options.set)))
-        reasons[table.address] = f"compared with {row.label}, {why}"
-    if not baselines:
-        raise most_helpful(refused)
-    baselines = with_cells(baselines)
-    home = _own(places)
-    text = f"Your loss is the row {MINE!r}, in {home.runs}; it enters no table and no report."
-    console.print(text, soft_wrap=True, highlight=False)
-    mine = []
-    for each in baselines:
-        mine.append(Chosen(each.table, tuple(_with_loss(cell, loss) for cell in each.cells)))
-        what = f"{each.table.address}: {reasons[each.table.address]}; what differs from it"
-        _print_changes(console, what, each.cells, mine[-1].cells)
-    mine, said = _with_older(mine, home, loss, take=options.same_loss)
-    if said:
-        console.print(said, soft_wrap=True, highlight=False, markup=False)
-    pools = [run_waiting(mine, home, options, console, own=True)]
-    theirs = home if options.set else places
-    if not pools[0].interrupted:  # a loss that fails is reported before the baseline runs
-        plain = argparse.Namespace(**{**vars(options), "again": False})
-        pools.append(run_waiting(baselines, theirs, plain, console, own=bool(options.set)))
-    for ours, other in zip(mine, baselines, strict=True):
-        _print_pairs(console, ours, other, _values(ours, home), _values(other, theirs))
-    if options.same_loss and said:
-        console.print(said, soft_wrap=True, highlight=False, markup=False)
-    return print_ending(console, *pools, again=options.again)
 
 
 def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
@@ -233,15 +177,21 @@ def _able(table: Table, tier: Tier) -> list[Row]:
     ]
 
 
-def _with_loss(cell: Cell, loss: Term) -> Cell:
+def with_loss(cell: Cell, loss: Term, label: str) -> Cell:
+    """The cell as a row of another label, with its loss replaced.
+
+    Raises:
+        UserError: it trains with no loss.
+    """
     objective = getattr(cell.config, "objective", None)
     if not isinstance(objective, Objective):
-        return dataclasses.replace(cell, row=MINE)
+        raise UserError(f"{cell.row} trains in {cell.column} with no loss that can be replaced")
     changes = {"objective": dataclasses.replace(objective, loss=loss)}
-    return dataclasses.replace(cell, row=MINE, config=changed(cell.config, changes, cell.address))
+    config = changed(cell.config, changes, cell.address)
+    return dataclasses.replace(cell, row=label, config=config, own=True)
 
 
-def _older(chosen: Sequence[Chosen], home: Places) -> list[tuple[Path, dict[str, Any]]]:
+def older_runs(chosen: Sequence[Chosen], home: Places) -> list[tuple[Path, dict[str, Any]]]:
     """Runs of the cells that differ from them only in the hash of a function or of weights.
 
     Each is a folder and its configuration; the latest is the last. Cells with a run of their own
@@ -257,35 +207,16 @@ def _older(chosen: Sequence[Chosen], home: Places) -> list[tuple[Path, dict[str,
                 config = read_json(file)
             except Damaged:
                 continue
-            if not is_archived(file.parent) and _without_hashes(config) == _without_hashes(
+            if not is_archived(file.parent) and without_hashes(config) == without_hashes(
                 cell.content
             ):
                 found[file.parent] = config
     return sorted(found.items(), key=lambda pair: (pair[0] / "config.json").stat().st_mtime)
 
 
-def _without_hashes(config: Mapping[str, Any]) -> str:
+def without_hashes(config: Mapping[str, Any]) -> str:
+    """A canonical configuration as text, without the hashes of functions and weights."""
     return HASH.sub("", json.dumps(config, sort_keys=True))
-
-
-def _with_older(
-    mine: Sequence[Chosen], home: Places, loss: Term, *, take: bool
-) -> tuple[list[Chosen], str]:
-    """The cells, with ``take`` those of the latest older source of the loss; a line about it."""
-    functions.same.clear()
-    if not (older := _older(mine, home)):
-        return list(mine), ""
-    folder, config = older[-1]
-    now, then = functions.identity(loss.function), config["objective"]["loss"]["function"]
-    done = sum((each / "result.json").exists() for each, _ in older)
-    text = f"{counted(len(older), 'run')} ({done} finished) with another source of the loss"
-    if not take:
-        return list(mine), f"{text}, as {folder}: --same-loss takes them if it computes the same"
-    functions.same[now] = then
-    again = [
-        Chosen(each.table, tuple(dataclasses.replace(cell) for cell in each.cells)) for each in mine
-    ]
-    return again, f"{text}: taken as the same loss on your word (--same-loss)"
 
 
 def _try(loss: Term, file: Path) -> None:
@@ -352,7 +283,7 @@ def _of_theirs(error: BaseException, file: Path) -> str:
     return f"{where}: {type(error).__name__}: {error}".splitlines()[0]
 
 
-def _set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
+def with_set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
     """The cells with the settings applied.
 
     Raises:
@@ -364,8 +295,10 @@ def _set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
             config = with_settings(cell.config, settings)
         except UserError as error:
             raise UserError(f"{cell.row}: {error}") from None
-        found.append(dataclasses.replace(cell, config=config))
+        found.append(dataclasses.replace(cell, config=config, own=True))
     names = {setting.partition("=")[0].partition(".")[0].strip() for setting in settings}
+    for cell in found[:1]:
+        _check_protocols(cell, names)
     idle = [without_effect(cell.config, names) for cell in found]
     for name in sorted(set.intersection(*map(set, idle)) if idle else ()):
         raise UserError(
@@ -374,12 +307,16 @@ def _set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
     return tuple(found)
 
 
-def _own(places: Places) -> Places:
-    """Places with a folder of runs apart from that of the tables."""
-    return dataclasses.replace(places, runs=places.runs / USER_TIER)
+def _check_protocols(cell: Cell, names: set[str]) -> None:
+    """Refuse a new protocol that the domain does not have, before anything is trained for it."""
+    known = imported(cell.domain).protocols
+    for name in {"protocol", "beside"} & names:
+        value = getattr(cell.config, name, None)
+        if known is not None and value is not None and value not in known():
+            raise UserError(f"no protocol {value!r}{suggestion(value, known(), 'there are')}")
 
 
-def _print_changes(
+def print_changes(
     console: Console, what: str, before: Sequence[Cell], after: Sequence[Cell]
 ) -> None:
     """Print which fields of the configurations change, and in which rows if not in all."""
@@ -395,18 +332,25 @@ def _print_changes(
         console.print(f"  {text}{where}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _values(chosen: Chosen, places: Places) -> Values:
-    """The metrics of the finished cells."""
+def _values(chosen: Chosen, places: Places) -> tuple[Values, list[str]]:
+    """A metric of the finished cells by row, column and seed, and its name in each column."""
     tier = chosen.cells[0].tier
-    metrics = {
-        column.label: chosen.table.metric_of(column) for column in chosen.table.columns_of(tier)
-    }
-    values: Values = {}
+    results: dict[str, list[Mapping[str, Any]]] = {}
+    found: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
     for cell in chosen.cells:
-        some = values.setdefault((cell.row, cell.column), {})
+        some = found.setdefault((cell.row, cell.column), {})
         if (record := finished(cell, places.runs)) is not None:
-            some[cell.seed] = float(record.result["metrics"][metrics[cell.column]])
-    return values
+            some[cell.seed] = record.result["metrics"]
+            results.setdefault(cell.column, []).append(some[cell.seed])
+    names = {
+        column.label: shown_metric(chosen.table.metric_of(column), results.get(column.label, []))
+        for column in chosen.table.columns_of(tier)
+    }
+    values = {
+        (row, column): {seed: float(each[names[column]]) for seed, each in some.items()}
+        for (row, column), some in found.items()
+    }
+    return values, list(dict.fromkeys(names[column] for _, column in found))
 
 
 def _shown(values: Mapping[int, float]) -> str:
@@ -416,8 +360,9 @@ def _shown(values: Mapping[int, float]) -> str:
     return mean_sd(summary.mean, summary.sd)
 
 
-def _print_values(console: Console, chosen: Chosen, what: str, values: Values) -> None:
-    """Print rows and columns of numbers without published ones."""
+def _print_values(console: Console, chosen: Chosen, settings: Sequence[str], home: Places) -> None:
+    """Print rows and columns of numbers without published ones, and where the runs are."""
+    values, metrics = _values(chosen, home)
     rows, columns = (dict.fromkeys(pair[i] for pair in values) for i in (0, 1))
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     grid.add_column("method")
@@ -425,31 +370,14 @@ def _print_values(console: Console, chosen: Chosen, what: str, values: Values) -
         grid.add_column(column, justify="right")
     for row in rows:
         grid.add_row(Text(row), *(_shown(values.get((row, column), {})) for column in columns))
-    _print_head(console, chosen, what)
-    console.print(grid)
-
-
-def _print_pairs(
-    console: Console, ours: Chosen, other: Chosen, mine: Values, theirs: Values
-) -> None:
-    """Print a line for each column: both rows, and whether the user's is better."""
-    baseline = other.cells[0].row
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("column", baseline, MINE, f"{MINE} is, against {baseline}"):
-        grid.add_column(name, justify="right" if name in (baseline, MINE) else "left")
-    for (_, column), values in mine.items():
-        against = theirs[baseline, column]
-        word, sentence = compared(values, against)
-        outcome = Text(word, style=COLOURS[word]).append(f": {sentence}", style="default")
-        grid.add_row(Text(column), _shown(against), _shown(values), outcome)
-    _print_head(console, ours, f"{MINE} beside {baseline}")
-    console.print(grid)
-
-
-def _print_head(console: Console, chosen: Chosen, what: str) -> None:
     table, tier = chosen.table, chosen.cells[0].tier
-    console.print(Text(f"{table.address} ({tier} tier), {what}", style="bold"))
-    metrics = dict.fromkeys(table.metric_of(column) for column in table.columns_of(tier))
-    console.print(Text(f"{', '.join(metrics)} ({table.unit}), mean ± deviation over seeds"))
+    # Never the tier alone, which would read as the paper's setting.
+    title = f"{table.address} ({tier} tier, changed by {', '.join(settings)})"
+    console.print(Text(title, style="bold"))
+    unit = ", ".join(f"{metric} ({table.unit_of(metric)})" for metric in metrics)
+    console.print(Text(f"{unit}, mean ± deviation over seeds"))
     if note := TIER_NOTES[tier]:
         console.print(Text(note, style="bold yellow"))
+    console.print(grid)
+    for folder in dict.fromkeys(run_folder(home, cell) for cell in chosen.cells):
+        console.print(f"  {folder}", soft_wrap=True, highlight=False, markup=False)

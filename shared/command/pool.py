@@ -73,7 +73,6 @@ class Pool:
         places: the folders of runs and data.
         options: of the command line, how cells are run.
         console: where progress is shown.
-        own: whether these are user runs, of the tier "own", which no table uses.
         main: by address, the metric that a cell is run for, and what the paper gives there.
     """
 
@@ -83,13 +82,11 @@ class Pool:
         options: Namespace,
         console: Console,
         *,
-        own: bool = False,
         main: Main | None = None,
     ) -> None:
         self.places = places
         self.options = options
         self.console = console
-        self.own = own
         self.main = main
         self.jobs = options.jobs or default_jobs(options.threads)
         self._begun = time.monotonic()
@@ -133,7 +130,7 @@ class Pool:
                     here, there = context.Pipe()
                     device = self._free_device()
                     graphs = self._graphs and cell.address not in self._without_graphs
-                    how = (workers, self.own, device, graphs)
+                    how = (workers, device, graphs)
                     given = (cell, self.places, self.options, *how, there)
                     process = context.Process(
                         target=_work, args=(*given, dict(functions.same)), name=cell.address
@@ -301,7 +298,6 @@ def _work(
     places: Places,
     options: Namespace,
     workers: int,
-    own: bool,
     device: str | None,
     graphs: bool,
     pipe: Connection,
@@ -325,7 +321,7 @@ def _work(
     run = Run(
         run_folder(places, cell),
         cell.config,
-        tier=USER_TIER if own else cell.tier,
+        tier=USER_TIER if cell.own else cell.tier,
         workers=workers,
         data_root=places.data,
         allow_missing=options.allow_missing,

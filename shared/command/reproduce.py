@@ -36,9 +36,10 @@ Run the tables of a paper in a domain:
   ./reproduce.sh graph mmcl --tier smoke    on embedded data, in about a minute
   ./reproduce.sh graph mmcl --table 4 --row MMCL --column MUTAG --seeds 0-4
   ./reproduce.sh graph mmcl --set epochs=3           with settings of your own
-  ./reproduce.sh graph mmcl --with losses.py:mine    with a loss of your own
   ./reproduce.sh plan graph mmcl            what is done; time, memory and disk
   ./reproduce.sh data graph                 download and check the data
+Your method beside theirs, as a table that can be published:
+  ./reproduce.sh compare graph mmcl --with losses.py:mine --rows hcl --to paper
 Use what was run:
   report      write results/ from the finished runs
   verify      check every record; --rerun 3 runs three cells again
@@ -170,41 +171,15 @@ def _run(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     _takes_again(parser)
     add(
-        "--set",
-        action="append",
-        metavar="NAME=VALUE",
-        default=[],
-        help="change a field of the configuration, or objective.NUMBER; enters no table",
-    )
-    add(
         "--init",
         metavar="FILE[,prefix=NAME]",
         help="weights to start from, of two networks those below NAME; the same as --set init=...",
     )
-    add(
-        "--with",
-        dest="loss",
-        type=_loss,
-        metavar="FILE.py:LOSS[,NUMBER=...]",
-        help="your loss as the row 'mine'; --row chooses the baseline to compare with",
-    )
-    add(
-        "--same-loss",
-        action="store_true",
-        help="with --with: take runs of another source of your loss, which computes the same",
-    )
-    add(
-        "--watch",
-        type=_positive,
-        metavar="N",
-        help="show a score of the encoder every N epochs (text: 100 N steps, rl: 20 N updates); "
-        "enters no result",
-    )
+    _takes_losses(parser)
     _takes_executor(parser)
     options, places = _parsed(parser, arguments)
     options.set += [] if options.init is None else [f"init={options.init}"]
-    if options.same_loss and options.loss is None:
-        raise UserError("--same-loss is about your loss; name it by --with, or leave it out")
+    _check_losses(options)
     _check_executor(options)
     several = _on_several_processes(options)
     _say_first(options)
@@ -217,14 +192,85 @@ def _run(arguments: Sequence[str]) -> int:
         from shared.command import processes
 
         return processes.take_part(choose(options), places(), options)
-    if options.loss is not None:
-        return own.run_with_loss(options, places())
+    if options.loss:
+        from shared.command import compare
+
+        return compare.compare(_beside_baseline(options), places())
     if options.set:
         return own.run_with_settings(options, places())
     return running.run_cells(choose(options), places(), options)
 
 
+def _beside_baseline(options: argparse.Namespace) -> argparse.Namespace:
+    """The options of ``compare`` that ``--with`` on a run stands for.
+
+    Raises:
+        UserError: ``--cell``, or several rows.
+    """
+    if options.cell:
+        raise UserError(
+            "--with takes DOMAIN PAPER in place of --cell; choose with --table, --row and --column"
+        )
+    if len(options.row or ()) > 1:
+        raise UserError(
+            "--with compares with one --row; for more rows: compare, see compare --help"
+        )
+    defaults = _compare_parser().parse_args([])
+    given = {**vars(defaults), **vars(options), "data": None}
+    against = options.row[0] if options.row else None
+    return argparse.Namespace(**{**given, "rows": (), "row": None, "against": against})
+
+
+def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
+    parser = _compare_parser()
+    options, places = _parsed(parser, arguments, words=("DOMAIN", "[PAPER]"))
+    if len(options.words) < 2 and options.data is None:
+        raise UserError(f"{parser.prog} takes DOMAIN PAPER, or DOMAIN with --data of your own")
+    _check_losses(options)
+    options.tier = options.tier or ("paper" if options.data is None else "short")
+    options.rows = (*options.rows, *(options.row or ()))
+    options.plan_only = plan_only
+    _say_first(options)
+    from shared.command import compare
+
+    return compare.compare(options, places())
+
+
+def _compare_parser() -> Parser:
+    what = "Compare rows of a table with a baseline, yours among them, as a table to publish."
+    parser = _parser("compare", "DOMAIN PAPER", what)
+    add = parser.add_argument
+    add("--rows", type=_names, default=(), metavar="NAME,...", help="rows, by parts of addresses")
+    add(
+        "--against",
+        metavar="ROW",
+        help="the baseline; default: the row that most claims are made against, if it is chosen",
+    )
+    _takes_choice(parser)
+    add("--tier", type=_tier, help=f"{', '.join(TIERS)}; default: paper, on your data short")
+    add("--data", type=_path, help="your data: a folder, for graphs a file; needs no PAPER")
+    add(
+        "--variant",
+        action="append",
+        default=[],
+        type=_varied,
+        metavar="ROW:NAME=VALUE,...",
+        help="a row with settings as one more row",
+    )
+    _takes_losses(parser)
+    add("--to", type=_path, metavar="FOLDER", help="write table, pictures and records there")
+    spreads = ("deviation", "interval")
+    add("--spread", choices=spreads, default=spreads[0], help="what stands beside a mean")
+    add("--run-all", action="store_true", help="run every row; no record stands in for a run")
+    _takes_work(parser)
+    _takes_again(parser)
+    parser.set_defaults(cell=None, plan_only=False, processes=None, slurm=False)
+    return parser
+
+
 def _plan(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["compare"]:
+        return _compare(arguments[1:], plan_only=True)
     parser = _parser(
         "plan", "DOMAIN PAPER", "Print what would run and what it would cost; run nothing."
     )
@@ -368,6 +414,7 @@ def _verify(arguments: Sequence[str]) -> int:
 # The verbs; without one the verb is "run".
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
+    "compare": _compare,
     "plan": _plan,
     "status": _status,
     "report": _report,
@@ -405,9 +452,46 @@ def _takes_tier(parser: Parser) -> None:
 def _takes_choice(parser: Parser) -> None:
     add = parser.add_argument
     add("--table", help="one table, by number or name")
-    add("--row", help="one row, by label")
-    add("--column", help="one column, by label")
+    add("--row", action="append", help="a row, by label or part of an address; may be repeated")
+    add("--column", action="append", help="a column, by label; may be repeated")
     add("--seeds", type=_seeds, help="for example 0-4 or 0,2,5-7; default: those of the table")
+
+
+def _takes_losses(parser: Parser) -> None:
+    add = parser.add_argument
+    add(
+        "--set",
+        action="append",
+        metavar="NAME=VALUE",
+        default=[],
+        help="change a field of the configuration, or objective.NUMBER; enters no table",
+    )
+    add(
+        "--with",
+        dest="loss",
+        action="append",
+        default=[],
+        type=_loss,
+        metavar="FILE.py:LOSS[,NUMBER=...]",
+        help="a loss of yours as one more row: the baseline with its loss replaced",
+    )
+    add(
+        "--same-loss",
+        action="store_true",
+        help="with --with: take runs of another source of your loss, which computes the same",
+    )
+    add(
+        "--watch",
+        type=_positive,
+        metavar="N",
+        help="show a score of the encoder every N epochs (text: 100 N steps, rl: 20 N updates); "
+        "enters no result",
+    )
+
+
+def _check_losses(options: argparse.Namespace) -> None:
+    if options.same_loss and not options.loss:
+        raise UserError("--same-loss is about your loss; name it by --with, or leave it out")
 
 
 def _takes_cells(parser: Parser) -> None:
@@ -592,6 +676,14 @@ def _loss(text: str) -> tuple[Path, str, list[str]]:
     if not colon or not name or not all("=" in each for each in settings):
         raise argparse.ArgumentTypeError(f"{text!r} is not like FILE.py:LOSS,NUMBER=VALUE")
     return _path(f"{file}.py"), name, settings
+
+
+def _varied(text: str) -> str:
+    """A row with settings, ``ROW:NAME=VALUE,...``."""
+    row, colon, settings = text.partition(":")
+    if not row.strip() or not colon or "=" not in settings:
+        raise argparse.ArgumentTypeError(f"{text!r} is not like ROW:NAME=VALUE,NAME=VALUE")
+    return text
 
 
 def _positive(text: str) -> int:

@@ -69,8 +69,6 @@ def run_waiting(
     places: Places,
     options: argparse.Namespace,
     console: Console,
-    *,
-    own: bool = False,
 ) -> Pool:
     """Run the unfinished cells; the returned pool has the outcomes of those without a result.
 
@@ -79,19 +77,18 @@ def run_waiting(
         places: the folders of runs, results and data.
         options: how to run them.
         console: where progress is shown.
-        own: whether these are user runs, see :class:`shared.command.pool.Pool`.
     """
     waiting = not_done(chosen, places, options, console)
-    pool = Pool(places, options, console, own=own, main=main_metrics(chosen, own=own))
+    pool = Pool(places, options, console, main=main_metrics(chosen))
     if waiting:
         pool.run(waiting, (lambda: move_aside(waiting, places, console)) if options.again else None)
     return pool
 
 
-def main_metrics(chosen: Sequence[Chosen], *, own: bool = False) -> dict[str, tuple[str, str]]:
+def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
     """By address the metric of a cell's first column, and what the paper gives there, if anything.
 
-    No published number applies to a user's runs (``own``) or to the embedded data of smoke.
+    No published number applies to a user's cells or to the embedded data of smoke.
     """
     found: dict[str, tuple[str, str]] = {}
     for each in chosen:
@@ -101,7 +98,7 @@ def main_metrics(chosen: Sequence[Chosen], *, own: bool = False) -> dict[str, tu
             columns = {column.label: column for column in table.columns_of(cell.tier)}
             label = labels.get(cell.row)  # a user's row is in no table
             value = table.published.value(label, cell.column) if label else None
-            applies = value is not None and cell.tier != "smoke" and not own
+            applies = value is not None and cell.tier != "smoke" and not cell.own
             published = published_value(value) if applies else ""
             found.setdefault(cell.address, (table.metric_of(columns[cell.column]), published))
     return found
@@ -167,7 +164,7 @@ def move_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
     for cell in cells:
         if (folder := run_folder(places, cell)).exists():
             if (environment := folder / "environment.json").is_file():
-                discard(places.store, read_json(environment))
+                discard(places.store_of(cell) or places.store, read_json(environment))
             moved.append(archive(folder))
     if moved:
         where = f"{moved[0]}{', ...' if len(moved) > 1 else ''}"

@@ -180,7 +180,10 @@ def _run_again(
         asked = ((options.row, {cell.row}), (options.column, {cell.column, cell.run}))
         return (
             options.table in (None, cell.table, cell.table.removeprefix("table-"))
-            and all(name is None or slug(name) in map(slug, labels) for name, labels in asked)
+            and all(
+                names is None or {*map(slug, names)} & {*map(slug, labels)}
+                for names, labels in asked
+            )
             and (options.seeds is None or cell.seed in options.seeds)
         )
 
@@ -235,10 +238,10 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
 def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
     """Film the finished runs of a paper in a tier, and print the paths of the films."""
     tables_of_paper(domain, paper)
-    shoot = domain_of(domain).film
-    if shoot is None:
+    record_video = domain_of(domain).film
+    if record_video is None:
         raise UserError(f"{domain} films nothing")
-    files = shoot(paper, tier, places.runs)
+    files = record_video(paper, tier, places.runs)
     if not files:
         raise UserError(f"{domain}/{paper}: there is no finished run of the {tier} tier to film")
     for file in files:

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import pkgutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -92,6 +92,26 @@ class Experiment(Generic[Its]):
 
 
 @dataclass(frozen=True)
+class OwnData:
+    """How rows are compared on data of a user's, with a reduced budget.
+
+    Args:
+        paper: whose table has the rows.
+        table: its name; its short tier has the budget.
+        columns: labels of the columns that are measured.
+        read: called with the path of the data, relative to the working directory, and the data
+            root; returns the changes of a configuration that is trained and scored on them, and
+            their hash by the name under which a run records it. Raises a UserError for data that
+            cannot be used.
+    """
+
+    paper: str
+    table: str
+    columns: tuple[str, ...]
+    read: Callable[[Path, Path], tuple[Mapping[str, Any], Mapping[str, str]]]
+
+
+@dataclass(frozen=True)
 class Domain:
     """A domain: its tables, experiments and data, and what it makes from finished runs.
 
@@ -109,6 +129,8 @@ class Domain:
             folder, and returns the path to print.
         score: scores a trained model, this project's or another's, by the domain's protocols.
         scored_by: the options of :attr:`score` beyond those of every domain.
+        protocols: the names that a configuration's protocol may have.
+        own_data: how rows are compared on data of a user's.
 
     Raises:
         ValueError: a table of another domain, or one without an experiment for its configuration.
@@ -125,6 +147,8 @@ class Domain:
     export: Callable[[Path, Path], Path] | None = None
     score: Callable[[EvaluationRequest], Scores] | None = None
     scored_by: Sequence[str] = ()
+    protocols: Callable[[], Collection[str]] | None = None
+    own_data: OwnData | None = None
 
     def __post_init__(self) -> None:
         for table in (table for some in self.tables.values() for table in some):

@@ -297,6 +297,25 @@ def join(
     return lines
 
 
+def by_key(
+    sources: Iterable[Source], tier: Tier, kinds: Iterable[type], *, users: bool = False
+) -> dict[str, list[Record]]:
+    """Records by the key of their run, whatever table they are of, as they were written.
+
+    Args:
+        sources: records.
+        tier: of the runs.
+        kinds: the classes that their configurations may be of.
+        users: whether runs outside tables count, as if they were of the tier.
+    """
+    found: dict[str, list[Record]] = {}
+    for record in (source.record for source in sources):
+        if record.result["tier"] == tier or (users and record.result["tier"] == USER_TIER):
+            for key in {run_key(tier, record.upgraded(kind).config) for kind in kinds}:
+                found.setdefault(key, []).append(record)
+    return found
+
+
 def fault_of(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
     """Why ``record``, in today's form, is not valid for ``cell``; None if it is."""
     result = record.result

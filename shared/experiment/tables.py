@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from shared.errors import UserError, suggestion
-from shared.experiment.config import Config, canonical, changed, place_of, run_key, slug
+from shared.experiment.config import USER_TIER, Config, canonical, changed, place_of, run_key, slug
 
 Tier = Literal["paper", "short", "smoke"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
@@ -249,7 +249,8 @@ class Setting:
 class Cell:
     """One row in one column with one seed in one tier.
 
-    Columns that read one run have cells with one address, which differ only in ``column``.
+    Columns that read one run have cells with one address, which differ only in ``column``. A cell
+    that is ``own`` is not of its table: a user has changed its configuration.
     """
 
     domain: str
@@ -261,6 +262,7 @@ class Cell:
     tier: Tier
     config: Config
     run: str = ""
+    own: bool = False
     # The canonical form of the configuration, shared by the cells that differ only in their seed.
     _alike: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
@@ -276,10 +278,10 @@ class Cell:
 
     @functools.cached_property
     def address(self) -> str:
-        """Its address: ``[tier/]domain/paper/table/row/column/seed-n``."""
+        """Its address: ``[own/][tier/]domain/paper/table/row/column/seed-n``."""
+        start = [USER_TIER] * self.own + [self.tier] * (self.tier != "paper")
         parts = (self.table_address, slug(self.row), slug(self.source), f"seed-{self.seed}")
-        address = "/".join(parts)
-        return address if self.tier == "paper" else f"{self.tier}/{address}"
+        return "/".join((*start, *parts))
 
     @functools.cached_property
     def content(self) -> Mapping[str, Any]:
@@ -296,7 +298,7 @@ class Cell:
     @property
     def folder(self) -> Path:
         """The folder of its run, below that of all runs, see :func:`place_of`."""
-        return place_of(self.domain, self.content, self.key)
+        return Path(USER_TIER * self.own, place_of(self.domain, self.content, self.key))
 
 
 @dataclass(frozen=True)
@@ -499,16 +501,18 @@ class Table:
         self,
         tier: Tier = "paper",
         *,
-        row: str | None = None,
-        column: str | None = None,
+        row: str | Sequence[str] | None = None,
+        column: str | Sequence[str] | None = None,
         seeds: Sequence[int] | None = None,
     ) -> tuple[Cell, ...]:
         """The cells of a tier, in the order of the table; none for a tier that it does not have.
 
         Args:
             tier: paper, short or smoke.
-            row: label or address of one row, or the printed label of several; None for all.
-            column: label or address of one column, or of a shared run; None for all.
+            row: label or address of a row, or the printed label of several; or a list of such;
+                None for all.
+            column: label or address of a column, or of a shared run; or a list of such; None for
+                all.
             seeds: the seeds to run; None for the declared ones.
 
         Raises:
@@ -529,7 +533,11 @@ class Table:
         return {}
 
     def _cells(
-        self, tier: Tier, row: str | None, column: str | None, seeds: Sequence[int] | None
+        self,
+        tier: Tier,
+        row: str | Sequence[str] | None,
+        column: str | Sequence[str] | None,
+        seeds: Sequence[int] | None,
     ) -> tuple[Cell, ...]:
         rows = _select(self.rows, row, f"{self.address} has no row")
         columns = _select(
@@ -585,17 +593,35 @@ def _seeds_of(row: Row, wanted: Sequence[int]) -> Sequence[int]:
     return wanted if row.seeds is None else [seed for seed in row.seeds if seed in wanted]
 
 
-def _select(items: tuple[_Labelled, ...], wanted: str | None, where: str) -> tuple[_Labelled, ...]:
+def _select(
+    items: tuple[_Labelled, ...], wanted: str | Sequence[str] | None, where: str
+) -> tuple[_Labelled, ...]:
+    """The items that are asked for, in the order of the table; all for None.
+
+    Raises:
+        UserError: an item that is not there; it names the nearest, and lists all.
+    """
     if wanted is None:
         return items
-    found = tuple(item for item in items if slug(wanted) in _addresses(item))
-    if not found:  # a printed label selects all rows that measure it
-        found = tuple(
-            item
-            for item in items
-            if isinstance(item, Row) and slug(item.published or "") == slug(wanted)
-        )
-    if not found:
-        known = suggestion(wanted, [item.label for item in items], "declared are")
-        raise UserError(f"{where} {wanted!r}{known}")
-    return found
+    found: list[_Labelled] = []
+    for each in [wanted] if isinstance(wanted, str) else wanted:
+        some = [item for item in items if slug(each) in _addresses(item)]
+        if not some:  # a printed label selects all rows that measure it
+            some = [
+                item
+                for item in items
+                if isinstance(item, Row) and slug(item.published or "") == slug(each)
+            ]
+        if not some:
+            raise UserError(f"{where} {each!r}{_nearest(each, [item.label for item in items])}")
+        found += some
+    return tuple(item for item in items if item in found)
+
+
+def _nearest(wanted: str, labels: Sequence[str]) -> str:
+    """The end of an error about an unknown label: the nearest one, and the labels there are."""
+    holding = [label for label in labels if slug(wanted) and slug(wanted) in slug(label)]
+    near = suggestion(wanted, labels)
+    start = f": did you mean {' or '.join(holding[:4])}?" if holding else near
+    start = start if "?" in start else ";"
+    return f"{start} declared are: {' | '.join(labels)}"

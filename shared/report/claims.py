@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from shared.experiment.files import write_atomically
+from shared.experiment.records import Record
 from shared.experiment.tables import Claim, Comparison, Published, SettingWord, Table, Tier, Value
 from shared.objective import SHARE
 from shared.report.items import sentence as mcnemar_sentence
@@ -349,20 +350,31 @@ def _model(
 
 
 def _has_collapsed(cell: MeasuredCell, column: Sequence[MeasuredCell], metric: str) -> bool:
-    """Whether every seed scores like the largest class, or has features of one direction."""
-    values = cell.read(metric)
-    ranks = [
-        each.environment.get("facts", {}).get("effective_rank") for each in cell.records.values()
-    ]
-    known = [float(rank) for rank in ranks if rank is not None]
-    if known and len(known) == len(ranks) and max(known) < RANK:
-        return True
+    """Whether a row of a column has collapsed, by its majority row."""
     largest = [
         summarise(other.read(metric).values()).mean
         for other in column
         if other.row.majority and other.column.classes and other.read(metric)
     ]
-    return bool(values and largest) and max(values.values()) <= largest[0] + NEAR
+    records = list(cell.records.values())
+    return has_collapsed(cell.read(metric), records, largest[0] if largest else None)
+
+
+def has_collapsed(
+    values: Mapping[int, float], records: Sequence[Record], largest: float | None
+) -> bool:
+    """Whether every seed scores like the largest class, or has features of one direction.
+
+    Args:
+        values: of the row, by seed.
+        records: of the same runs.
+        largest: the accuracy of the largest class; None where it is not known.
+    """
+    ranks = [each.environment.get("facts", {}).get("effective_rank") for each in records]
+    known = [float(rank) for rank in ranks if rank is not None]
+    if known and len(known) == len(ranks) and max(known) < RANK:
+        return True
+    return bool(values) and largest is not None and max(values.values()) <= largest + NEAR
 
 
 def _is_inert(measured: Measured, cells: Sequence[MeasuredCell], shares: Shares) -> bool:

@@ -347,34 +347,6 @@ def _power(effect: float, seeds: int, level: float) -> float:
     return float(scipy.stats.nct.sf(critical, freedom, effect * math.sqrt(seeds / 2)))
 
 
-def compared(mine: Values, other: Values) -> tuple[str, str]:
-    """Whether a user's row is better than another, in one word, and a sentence with the numbers.
-
-    Args:
-        mine: value by seed of the user's row.
-        other: value by seed of the row that it is compared with.
-
-    Returns:
-        "better", "worse", "open" or "not run"; and the sentence.
-    """
-    if not mine or not other:
-        return "not run", "one of the two rows has no finished seed"
-    estimates = ColumnModel({"mine": mine, "other": other}).estimates("mine", "other")
-    if not estimates:
-        gain = plain.fmean(mine.values()) - plain.fmean(other.values())
-        few = min(len(mine), len(other)) < 2
-        why = "a row with one seed has no interval" if few else "a row has no spread over its seeds"
-        return "open", f"gain {gain:+z.2f}, but {why}"
-    widest = wider(estimates)
-    low, high = widest.interval
-    sentence = f"gain {widest.gain:+z.2f}, 95% interval [{low:+z.2f}, {high:+z.2f}]"
-    models = " and ".join(each.model for each in estimates)
-    sentence += f" over {len(mine)} and {len(other)} seeds (the wider of {models})"
-    if low > 0 or high < 0:
-        return "better" if low > 0 else "worse", sentence
-    return "open", f"{sentence}; the interval contains 0"
-
-
 @functools.cache
 def _critical(freedom: float) -> float:
     """The two-sided critical value of t."""

@@ -4,9 +4,9 @@ Measured and published numbers never share a cell: each line is marked as one or
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from shared.experiment.config import canonical
 from shared.experiment.tables import Column, Published, Row, Table, Tier, Value
@@ -57,6 +57,20 @@ class Grid:
     heading: str
     head: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
+
+
+def shown_metric(metric: str, results: Collection[Mapping[str, Any]]) -> str:
+    """The metric, or where no result has it, the first number that all have.
+
+    Args:
+        metric: that the table shows.
+        results: metrics by name, of runs that may follow another protocol than the table's.
+    """
+    if not results or any(metric in each for each in results):
+        return metric
+    first = next(iter(results))
+    names = (name for name, value in first.items() if isinstance(value, int | float))
+    return next((name for name in names if all(name in each for each in results)), metric)
 
 
 def mean_sd(mean: float, sd: float | None) -> str:

@@ -1,0 +1,758 @@
+"""Rows of a table beside each other: declared ones, those with settings, and losses of the user's.
+
+Where a run of the same configuration is finished here, or its record is known, it stands in; the
+rest is run, below ``runs/own/`` what a user has changed and as any cell of the table what not. A
+folder that a comparison was written to can be extended: it holds the records, and what they are.
+
+    TO/table.md, table.tex, table.csv, gains.pdf, curves.pdf, METHODS.md
+    TO/records/comparison.json    rows, columns and seeds, with the key of each run
+    TO/records/TABLE.records.jsonl
+    TO/records/.../               the same of others, copied there
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from shared import functions
+from shared.command.cells import (
+    Chosen,
+    Places,
+    choose_tables,
+    domain_of,
+    most_helpful,
+    run_folder,
+)
+from shared.command.own import (
+    baseline_of,
+    load_loss,
+    older_runs,
+    print_changes,
+    with_loss,
+    with_set,
+    without_hashes,
+)
+from shared.command.plan import planned
+from shared.command.pool import default_jobs
+from shared.command.running import print_ending, run_waiting
+from shared.errors import UserError
+from shared.experiment import frame
+from shared.experiment.config import USER_TIER, slug
+from shared.experiment.environment import current_environment
+from shared.experiment.files import write_atomically
+from shared.experiment.frame import NOT_RUN, finished, processor_of, refused
+from shared.experiment.records import Damaged, Record, read_json
+from shared.experiment.run import LOG
+from shared.experiment.tables import Cell, Column, Published, Row, Table, Tier
+from shared.objective import Term
+from shared.report import comparison as shown
+from shared.report.comparison import KEPT, Comparison, Line, Number, Source
+from shared.report.wording import DASH, TIER_NOTES, counted, gain_text, named_seeds, shown_metric
+
+FORM = "comparison-v1"
+SHEET = "comparison.json"
+HERE = "run here"
+STYLES = {"better": "green", "worse": "red", "open": "yellow"}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The rows of one table that are compared, before anything runs.
+
+    Args:
+        table: the table.
+        tier: of the cells.
+        against: label of the baseline.
+        lines: the rows.
+        cells: theirs.
+        changed: the settings of every row.
+        data: what is trained and scored on, in words.
+        kept: what the folder holds beside these.
+    """
+
+    table: Table
+    tier: Tier
+    against: str
+    lines: tuple[Line, ...]
+    cells: tuple[Cell, ...]
+    changed: tuple[str, ...] = ()
+    data: str = ""
+    kept: tuple["Entry", ...] = ()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns in which a row has a cell, in the order of the table."""
+        labels = {cell.column for cell in self.cells} | {each.column for each in self.kept}
+        return tuple(each for each in self.table.columns_of(self.tier) if each.label in labels)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run of a written comparison: its row, column and seed, and the key of its run."""
+
+    row: str
+    column: str
+    seed: int
+    key: str
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What a folder holds: ``comparison.json``.
+
+    Args:
+        file: where it was read.
+        table: address of the table.
+        tier: of the cells.
+        changed: the settings of every row.
+        data: what was trained on, in words.
+        against: label of the baseline.
+        lines: the rows.
+        entries: the runs.
+    """
+
+    file: Path
+    table: str
+    tier: str
+    changed: tuple[str, ...]
+    data: str
+    against: str
+    lines: tuple[Line, ...]
+    entries: tuple[Entry, ...]
+
+
+@dataclass
+class Known:
+    """The finished runs and the records that may stand in.
+
+    Args:
+        places: the folders of runs and results.
+        sent: by key, the records of the folder that is written to, and their origin.
+        committed: by key, the committed records.
+        processor: of this machine; committed records of others do not stand in.
+        run_all: whether only runs on this disk count.
+        own: the hash of data of the user's, by their name in a configuration.
+    """
+
+    places: Places
+    sent: Mapping[str, Source] = field(default_factory=dict)
+    committed: Mapping[str, Sequence[Record]] = field(default_factory=dict)
+    processor: str = ""
+    run_all: bool = False
+    own: Mapping[str, str] = field(default_factory=dict)
+
+    def source(self, cell: Cell, table: Table) -> Source | None:
+        """The finished run or the record that is valid for a cell; None without one."""
+        folder = run_folder(self.places, cell)
+        if (record := finished(cell, self.places.runs)) is not None:
+            today = record.upgraded(type(cell.config))
+            if _is_valid(today, cell, table):
+                self._check_data(record, str(folder))
+                return Source(record, HERE, folder / LOG)
+        if self.run_all:
+            return None
+        if (sent := self.sent.get(cell.key)) and _is_valid(
+            sent.record.upgraded(type(cell.config)), cell, table
+        ):
+            self._check_data(sent.record, "the folder of --to")
+            return dataclasses.replace(
+                sent, record=dataclasses.replace(sent.record, address=cell.address)
+            )
+        for each in self.committed.get(cell.key, ()):
+            if processor_of(each) == self.processor and _is_valid(
+                each.upgraded(type(cell.config)), cell, table
+            ):
+                record = dataclasses.replace(each, address=cell.address)
+                return Source(record, recorded_at(each))
+        return None
+
+    def _check_data(self, record: Record, where: str) -> None:
+        """Refuse a run on other files of the same name.
+
+        Raises:
+            UserError: it used such files.
+        """
+        for name, digest in self.own.items():
+            if record.environment["data"].get(name, digest) != digest:
+                raise UserError(
+                    f"{name.partition(':')[2]} holds other data than those of {where}; rename it, "
+                    f"or start over with --again in another --to"
+                )
+
+    def elsewhere(self, cells: Sequence[Cell]) -> set[str]:
+        """The other processors on which cells have a committed record."""
+        every = (each for cell in cells for each in self.committed.get(cell.key, ()))
+        return {processor_of(each) for each in every} - {self.processor}
+
+
+def recorded_at(record: Record) -> str:
+    """Where a record is from: ``recorded at 391a9aa``."""
+    return f"recorded at {str(record.environment['commit'])[:7]}"
+
+
+def compare(options: argparse.Namespace, places: Places) -> int:
+    """Compare rows with a baseline: run what is missing, print a table, write it with ``--to``.
+
+    Args:
+        options: of the command line; with ``plan`` nothing is run.
+        places: the folders of runs, results and data.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: no such row, an unusable loss or setting, or a folder with another comparison.
+    """
+    if options.data is None:
+        return _compare(options, places)
+    # The configuration names data by a path relative to the working directory: theirs has to be
+    # the last part alone, so that the same data elsewhere are the same run.
+    places = Places(*(path.absolute() for path in (places.runs, places.results, places.data)))
+    data = Path(os.path.abspath(options.data))
+    options.to = options.to and options.to.absolute()
+    options.loss = [(file.absolute(), *rest) for file, *rest in options.loss]
+    if not data.exists():
+        raise UserError(f"--data {options.data}: there is no such file or folder")
+    with contextlib.chdir(data.parent):
+        return _compare(argparse.Namespace(**{**vars(options), "data": Path(data.name)}), places)
+
+
+def _compare(options: argparse.Namespace, places: Places) -> int:
+    console = Console()
+    functions.same.clear()
+    prepared, known = _prepare(options, places, console)
+    jobs = options.jobs or default_jobs(options.threads)
+    total: set[str] = set()
+    chosen = []
+    for each in prepared:
+        _print_sources(console, each, known)
+        some = (c for c in each.cells if options.again or not known.source(c, each.table))
+        left = tuple(sorted(some, key=lambda cell: not cell.own))  # a loss that fails is seen first
+        if left:
+            console.print(planned(each.table, left, places, jobs, total))
+            chosen.append(Chosen(each.table, left))
+    if options.plan_only:
+        return 0
+    pools = [run_waiting(chosen, places, options, console)] if chosen else []
+    outcomes = {address: why for pool in pools for address, why in pool.outcomes.items()}
+    for each in prepared:
+        found = _compared(each, known, outcomes)
+        _print(console, found)
+        if options.to is not None and found.records:
+            _write(options.to, found, each, options.spread)
+            text = f"written to {options.to}: {', '.join(shown.FILES)}, {KEPT}/"
+            console.print(text, soft_wrap=True, highlight=False, markup=False)
+    return print_ending(console, *pools, again=options.again)
+
+
+def _prepare(
+    options: argparse.Namespace, places: Places, console: Console
+) -> tuple[list[Prepared], Known]:
+    """The comparisons, one for each table that has the rows, and what stands in for runs."""
+    losses = [(given, load_loss(*given)) for given in options.loss]
+    domain = options.words[0]
+    tables, own = _tables(options, places)
+    prepared, refusals = [], []
+    for table in tables:
+        try:
+            prepared.append(_rows_of(table, options, losses, console))
+        except UserError as error:
+            refusals.append(error)
+    if not prepared:
+        raise most_helpful(refusals)
+    if options.to is not None and len(prepared) > 1:
+        names = ", ".join(each.table.name for each in prepared)
+        raise UserError(f"--to {options.to} takes one table; choose with --table: {names}")
+    sheets = _sheets(options.to) if options.to is not None else []
+    kinds = {type(each.config) for one in prepared for each in one.cells}
+    tier = options.tier
+    known = Known(
+        places,
+        _sent(options.to, tier, kinds) if options.to is not None else {},
+        {} if options.run_all else _committed(places, domain, tier, kinds),
+        processor_of(Record("", {}, current_environment(1), {})),
+        options.run_all,
+        own,
+    )
+    _take_older(prepared, losses, known, sheets, options, console)
+    if functions.same:  # cells keep the key that they were first asked for
+        prepared = [
+            dataclasses.replace(one, cells=tuple(dataclasses.replace(c) for c in one.cells))
+            for one in prepared
+        ]
+    return [_with_kept(one, sheets, options) for one in prepared], known
+
+
+def _tables(
+    options: argparse.Namespace, places: Places
+) -> tuple[Sequence[Table], Mapping[str, str]]:
+    """The tables whose rows are compared, and the hash of data of the user's by their name.
+
+    Raises:
+        UserError: no such table, or data that cannot be used.
+    """
+    domain, *papers = options.words
+    if options.data is None:
+        return choose_tables(domain, papers[0], options.table, options.tier), {}
+    found = domain_of(domain).own_data
+    if found is None:
+        raise UserError(f"{domain} compares on its own tasks; leave --data out, and name a paper")
+    if options.tier == "smoke":
+        raise UserError("the smoke tier has data of its own; leave --tier smoke or --data out")
+    paper = papers[0] if papers else found.paper
+    name = options.table or (None if papers else found.table)
+    (table, *others) = choose_tables(domain, paper, name, options.tier)
+    if others:
+        names = ", ".join(each.name for each in (table, *others))
+        raise UserError(f"--data takes the rows of one table; choose with --table: {names}")
+    changes, own = found.read(options.data, places.data)
+    return [_on_data(table, options.tier, found.columns, options.data.stem, changes)], own
+
+
+def _on_data(
+    table: Table, tier: Tier, labels: Sequence[str], name: str, changes: Mapping[str, Any]
+) -> Table:
+    """The rows of a table on other data, in those of its columns that have these labels, or all."""
+    some = [each for each in table.columns if each.label in labels] or list(table.columns)
+    columns = tuple(
+        dataclasses.replace(
+            each, label=name if len(some) == 1 else each.label, changes={**each.changes, **changes}
+        )
+        for each in some
+    )
+    places = tuple(each.label for each in columns)
+    claims = tuple(
+        dataclasses.replace(
+            claim,
+            comparisons=tuple(
+                dataclasses.replace(each, columns=places, metric="", beside="")
+                for each in claim.comparisons
+            ),
+        )
+        for claim in table.claims
+    )
+    return dataclasses.replace(
+        table,
+        title=f"Contrastive losses on {name}",
+        rows=tuple(dataclasses.replace(each, published=None, in_columns={}) for each in table.rows),
+        columns=columns,
+        seeds={tier: (0, 1, 2)},
+        published=Published("data of one's own", name, (), {}),
+        claims=claims,
+        references=(),
+        fewer=(),
+        looked={},
+        settings={},
+        notes=(),
+    )
+
+
+def _rows_of(
+    table: Table,
+    options: argparse.Namespace,
+    losses: Sequence[tuple[tuple[Path, str, list[str]], Term]],
+    console: Console,
+) -> Prepared:
+    """The rows of a table that are asked for, with the user's."""
+    tier: Tier = options.tier
+    choice: dict[str, Any] = {"column": options.column or None, "seeds": options.seeds}
+    wanted = list(options.rows)
+    variants = [_variant(text) for text in options.variant]
+    base = _baseline(table, tier, options, wanted)
+    if wanted or losses or variants:
+        wanted += [base.label]
+    declared = table.cells(tier, row=wanted or None, **choice)
+    if not any(cell.row == base.label for cell in declared):
+        raise UserError(f"{table.address}: {base.label} has no cell in the chosen columns")
+    cells = with_set(declared, options.set) if options.set else declared
+    if options.data is not None:
+        cells = tuple(dataclasses.replace(cell, own=True) for cell in cells)
+    rows = {row.label: row for row in table.rows}
+    lines = [
+        Line(row.label, "", row.baseline, row.majority)
+        for row in table.rows
+        if any(cell.row == row.label for cell in cells)
+    ]
+    if options.set:
+        print_changes(console, f"{table.address} as declared", declared, cells)
+    under = [cell for cell in cells if cell.row == base.label]
+    for (file, name, numbers), loss in losses:
+        label = _label(", ".join([name, *numbers]), lines)
+        lines.append(Line(label, f"{base.label} with the loss {name} of {file.name}"))
+        mine = tuple(with_loss(cell, loss, label) for cell in under)
+        what = f"{table.address}: {label} is {base.label} with your loss; what differs"
+        print_changes(console, what, under, mine)
+        cells += mine
+    for row, settings in variants:
+        some = table.cells(tier, row=row, **choice)
+        label = _label(f"{some[0].row}, {', '.join(settings)}", lines)
+        lines.append(
+            Line(label, f"{some[0].row} with {', '.join(settings)}", rows[some[0].row].baseline)
+        )
+        cells += tuple(
+            dataclasses.replace(cell, row=label)
+            for cell in with_set(some, [*options.set, *settings])
+        )
+    return Prepared(
+        table,
+        tier,
+        base.label,
+        tuple(lines),
+        tuple(cells),
+        tuple(options.set),
+        str(options.data or " and ".join(dict.fromkeys(cell.column for cell in cells))),
+    )
+
+
+def _baseline(table: Table, tier: Tier, options: argparse.Namespace, wanted: list[str]) -> Row:
+    """The row that the others are compared with: as asked, else the one claims are made against.
+
+    Where that is not among the rows asked for, it is the first of them.
+    """
+    needs_loss = bool(options.loss)
+    if options.against is not None:
+        return _named_row(table, tier, options.against, needs_loss=needs_loss)
+    usual, _ = baseline_of(table, tier) if not wanted or needs_loss else (None, "")
+    if not wanted:
+        assert usual is not None
+        return usual
+    asked = [table.cells(tier, row=each)[0].row for each in wanted]
+    claimed = _claimed(table, tier)
+    label = claimed if claimed in asked else asked[0]
+    return _named_row(table, tier, label, needs_loss=needs_loss)
+
+
+def _claimed(table: Table, tier: Tier) -> str:
+    try:
+        return baseline_of(table, tier)[0].label
+    except UserError:
+        return ""
+
+
+def _named_row(table: Table, tier: Tier, name: str, *, needs_loss: bool) -> Row:
+    if needs_loss:
+        return baseline_of(table, tier, name)[0]
+    label = table.cells(tier, row=name)[0].row
+    return next(row for row in table.rows if row.label == label)
+
+
+def _variant(text: str) -> tuple[str, list[str]]:
+    """Row and settings of ``ROW:NAME=VALUE,NAME=VALUE``; a value may hold commas."""
+    row, _, rest = text.partition(":")
+    settings: list[str] = []
+    for part in rest.split(","):
+        if "=" in part or not settings:
+            settings.append(part.strip())
+        else:
+            settings[-1] += f",{part}"
+    return row.strip(), settings
+
+
+def _label(label: str, lines: Sequence[Line]) -> str:
+    """A label that no other row has."""
+    taken = {slug(each.label) for each in lines}
+    return label if slug(label) not in taken else f"{label} (yours)"
+
+
+def _is_valid(record: Record, cell: Cell, table: Table) -> bool:
+    """Whether a record, in today's form, is of exactly a cell's configuration and possible."""
+    result = record.result
+    (column,) = (each for each in table.columns_of(cell.tier) if each.label == cell.column)
+    metric = shown_metric(table.metric_of(column), [result["metrics"]])
+    return (
+        record.config == cell.content
+        and result["tier"] in (cell.tier, USER_TIER)
+        and result["protocol"] == cell.config.protocol
+        and refused(result["metrics"], table, metric) is None
+    )
+
+
+def _committed(
+    places: Places, domain: str, tier: Tier, kinds: set[type]
+) -> dict[str, list[Record]]:
+    """The committed records of a domain, by the key of their run in a tier."""
+    known = frame.load((), results=places.results, everything=True, domain=domain)
+    known.check("record")
+    return frame.by_key(known.sources, tier, kinds)
+
+
+def _sent(to: Path, tier: Tier, kinds: set[type]) -> dict[str, Source]:
+    """By key the records in the folder that is written to, the user's and those sent to him.
+
+    Raises:
+        Damaged: a record that was altered.
+    """
+    kept = frame.load((), results=to / KEPT, everything=True)
+    for _, error in kept.damaged:
+        text = str(error).removesuffix("; restore the file from git")
+        raise Damaged(f"{text}; ask for the file again, or move it away")
+    records = frame.by_key(kept.sources, tier, kinds, users=True)
+    return {key: Source(some[0], recorded_at(some[0])) for key, some in records.items()}
+
+
+def _sheets(to: Path) -> list[Sheet]:
+    """What the folder holds, the user's and others'; the user's first."""
+    return [_sheet(file) for file in sorted((to / KEPT).rglob(SHEET), key=lambda f: len(f.parts))]
+
+
+def _sheet(file: Path) -> Sheet:
+    content = read_json(file)
+    try:
+        if content["form"] != FORM:
+            raise ValueError(f"has the form {content['form']}, this program reads {FORM}")
+        return Sheet(
+            file,
+            content["table"],
+            content["tier"],
+            tuple(content["changed"]),
+            content["data"],
+            content["against"],
+            tuple(Line(**each) for each in content["rows"]),
+            tuple(Entry(**each) for each in content["runs"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{file}: {error}; move it away, or choose another --to") from None
+
+
+def _with_kept(one: Prepared, sheets: Sequence[Sheet], options: argparse.Namespace) -> Prepared:
+    """With the rows, columns and seeds that the folder holds already.
+
+    Raises:
+        UserError: the folder holds another comparison.
+    """
+    lines = {line.label: line for line in one.lines}
+    here = {(cell.row, cell.column, cell.seed) for cell in one.cells}
+    kept: dict[tuple[str, str, int], Entry] = {}
+    against = one.against
+    for sheet in sheets:
+        differ = {
+            "table": (sheet.table, one.table.address),
+            "tier": (sheet.tier, one.tier),
+            "settings": (", ".join(sheet.changed) or "none", ", ".join(one.changed) or "none"),
+        }
+        for what, (there, now) in differ.items():
+            if there != now:
+                raise UserError(
+                    f"{sheet.file.parent} holds a comparison with {what} {there}, not {now}; "
+                    f"choose another --to, or the same {what}"
+                )
+        lines |= {line.label: line for line in sheet.lines if line.label not in lines}
+        for each in sheet.entries:
+            place = (each.row, each.column, each.seed)
+            if place not in here:
+                kept.setdefault(place, each)
+        if options.against is None and not options.rows:
+            against = sheet.against
+    order = [row.label for row in one.table.rows]
+    ordered = sorted(lines.values(), key=lambda line: _place(line.label, order))
+    return dataclasses.replace(
+        one, lines=tuple(ordered), kept=tuple(kept.values()), against=against
+    )
+
+
+def _place(label: str, order: Sequence[str]) -> int:
+    return order.index(label) if label in order else len(order)
+
+
+def _take_older(
+    prepared: Sequence[Prepared],
+    losses: Sequence[tuple[tuple[Path, str, list[str]], Term]],
+    known: Known,
+    sheets: Sequence[Sheet],
+    options: argparse.Namespace,
+    console: Console,
+) -> None:
+    """Find runs of another source of a loss; with ``--same-loss`` they count as the user's.
+
+    Raises:
+        UserError: the folder that is written to has such runs, and ``--same-loss`` is not given.
+    """
+    by_label = {
+        (each.row, each.column, each.seed): known.sent[each.key].record
+        for sheet in sheets
+        for each in sheet.entries
+        if each.key in known.sent
+    }
+    for (file, name, _), loss in losses:
+        cells = [
+            cell
+            for one in prepared
+            for cell in one.cells
+            if getattr(getattr(cell.config, "objective", None), "loss", None) is loss
+        ]
+        now, then, text = functions.identity(loss.function), "", ""
+        for cell in cells:
+            record = by_label.get((cell.row, cell.column, cell.seed))
+            if record is None or record.config == cell.content:
+                continue
+            if without_hashes(record.config) == without_hashes(cell.content):
+                then = record.config["objective"]["loss"]["function"]
+                text = f"{file}: {name} has changed since its runs in {options.to}"
+                if not options.same_loss:
+                    raise UserError(
+                        f"{text}; --same-loss takes them if it computes the same, else choose "
+                        f"another --to or another name"
+                    )
+        if not then and (
+            older := older_runs([Chosen(prepared[0].table, tuple(cells))], known.places)
+        ):
+            folder, config = older[-1]
+            then = config["objective"]["loss"]["function"]
+            done = sum((each / "result.json").exists() for each, _ in older)
+            text = (
+                f"{file}: {counted(len(older), 'run')} ({done} finished) with another source of "
+                f"{name}, as {folder}"
+            )
+        if then and options.same_loss:
+            functions.same[now] = then
+            text += ": taken as the same loss on your word (--same-loss)"
+        elif then:
+            text += ": --same-loss takes them if it computes the same"
+        if text:
+            console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def _sources(
+    one: Prepared, known: Known
+) -> Iterator[tuple[str, str, int, Source | None, Cell | None]]:
+    """Row, column, seed, and the source of each run that is compared."""
+    for cell in one.cells:
+        yield cell.row, cell.column, cell.seed, known.source(cell, one.table), cell
+    for each in one.kept:
+        if (source := known.sent.get(each.key)) is not None:
+            yield each.row, each.column, each.seed, source, None
+
+
+def _print_sources(console: Console, one: Prepared, known: Known) -> None:
+    """Print what is compared with what, and for each row which seeds are there and from where."""
+    start = f"{one.table.address} ({one.tier} tier): "
+    text = f"{start}{counted(len(one.lines), 'row')}, compared with {one.against}"
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    found: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for row, column, seed, source, _ in _sources(one, known):
+        origin = source.origin if source else "to run"
+        found.setdefault((row, column), {}).setdefault(origin, []).append(seed)
+    texts: dict[str, list[str]] = {}
+    for (row, column), origins in found.items():
+        said = "; ".join(f"{named_seeds(sorted(s))} {origin}" for origin, s in origins.items())
+        texts.setdefault(f"{row}: {said}", []).append(column)
+    for text, columns in texts.items():
+        where = "" if len(columns) == len(one.columns) else f" ({', '.join(columns)})"
+        console.print(f"  {text}{where}", soft_wrap=True, highlight=False, markup=False)
+    left = [cell for cell in one.cells if known.source(cell, one.table) is None]
+    text = f"{len(one.cells) - len(left)} of {counted(len(one.cells), 'cell')} there"
+    console.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)
+    if others := known.elsewhere(left):
+        text = f"recorded on {', '.join(sorted(others))}, not on {known.processor}: run here"
+        console.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _compared(one: Prepared, known: Known, outcomes: Mapping[str, str]) -> Comparison:
+    """The comparison, of what is finished by now."""
+    sources: dict[tuple[str, str], dict[int, Source]] = {}
+    missing: dict[tuple[str, str], dict[int, str]] = {}
+    for row, where, seed, source, cell in _sources(one, known):
+        if source is not None:
+            sources.setdefault((row, where), {})[seed] = source
+        elif cell is not None:
+            missing.setdefault((row, where), {})[seed] = outcomes.get(cell.address, NOT_RUN)
+    records = [each.record for some in sources.values() for each in some.values()]
+    numbers = {}
+    for column in one.columns:
+        results = [
+            each.record.result["metrics"]
+            for (_, label), some in sources.items()
+            if label == column.label
+            for each in some.values()
+        ]
+        metric = shown_metric(one.table.metric_of(column), results)
+        for line in one.lines:
+            place = (line.label, column.label)
+            numbers[place] = Number(
+                metric, one.table.unit_of(metric), sources.get(place, {}), missing.get(place, {})
+            )
+    shown_metrics = {number.metric for number in numbers.values()}
+    protocols = dict.fromkeys(str(each.result["protocol"]) for each in records)
+    return Comparison(
+        one.table.address,
+        one.table.title,
+        one.tier,
+        one.changed,
+        one.data,
+        ", ".join(protocols) or one.table.protocol,
+        one.against,
+        one.lines,
+        one.columns,
+        numbers,
+        {each: one.table.unit_of(each) for each in one.table.also if each not in shown_metrics},
+        one.table.blocked,
+    )
+
+
+def _print(console: Console, found: Comparison) -> None:
+    """Print a line for each row and column: number, gain and word."""
+    several = len(found.columns) > 1
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    names = ("method", *("column",) * several, "mean ± sd", "seeds", "gain, 95% interval", "p", "")
+    for name in names:
+        grid.add_column(name, justify="left" if name in ("method", "column", "") else "right")
+    table = shown.main_grid(found)
+    for line, (label, *texts) in zip(found.lines, table.lines, strict=True):
+        for column, text in zip(found.columns, texts, strict=True):
+            gain = found.gains[label, column.label]
+            is_base = line.label == found.against
+            adjusted = DASH if gain.adjusted is None else shown.p_text(gain.adjusted)
+            word = "baseline" if is_base else gain.word
+            grid.add_row(
+                Text(label),
+                *(Text(column.label),) * several,
+                text,
+                str(len(found.numbers[label, column.label].read())),
+                "" if is_base else gain_text(gain.gain, gain.low, gain.high),
+                "" if is_base else adjusted,
+                Text(word, style=STYLES.get(gain.word, "")).append(
+                    f": {gain.why}" if gain.why else "", style="default"
+                ),
+            )
+    title = f"{found.address} ({found.scale}): rows beside {found.against}"
+    console.print(Text(title, style="bold"))
+    console.print(grid)
+    console.print(Text(shown.headline(found), style="dim"))
+    if note := TIER_NOTES[found.tier]:
+        console.print(Text(note, style="bold yellow"))
+
+
+def _write(to: Path, found: Comparison, one: Prepared, spread: Any) -> None:
+    """Write the files, the records, and what they are."""
+    shown.write(to, found, spread=spread)
+    keys = {(cell.row, cell.column, cell.seed): cell.key for cell in one.cells}
+    keys |= {(each.row, each.column, each.seed): each.key for each in one.kept}
+    runs = [
+        {"row": line.label, "column": column.label, "seed": seed, "key": keys[place]}
+        for line in found.lines
+        for column in found.columns
+        for seed in sorted(found.numbers[line.label, column.label].sources)
+        if (place := (line.label, column.label, seed)) in keys
+    ]
+    content = {
+        "form": FORM,
+        "table": found.address,
+        "tier": found.tier,
+        "changed": list(found.changed),
+        "data": found.data,
+        "against": found.against,
+        "rows": [dataclasses.asdict(line) for line in found.lines],
+        "runs": runs,
+    }
+    write_atomically(to / KEPT / SHEET, json.dumps(content, indent=1) + "\n")

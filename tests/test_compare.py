@@ -1,0 +1,303 @@
+"""Rows beside rows: a comparison, what stands in for its runs, and the folder it is written to."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+from toy.program import AtOnce
+
+from graph.tables import TABLE_4
+from shared.command import compare as command
+from shared.command.own import baseline_of
+from shared.experiment.records import Record, content_hash, record_line
+from shared.experiment.tables import Column
+from shared.report.comparison import Comparison, Line, Number, Source, latex, tex_escaped
+from shared.report.statistics import ColumnModel, holm
+
+# InfoNCE without the positive in the denominator, which GraphCL's row trains with.
+LOSS = '''\
+def mine(pairs, similarity, *, temperature: float = 0.2):
+    """GraphCL's loss, written by hand."""
+    scores = similarity / temperature
+    count = pairs.positive.sum(1)
+    positives = (scores * pairs.positive).sum(1) / count.clamp(min=1)
+    negatives = scores.masked_fill(~pairs.negative, float("-inf")).logsumexp(1)
+    return (negatives - positives).where(count > 0, 0.0)
+'''
+SMOKE = ("compare", "graph", "mmcl", "--table", "4", "--tier", "smoke")
+ENVIRONMENT = {
+    "commit": "391a9aa" + 33 * "0",
+    "dirty": False,
+    "command": "./reproduce.sh",
+    "started": "2026-11-25T10:00:00+00:00",
+    "versions": {"torch": "2.13.0"},
+    "hardware": {"system": "Linux", "processor": "AMD EPYC", "cores": 2, "memory_bytes": 1},
+    "data": {"MUTAG": "0" * 64},
+}
+
+
+@pytest.fixture
+def new_server() -> None:
+    """Cells are forked of a server that imports their domain, not of what other tests have left."""
+    forkserver._forkserver._stop()
+
+
+@pytest.fixture
+def losses(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file with a loss, under a name that no other test has imported."""
+    file = tmp_path / f"losses_{abs(hash(request.node.nodeid))}.py"
+    file.write_text(LOSS)
+    before = list(sys.path)
+    yield file
+    sys.path[:] = before
+    sys.modules.pop(file.stem, None)
+
+
+def edited(file: Path, text: str) -> None:
+    file.write_text(text)
+    sys.modules.pop(file.stem, None)
+
+
+def record(address: str, value: float, **others: object) -> Record:
+    config = {"objective": None, "epochs": 20, "seed": 0}
+    result = {
+        "metrics": {"accuracy": value, **others},
+        "protocol": "svm-10fold-nested-v1",
+        "tier": "paper",
+        "seconds": 3.0,
+        "peak_memory_bytes": 10**9,
+    }
+    return Record(address, config, ENVIRONMENT, result, content_hash(config, ENVIRONMENT, result))
+
+
+def number(label: str, values: dict[int, float]) -> Number:
+    sources = {s: Source(record(f"{label}/{s}", v), "run here") for s, v in values.items()}
+    return Number("accuracy", "%", sources)
+
+
+VALUES = {
+    "plain": {0: 70.0, 1: 71.0, 2: 70.5, 3: 70.2},
+    "up": {0: 80.0, 1: 81.0, 2: 80.7, 3: 80.1},
+    "same": {0: 70.9, 1: 69.8, 2: 70.8, 3: 70.1},
+    "single": {0: 99.0},
+    "below & 5%_": {0: 60.0, 1: 61.0, 2: 60.5, 3: 60.4},
+}
+
+
+def comparison(**others: object) -> Comparison:
+    made = Comparison(
+        "graph/mmcl/table-4",
+        "Graphs",
+        "paper",
+        (),
+        "MUTAG",
+        "svm-10fold-nested-v1",
+        "plain",
+        tuple(map(Line, VALUES)),
+        (Column("MUTAG"),),
+        {(label, "MUTAG"): number(label, some) for label, some in VALUES.items()},
+    )
+    return replace(made, **others)  # type: ignore[arg-type]
+
+
+def test_every_row_is_compared_by_both_analyses_in_one_family() -> None:
+    gains = {label: gain for (label, _), gain in comparison().gains.items()}
+    assert {label: gain.word for label, gain in gains.items()} == {
+        "plain": "",
+        "up": "better",
+        "same": "open",
+        "single": "one seed",
+        "below & 5%_": "worse",
+    }
+    model = ColumnModel(VALUES)
+    tested = ("up", "same", "below & 5%_")
+    larger = [max(e.p_value() for e in model.estimates(label, "plain")) for label in tested]
+    assert [gains[label].p for label in tested] == pytest.approx(larger)
+    assert [gains[label].adjusted for label in tested] == pytest.approx(holm(larger))
+    assert gains["single"].gain == pytest.approx(99.0 - 70.425)
+    assert gains["single"].p is None
+
+
+def test_a_heading_never_reads_as_the_papers_setting_when_something_was_set() -> None:
+    assert comparison().scale == "paper tier"
+    assert comparison(changed=("epochs=3",)).scale == "paper tier, changed by epochs=3"
+    assert "(paper tier, changed by epochs=3)" in latex(comparison(changed=("epochs=3",)))
+
+
+def test_latex_is_escaped_and_bold_where_better() -> None:
+    text = latex(comparison())
+    assert r"up & \textbf{80.45 ± 0.48} \\" in text
+    assert r"below \& 5\%\_ & 60.48 ± 0.41 \\" in text
+    assert r"single & 99.00 \\" in text
+    assert text.count(r"\textbf") == 1
+    assert r"p $<$ 0.05" in text
+    assert "Commit 391a9aa000." in text
+    assert tex_escaped("a\\b~^{}#$%&_<>") == (
+        r"a\textbackslash{}b\textasciitilde{}\textasciicircum{}\{\}\#\$\%\&\_$<$$>$"
+    )
+    assert "80.45 [79.69, 81.21]" in latex(comparison(), "interval")
+
+
+@pytest.mark.slow
+def test_latex_compiles(tmp_path: Path) -> None:
+    program = next(filter(shutil.which, ("tectonic", "pdflatex")), None)
+    if program is None:
+        pytest.skip("needs LaTeX: pdflatex or tectonic")
+    text = "\\documentclass{article}\n\\usepackage[T1]{fontenc}\n\\usepackage{booktabs}\n"
+    text += f"\\begin{{document}}\n{latex(comparison())}\n\\end{{document}}\n"
+    (tmp_path / "page.tex").write_text(text, encoding="utf-8")
+    options = ["-interaction=nonstopmode"] if program == "pdflatex" else []
+    subprocess.run([program, *options, "page.tex"], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.usefixtures("new_server")
+def test_a_loss_is_a_row_of_a_table_that_can_be_published(
+    losses: Path, tmp_path: Path, at_once: AtOnce
+) -> None:
+    spelled = f"{losses.name}:mine"
+    choice = ("--rows", "graphcl", "--seeds", "0-1", "--with", spelled, "--to", "paper")
+    out, _ = at_once(*SMOKE, *choice, "--watch", "1")
+    lines = out.splitlines()
+    assert "graph/mmcl/table-4: mine is GraphCL with your loss; what differs:" in lines
+    total = next(place for place, line in enumerate(lines) if "4 of 4 cells to run" in line)
+    assert total < next(place for place, line in enumerate(lines) if "seed-0" in line)
+    assert "graph/mmcl/table-4 (smoke tier): rows beside GraphCL" in lines
+    paper = tmp_path / "paper"
+    assert {file.name for file in paper.iterdir()} == {
+        *("table.md", "table.tex", "table.csv", "gains.pdf", "gains.png", "curves.pdf"),
+        *("METHODS.md", "records"),
+    }
+    with (paper / "table.csv").open() as stream:
+        found = {row["row"]: row for row in csv.DictReader(stream)}
+    assert list(found) == ["GraphCL", "mine"]
+    # It computes what GraphCL's row trains with.
+    assert float(found["mine"]["mean"]) == pytest.approx(float(found["GraphCL"]["mean"]), abs=1.0)
+    assert float(found["mine"]["p_holm"]) == float(found["mine"]["p"])
+    assert "@inproceedings{simclr," in (paper / "METHODS.md").read_text()
+    assert not (tmp_path / "results").exists()
+
+    # What is finished is not run again, and another row and seed join the others.
+    out, _ = at_once(*SMOKE, "--rows", "hcl", "--seeds", "0", "--to", "paper", "--against", "hcl")
+    assert "  mine: seeds 0-1 recorded at " in out
+    assert "1 of 1 cells to run" in out
+    text = (paper / "table.md").read_text()
+    for label in ("GraphCL", "HCL", "mine"):
+        assert re.search(rf"^\| {label} \| ", text, re.MULTILINE)
+    assert "rows beside HCL" in text
+
+    # A changed loss is refused by the name of its file.
+    edited(losses, LOSS.replace("negatives - positives", "2 * (negatives - positives)"))
+    _, err = at_once(*SMOKE, *choice, code=2)
+    assert f"{losses.name}: mine has changed since its runs in paper; --same-loss takes" in err
+    edited(losses, f"import math\n{LOSS}")
+    out, _ = at_once(*SMOKE, *choice, "--same-loss")
+    assert "taken as the same loss on your word (--same-loss)" in out
+    assert "to run" not in out
+
+    # A second place, which has the first one's folder and no runs, takes its records.
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(losses, other)
+    shutil.copytree(paper, other / "mine/records/theirs")
+    out, _ = at_once(*SMOKE, "--rows", "hcl", "--to", "mine", folder=other)
+    assert "to run" not in out
+    assert (other / "mine/table.md").read_text().count("| mine |") == text.count("| mine |")
+    file = next((other / "mine/records/theirs").rglob("*.records.jsonl"))
+    file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1', 1))
+    _, err = at_once(*SMOKE, "--rows", "hcl", "--to", "mine", folder=other, code=2)
+    assert "its SHA-256 is that of another content; ask for the file again" in err
+
+
+def test_a_committed_record_stands_in_on_the_same_processor(
+    tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(__file__).resolve().parents[1]
+    monkeypatch.setattr(
+        command, "processor_of", lambda r: r.environment["hardware"].get("processor")
+    )
+    monkeypatch.setattr(
+        command, "current_environment", lambda workers: {"hardware": {"processor": "AMD EPYC"}}
+    )
+    choice = ("--table", "4", "--column", "MUTAG", "--rows", "graphcl,hcl,dcl", "--seeds", "0-2")
+    run = ("graph", "mmcl", *choice, "--results", str(root / "results"), "--to", "paper")
+    out, _ = at_once("compare", *run)
+    assert re.search(r"  HCL: seeds 0-2 recorded at [0-9a-f]{7}", out)
+    assert "to run" not in out
+    # The numbers are those of the committed table.
+    with (root / "results/graph/mmcl/table-4.csv").open() as stream:
+        there = {
+            row["row"]: [float(row[f"measured_seed_{seed}"]) for seed in range(3)]
+            for row in csv.DictReader(stream)
+            if row["column"] == "MUTAG" and row["row"] in ("GraphCL", "HCL", "DCL")
+        }
+    with (tmp_path / "paper/table.csv").open() as stream:
+        here = {
+            row["row"]: [float(row[f"seed_{seed}"]) for seed in range(3)]
+            for row in csv.DictReader(stream)
+        }
+    assert here == there
+    assert not (tmp_path / "paper/curves.pdf").exists()
+    out, _ = at_once("plan", "compare", *run[:-2], "--run-all", "--to", "other")
+    assert "9 of 9 cells to run" in out
+    monkeypatch.setattr(
+        command, "current_environment", lambda workers: {"hardware": {"processor": "VAX"}}
+    )
+    out, _ = at_once("plan", "compare", *run[:-2], "--to", "other")
+    assert "recorded on AMD EPYC, not on VAX: run here" in out
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_other_comparison_in_the_folder_is_refused(tmp_path: Path, at_once: AtOnce) -> None:
+    content = {
+        "form": command.FORM,
+        "table": "graph/mmcl/table-4",
+        "tier": "smoke",
+        "changed": ["epochs=3"],
+        "data": "embedded sample",
+        "against": "GraphCL",
+        "rows": [],
+        "runs": [],
+    }
+    file = tmp_path / "paper/records/comparison.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(content))
+    _, err = at_once(*SMOKE, "--rows", "hcl", "--to", "paper", code=2)
+    assert "holds a comparison with settings epochs=3, not none; choose another --to" in err
+
+
+def test_rows_variants_and_baselines_are_named_in_many_ways(at_once: AtOnce) -> None:
+    out, _ = at_once(
+        *("plan", *SMOKE, "--rows", "hcl,mmcl-inv-both-views", "--seeds", "0"),
+        *("--row", "MMCL INV, first view", "--variant", "hcl:objective.beta=2"),
+    )
+    for row in ("HCL", "MMCL INV, both views", "MMCL INV, first view", "HCL, objective.beta=2"):
+        assert f"  {row}: seed 0 to run\n" in out
+    assert "4 rows, compared with HCL" in out
+    _, err = at_once("plan", *SMOKE, "--rows", "inv", code=2)
+    assert "did you mean MMCL INV, both views or " in err
+    assert "declared are: largest class | " in err
+    _, err = at_once("plan", *SMOKE, "--variant", "hcl", code=2)
+    assert "is not like ROW:NAME=VALUE" in err
+
+
+def test_a_protocol_is_checked_before_training(at_once: AtOnce) -> None:
+    _, err = at_once("plan", *SMOKE, "--rows", "hcl", "--set", "protocol=knn", code=2)
+    assert "no protocol 'knn'; there are: " in err
+
+
+def test_a_record_of_ones_own_is_kept_whole(tmp_path: Path) -> None:
+    kept = record("own/graph/mmcl/table-4/mine/mutag/seed-0", 80.0)
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records/a.records.jsonl").write_text(record_line(kept))
+    found = command._sent(tmp_path, "paper", {type(TABLE_4.config)})
+    assert [each.record for each in found.values()] == [kept]
+    assert baseline_of(TABLE_4, "paper")[0].label == "GraphCL"
