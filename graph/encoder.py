@@ -226,7 +226,10 @@ def _adjacency(edge_index: Tensor, x: Tensor) -> Tensor:
     """
     nodes = x.size(0)
     order = torch.argsort(edge_index[1], stable=True)
-    degree = torch.bincount(edge_index[1], minlength=nodes)
+    # bincount would read its size from a GPU.
+    degree = edge_index.new_zeros(nodes).scatter_add_(
+        0, edge_index[1], edge_index.new_ones(len(order))
+    )
     return torch.sparse_csr_tensor(
         nn.functional.pad(degree.cumsum(0), (1, 0)),
         edge_index[0, order],
