@@ -749,3 +749,21 @@ def test_a_terminal_that_closes_saves_and_nothing_stays_in_the_temporary_folder(
     assert not (cell / "result.json").exists()
     # The cache of torch's compiler is for later processes, too.
     assert [each for each in temporary.iterdir() if "torchinductor" not in each.name] == []
+
+
+def test_a_table_of_some_seeds_says_what_it_shows(
+    done: Path, tmp_path: Path, at_once: AtOnce
+) -> None:
+    """Not "2 of 3 seeds" below "seeds 0-2", nor a footnote without its mark."""
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    choice = ("toy", "toy", "--row", "plain", "--row", "better", "--column", "left")
+    out, _ = at_once(*choice, "--seeds", "0,2")
+    assert "mean ± sample standard deviation over seeds 0, 2." in out
+    assert "of 3 seeds" not in out
+    assert "(1)" not in out
+    out, _ = at_once("plan", *choice, "--seeds", "2-4")
+    assert "toy/toy/table-1: seeds 3-4 are not declared: run and kept, in no table" in out
+    shutil.rmtree(run_of(tmp_path / "runs", "toy/toy/table-1/plain/left/seed-1"))
+    out, _ = at_once(*choice, "--minutes", "0.0001", code=75)
+    assert "2 of 3 seeds (1)" in out
+    assert "(1) 1 of 6 numbers: not run" in out

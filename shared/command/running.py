@@ -16,13 +16,14 @@ from shared.experiment.store import discard
 from shared.experiment.tables import Cell
 from shared.report.console import Terminal
 from shared.report.measuring import measure, narrowed
-from shared.report.wording import counted, published_value
+from shared.report.wording import counted, named_seeds, published_value
 
 
 def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
     """Print which cells are done and what the rest would cost; returns the exit code."""
     console = Console()
     _checked(chosen, places)
+    _print_undeclared(chosen, console)
     jobs = options.jobs or default_jobs(options.threads)
     counted: set[str] = set()
     for each in chosen:
@@ -40,9 +41,38 @@ def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namesp
         if options.again:
             move_aside(waiting, places, console)
         return slurm.submit(chosen, waiting, places, options, console) if waiting else 0
+    _print_undeclared(chosen, console)
     pool = run_waiting(chosen, places, options, console)
     show_tables(chosen, places, pool.outcomes, console)
     return print_ending(console, pool, again=options.again)
+
+
+def _print_undeclared(chosen: Sequence[Chosen], console: Console) -> None:
+    """Print which seeds no table declares, and what becomes of them."""
+    for each in chosen:
+        rows = {row.label: row for row in each.table.rows}
+        columns = {column.label: column for column in each.table.columns_of(each.cells[0].tier)}
+        found: dict[tuple[int, ...], dict[str, None]] = {}
+        for label in dict.fromkeys(cell.row for cell in each.cells):
+            some = {
+                cell.seed
+                for cell in each.cells
+                if cell.row == label
+                and cell.seed
+                not in each.table.seeds_of(cell.tier, rows[label], columns[cell.column])
+            }
+            if some:
+                found.setdefault(tuple(sorted(some)), {})[label] = None
+        for seeds, labels in found.items():
+            every = len(labels) == len({cell.row for cell in each.cells})
+            of = "" if every else f" of {'; '.join(labels)}"
+            what = f"{named_seeds(seeds)}{of} {'is' if len(seeds) == 1 else 'are'} not declared"
+            console.print(
+                f"{each.table.address}: {what}: run and kept, in no table; compare takes them",
+                soft_wrap=True,
+                highlight=False,
+                markup=False,
+            )
 
 
 def show_tables(
@@ -61,7 +91,8 @@ def show_tables(
         frame = load([table], runs=places.runs, tiers=(tier,), status=outcomes)
         measured = measure(table, tier, frame.of(table, tier))
         rows, columns = ({getattr(cell, of) for cell in each.cells} for of in ("row", "column"))
-        console.print(Terminal(narrowed(measured, rows, columns), places.results))
+        part = narrowed(measured, rows, columns, {cell.seed for cell in each.cells})
+        console.print(Terminal(part, places.results))
 
 
 def run_waiting(
