@@ -6,11 +6,13 @@ those made here also have ``features``, F.
 Shapes: V nodes, E directed edges, F node features, G graphs, H hidden units, L layers.
 """
 
+import contextlib
 import inspect
 import json
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,9 +23,10 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from graph.config import Config
 from shared.checks import COUNT, require
-from shared.errors import suggestion
+from shared.errors import UserError, suggestion
 from shared.experiment.config import canonical
-from shared.experiment.export import stating
+from shared.experiment.export import is_safetensors, stating
+from shared.experiment.weights import read
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
 
@@ -61,6 +64,10 @@ NETWORKS: dict[str, Callable[..., Any]] = {
     if inspect.isclass(model) and issubclass(model, BasicGNN) and model is not BasicGNN
     if name != "PNA"  # it needs the degrees of the data
 }
+
+
+# Arguments of networks that no tensor shows; a norm without weights is one.
+UNSEEN = {"act", "norm", "jk", "act_first"}
 
 
 class Pooled(nn.Module):
@@ -166,6 +173,36 @@ class ProjectionHead(nn.Sequential):
 
 def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
+def check_stated(config: Config, file: Path) -> None:
+    """Compare what a file of weights states of its network with the configured one.
+
+    Read are the arguments beside the weights: ``config.json`` in the folder, as PyG's hub mixin
+    writes it, and the ``hyper_parameters`` of a checkpoint of Lightning. They tell what no tensor
+    shows, such as the activation.
+
+    Raises:
+        UserError: an argument of another value.
+    """
+    if config.network not in NETWORKS:
+        return
+    stated: dict[str, Any] = {}
+    if (beside := file.parent / "config.json").is_file():
+        with contextlib.suppress(ValueError):
+            stated.update(json.loads(beside.read_text(encoding="utf-8")))
+    if not is_safetensors(file):
+        kept = read(file).get("hyper_parameters", {})
+        stated.update(kept if isinstance(kept, Mapping) else {})
+    options = dict(config.network_options or {})
+    for name in UNSEEN & stated.keys():
+        there = stated[name]
+        here = options.get(name, inspect.signature(BasicGNN).parameters[name].default)
+        if isinstance(there, (str, bool, type(None))) and str(there).lower() != str(here).lower():
+            raise UserError(
+                f"{file}: its network has {name}={there!r}, not {here!r}; set network_options to "
+                f"{ {name: there}!r}, or remove {name} from what is stated beside the weights"
+            )
 
 
 @torch.no_grad()

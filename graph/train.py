@@ -19,7 +19,7 @@ from graph.data import (
     check,
     permutation,
 )
-from graph.encoder import ProjectionHead, make_encoder
+from graph.encoder import ProjectionHead, check_stated, make_encoder
 from graph.evaluation import LOGISTIC, calibrate, embed, score, sizes
 from graph.export import save_encoder
 from graph.own import fingerprint, load
@@ -103,7 +103,7 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
     check_chunk(config.chunk)
     check_batches(config, graphs)
     data = (graphs.x, graphs.edge_index, graphs.batch)
-    record_own(run, config.dataset, (*DATASETS, ATLAS), *data)
+    record_own(run, config, "dataset", (*DATASETS, ATLAS), *data)
     graphs = dataclasses.replace(graphs, x=graphs.x.to(dtype))
     # Drawn in single precision, so that both precisions start from the same weights.
     encoder = make_encoder(config, graphs.x.shape[1]).to(device, dtype)
@@ -112,6 +112,7 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
             "set network, hidden, layers, readout and network_options as in the file, and take "
             "data of its features"
         )
+        check_stated(config, config.init.file)
         initialise(encoder, config.init, remedy)
     dim: int = encoder.dim  # type: ignore[assignment] # of every encoder
     head = ProjectionHead(dim).to(device, dtype)

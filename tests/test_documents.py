@@ -42,6 +42,16 @@ def test_every_page_is_in_the_menu_and_is_linked_from_the_readme() -> None:
         assert f"(docs/{page.name})" in readme
 
 
+def test_every_module_of_the_core_is_named_for_contributors() -> None:
+    table = (
+        (ROOT / "docs/contributing.md").read_text(encoding="utf-8").split("## Where things are")[1]
+    )
+    for folder in ("shared", "shared/experiment", "shared/report", "shared/command"):
+        (line,) = [each for each in table.splitlines() if each.startswith(f"| `{folder}/` |")]
+        modules = {file.stem for file in (ROOT / folder).glob("[a-z]*.py")}
+        assert modules - set(re.findall(r"`(\w+)`", line)) == set()
+
+
 def test_every_page_begins_with_what_the_reader_can_do() -> None:
     for page in PAGES:
         first = page.read_text(encoding="utf-8").split("\n\n")[1]

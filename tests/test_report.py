@@ -307,7 +307,7 @@ def test_the_terminal_ends_with_the_table_and_where_its_page_is(measured: Measur
     assert "one-hop subgraph" not in " ".join(lines)  # a deviation, which the page tells
     start = next(place for place, line in enumerate(lines) if line.startswith("GraphCL"))
     assert lines[start].split() == "GraphCL 87.00 ± 1.00 78.00".split()
-    assert lines[start + 1].split() == "1 of 3 seeds".split()
+    assert lines[start + 1].split() == "1 of 3 seeds (1)".split()
     assert lines[start + 2].split() == "86.80 ± 1.34 78.62 ± 0.40".split()
 
 

@@ -297,7 +297,7 @@ def test_failed_cells_are_recorded_and_the_others_go_on(tmp_path: Path, at_once:
             "its process was ended by signal 9 (SIGKILL), as the system does when memory runs out; "
             "lower --jobs or batch_size (16)",
         ),
-        ("leaves", f"SystemExit(3) from {toy.train.__file__}, line 70"),
+        ("leaves", f"SystemExit(3) from {toy.train.__file__}, line 71"),
         ("too-large", "out of memory; lower batch_size (16)"),
         ("too-large-array", "out of memory; lower batch_size (16)"),
         ("too-large-on-a-device", "out of memory; lower batch_size (512)"),

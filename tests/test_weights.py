@@ -57,6 +57,8 @@ def test_it_is_set_by_a_file_and_refused_without_one(tmp_path: Path) -> None:
     init = saved(tmp_path / "model.pth", network())
     assert with_settings(CONFIG, [f"init={tmp_path / 'model.pth'}"]).init == init
     assert with_settings(dataclasses.replace(CONFIG, init=init), ["init=None"]).init is None
+    chosen = with_settings(CONFIG, [f"init={tmp_path / 'model.pth'},prefix=online"]).init
+    assert chosen == dataclasses.replace(init, prefix="online")
     with pytest.raises(UserError, match=r"none.pth: there is no such file; give a checkpoint"):
         with_settings(CONFIG, [f"init={tmp_path / 'none.pth'}"])
     (tmp_path / "empty").mkdir()

@@ -28,6 +28,7 @@ QUICK_THOUGHTS = Objective(term(info_nce, temperature=1.0))
 
 TASKS = ("MR", "CR", "SUBJ", "MPQA", "TREC", "MSRP")
 EMBEDDED_TASKS = ("topics", "questions", "neighbours")
+NAMED_CORPORA = ("books", "bookcorpus", "manual")  # own text may not take these names
 
 
 @dataclass(frozen=True)

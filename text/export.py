@@ -34,7 +34,7 @@ from shared.experiment.export import (
     training_of,
 )
 from shared.experiment.records import Record
-from shared.experiment.run import Run
+from shared.experiment.run import OWN_DATA, Run
 
 make_torchvision_importable()
 
@@ -69,6 +69,8 @@ CORPORA = {
     "bookcorpus": "BookCorpus, which may not be distributed; the model holds none of its text but "
     "the words of its vocabulary. Its terms are those under which you obtained it.",
     "manual": "The manual that ships with Python, under the licence of Python.",
+    OWN_DATA: "Text that the training was given, whose terms are its owner's to state; the model "
+    "holds none of it but the words of its vocabulary.",
 }
 OWN_CORPUS = (
     "The folder of plain text `{name}`, whose terms are its owner's to state; the model holds none "

@@ -22,11 +22,12 @@ from shared.chunks import check_chunk, in_chunks, split
 from shared.distributed import broadcast, gather, local_slice, replicated, world_size
 from shared.errors import UserError
 from shared.experiment.data import sha256_of, write_sums
+from shared.experiment.own import record_own
 from shared.experiment.run import Run
 from shared.objective import Similarity
 from shared.pixels import to_device
 from text import counts
-from text.config import Config
+from text.config import NAMED_CORPORA, Config
 from text.data import chapters_of, corpus_fingerprint, task_fingerprint
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
 from text.evaluation import evaluate, majority, tfidf
@@ -180,6 +181,7 @@ def pretrain(
         FloatingPointError: the training diverged.
     """
     check_chunk(config.chunk)
+    record_own(run, config, "corpus", NAMED_CORPORA, tokens.ids, tokens.offsets, tokens.chapter)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = QuickThought(shape_of(config, words))
     if config.init is not None:

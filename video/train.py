@@ -108,7 +108,7 @@ def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criter
             f"batch_size {config.batch_size} is larger than the {len(videos.videos)} training "
             f"videos; lower it"
         )
-    record_own(run, config.dataset, (*DATASETS, EMBEDDED), videos.frames, videos.length)
+    record_own(run, config, "dataset", (*DATASETS, EMBEDDED), videos.frames, videos.length)
     networks = Networks(config, queue=queue_of(config, len(videos.videos))).to(device)
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
     if not config.train:

@@ -203,7 +203,7 @@ def pretrain(
             f"lower it"
         )
     content = (images.pixels,) if isinstance(images, Images) else (images.labels,)
-    record_own(run, config.dataset, DATASETS, *content)
+    record_own(run, config, "dataset", DATASETS, *content)
     networks = Networks(config, len(images)).to(device)
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
     synchronise(networks)

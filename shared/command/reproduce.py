@@ -170,7 +170,11 @@ def _run(arguments: Sequence[str]) -> int:
     _takes_work(parser)
     add = parser.add_argument
     _takes_again(parser)
-    add("--init", metavar="FILE", help="weights to start from; the same as --set init=FILE")
+    add(
+        "--init",
+        metavar="FILE[,prefix=NAME]",
+        help="weights to start from, of two networks those below NAME; the same as --set init=...",
+    )
     _takes_losses(parser)
     _takes_executor(parser)
     options, places = _parsed(parser, arguments)

@@ -164,7 +164,8 @@ def _value(text: str, hint: Any) -> Any:
                 continue
         return text
     if hint is InitialWeights:
-        return InitialWeights.of(Path(os.environ.get(FROM, ""), text))
+        file, _, prefix = text.partition(",prefix=")
+        return InitialWeights.of(Path(os.environ.get(FROM, ""), file), prefix or None)
     if hint in (int, float, str):
         value = hint(text)
         if value != value:

@@ -3,16 +3,20 @@
 import hashlib
 from collections.abc import Container
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from shared.experiment.config import Config
 from shared.experiment.run import OWN_DATA, Run
 from shared.notices import remark
 
 HASHED = 2**26  # bytes, up to which the content is hashed as well
 
 
-def record_own(run: Run, dataset: str, known: Container[str], *tensors: Tensor) -> None:
+def record_own(
+    run: Run, config: Config, field: str, known: Container[str], *content: Tensor | np.ndarray
+) -> None:
     """Record data that were given to a training, unless its data set was recorded already.
 
     Where the configuration names a data set of the domain, the written one says "own" instead.
@@ -21,21 +25,25 @@ def record_own(run: Run, dataset: str, known: Container[str], *tensors: Tensor) 
 
     Args:
         run: of the training.
-        dataset: of the configuration.
+        config: of the training.
+        field: of the configuration, which names the data set.
         known: the data sets of the domain.
-        tensors: the data.
+        content: the data.
     """
-    if dataset in run.environment["data"]:
+    name = getattr(config, field)
+    if name in run.environment["data"]:
         return
-    whole = sum(each.numel() * each.element_size() for each in tensors) <= HASHED
+    whole = sum(each.nbytes for each in content) <= HASHED
     digest = hashlib.sha256()
-    for each in tensors:
+    for each in content:
         digest.update(f"\0{each.dtype} {tuple(each.shape)}\0".encode())
-        if whole:
+        if whole and isinstance(each, Tensor):
             digest.update(each.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    run.record_own_data(digest.hexdigest(), rename=dataset in known)
-    if dataset in known:
+        elif whole:
+            digest.update(np.ascontiguousarray(each).tobytes())
+    run.record_own_data(digest.hexdigest(), field if name in known else None)
+    if name in known:
         remark(
-            f"the configuration says dataset={dataset!r}, the data were given: the run is recorded "
-            f"with dataset={OWN_DATA!r}; set a name of yours instead"
+            f"the configuration says {field}={name!r}, the data were given: the run is recorded "
+            f"with {field}={OWN_DATA!r}; set a name of yours instead"
         )

@@ -71,6 +71,7 @@ from shared.precision import without_tf32
 
 LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command continues where this one stopped
+NAMING_DATA = ("dataset", "corpus")  # fields of configurations, for data that can be given
 OWN_DATA = "own"  # the dataset of a training that was given data, where they have no other name
 TICK, LEAST_STOP = 0.5, 2.0  # seconds: between two looks at the clock, and a gap that counts
 LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
@@ -311,21 +312,21 @@ class Run:
         Raises:
             Conflict: the folder holds a run on data of a user's own, this one is on a dataset.
         """
-        if getattr(self._asked, "dataset", None) in fingerprints:
+        if any(getattr(self._asked, field, None) in fingerprints for field in NAMING_DATA):
             check_config(self.folder, self._asked)
         self._environment["data"] |= fingerprints
         self._note_environment()
 
-    def record_own_data(self, digest: str, *, rename: bool) -> None:
+    def record_own_data(self, digest: str, field: str | None) -> None:
         """Note the hash of data that a training was given.
 
         Args:
             digest: their hash.
-            rename: whether the configuration names a dataset, for which these data may not stand:
+            field: of the configuration, if it names a dataset for which these data may not stand:
                 the run's and the written one then say :data:`OWN_DATA`.
         """
-        if rename:
-            self.config = dataclasses.replace(self.config, **{"dataset": OWN_DATA})
+        if field is not None:
+            self.config = dataclasses.replace(self.config, **{field: OWN_DATA})
             self._asked = self.config  # the encoder may be scored on any dataset
             if self._first:
                 self._check_lock()
@@ -801,11 +802,9 @@ def with_own_data(folder: Path, config: Config) -> Config:
     The same command resumes a run whose configuration named a dataset before it was given others.
     """
     file = folder / "config.json"
-    if not hasattr(config, "dataset") or not file.exists():
-        return config
-    if read_json(file).get("dataset") != OWN_DATA:
-        return config
-    return dataclasses.replace(config, **{"dataset": OWN_DATA})
+    written = read_json(file) if file.exists() else {}
+    own = [each for each in NAMING_DATA if written.get(each) == OWN_DATA and hasattr(config, each)]
+    return dataclasses.replace(config, **dict.fromkeys(own, OWN_DATA)) if own else config
 
 
 def check_config(folder: Path, config: Config) -> None:

@@ -1,6 +1,7 @@
 """Pretraining on graphs that starts from weights of PyG and of this project."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,27 @@ def test_training_goes_on_from_an_export(tmp_path: Path) -> None:
     for name, parameter in start(tmp_path, config).named_parameters():
         assert parameter.dtype == torch.float64
         assert torch.equal(parameter, first.get_parameter(name)), name
+
+
+def test_what_is_stated_beside_the_weights_is_compared(tmp_path: Path) -> None:
+    width = load("atlas", tmp_path).x.shape[1]
+    state = GCN(width, 8, 2, act="elu").state_dict()
+    config = dataclasses.replace(ATLAS, network="GCN", hidden=8, layers=2)
+    right = dataclasses.replace(config, network_options={"act": "elu"})
+    lightning = {
+        "state_dict": {f"model.{name}": tensor for name, tensor in state.items()},
+        "hyper_parameters": {"act": "elu", "lr": 0.1},
+    }
+    for place, content in (("lightning", lightning), ("hub", state)):
+        folder = tmp_path / place
+        folder.mkdir()
+        torch.save(content, folder / "model.pth")
+        if place == "hub":
+            (folder / "config.json").write_text(json.dumps({"act": "elu", "jk": None}))
+        init = InitialWeights.of(folder / "model.pth")
+        with pytest.raises(UserError, match=r"model.pth: its network has act='elu', not 'relu'"):
+            start(folder / "wrong", dataclasses.replace(config, init=init))
+        start(folder / "right", dataclasses.replace(right, init=init))
 
 
 def test_a_network_of_pyg_s_that_pyg_saved(tmp_path: Path) -> None:

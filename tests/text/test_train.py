@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,26 @@ def test_a_corpus_smaller_than_a_batch_is_named(tmp_path: Path) -> None:
     assert str(error.value) == (
         "batch_size 50 is larger than the 49 sentences of the corpus; lower it, or add more text"
     )
+
+
+def test_a_training_records_the_tokens_it_was_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hashes = []
+    for place, seed in enumerate((0, 0, 1)):
+        config = dataclasses.replace(SMALL, corpus="letters", steps=1)
+        with Run(tmp_path / str(place), config) as run:
+            pretrain(config, made_up(100, seed=seed), run, words=50)
+            hashes.append(run.environment["data"]["own"])
+            assert run.config == config
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert "corpus" not in capsys.readouterr().err
+    for _ in range(2):  # the same command resumes it
+        with Run(tmp_path / "named", SMALL) as run:
+            pretrain(SMALL, made_up(100), run, words=50)
+            assert run.config.corpus == "own"
+        assert json.loads((tmp_path / "named/config.json").read_text())["corpus"] == "own"
+    assert "the configuration says corpus='manual', the data were given" in capsys.readouterr().err
 
 
 def test_a_corpus_without_neighbours_is_refused_before_the_first_step(tmp_path: Path) -> None:
