@@ -297,10 +297,15 @@ def _report(arguments: Sequence[str]) -> int:
     text = "every table as LaTeX, too: means with deviations over seeds or 95%% intervals"
     spreads = ("deviation", "interval")
     add("--latex", nargs="?", const=spreads[0], choices=spreads, help=text)
+    add(
+        "--replace",
+        action="store_true",
+        help="take runs of cells that have a committed record, which else stays, and list both",
+    )
     options, places = _parsed(parser, arguments, words=())
     from shared.command import verbs
 
-    return verbs.report(places(), tex=options.latex)
+    return verbs.report(places(), tex=options.latex, replace=options.replace)
 
 
 def _figures(arguments: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from shared.experiment import manifest
 from shared.experiment.config import slug
 from shared.experiment.domain import EvaluationRequest
 from shared.experiment.files import write_atomically
-from shared.experiment.frame import Measurement, load
+from shared.experiment.frame import Frame, Measurement, Origin, load
 from shared.experiment.records import read_record
 from shared.experiment.run import Interrupted
 from shared.experiment.tables import Cell, Tier
@@ -62,12 +62,13 @@ FURTHER = (
 )
 
 
-def report(places: Places, *, tex: "Spread | None" = None) -> int:
+def report(places: Places, *, tex: "Spread | None" = None, replace: bool = False) -> int:
     """Write results/ from its records and every finished run; print a sentence for each paper.
 
     Args:
         places: the folders of runs, results and data.
         tex: what stands beside a mean in tables of LaTeX; None: none are written.
+        replace: whether runs take the place of the records of their cells, which else stay.
 
     Returns:
         The exit code: 1 if a run is damaged.
@@ -75,7 +76,7 @@ def report(places: Places, *, tex: "Spread | None" = None) -> int:
     from shared.report import summary
 
     damaged: list[str] = []
-    results = write_results(places, tex=tex, damaged=damaged)
+    results = write_results(places, tex=tex, damaged=damaged, replace=replace, say=print)
     if not any(each.records for each in results.tables):
         print(NO_RECORDS.format(places.results))
     for paper in summary.PAPERS:
@@ -91,6 +92,8 @@ def write_results(
     tex: "Spread | None" = None,
     damaged: list[str] | None = None,
     to: Path | None = None,
+    replace: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> "Results":
     """Write the pages, pictures, CSV files and records below ``places.results``.
 
@@ -99,13 +102,24 @@ def write_results(
         tex: what stands beside a mean in tables of LaTeX; None: none are written.
         damaged: what is wrong with finished runs is added to it.
         to: another folder to write to.
+        replace: whether runs take the place of the records of their cells.
+        say: told which runs do, or which do not.
     """
     from shared.report import claims, files, summary
 
     to = to or places.results
     declared = cells.every_table()
-    frame = load(declared, runs=places.runs, results=places.results, tiers=("paper", "short"))
+    frame = load(
+        declared,
+        runs=places.runs,
+        results=places.results,
+        tiers=("paper", "short"),
+        records_stay=not replace,
+    )
     frame.check("record")
+    if say is not None:
+        for line in _rivals(frame, replace=replace):
+            say(line)
     if damaged is not None:
         damaged += [str(error) for _, error in frame.damaged]
     tables = [
@@ -125,6 +139,35 @@ def write_results(
     if to.resolve() == RESULTS.resolve() and README.exists():
         summary.write_in_short(README, results)
     return results
+
+
+def _rivals(frame: Frame, *, replace: bool) -> Iterator[str]:
+    """Lines on cells that have a committed record and another, finished run."""
+    found: dict[tuple[str, str], dict[Origin, Measurement]] = {}
+    for line in frame:
+        if (each := line.measurement) is not None and line.source is not None:
+            found.setdefault((each.cell.address, each.cell.column), {})[line.source.origin] = each
+    pairs = [
+        (each["record"], each["run"])
+        for each in found.values()
+        if len(each) == 2 and each["record"].record.sha256 != each["run"].record.sha256
+    ]
+    for old, new in pairs if replace else ():
+        yield f"{new.cell.address}: {_numbered(old)} is replaced by {_numbered(new)}"
+    if pairs and not replace:
+        tables = ", ".join(dict.fromkeys(old.table.address for old, _ in pairs))
+        yield (
+            f"{tables}: {counted(len(pairs), 'number')} recorded before and run here, too: the "
+            f"records stay. --replace takes the runs; --results FOLDER writes your tables beside"
+        )
+
+
+def _numbered(one: Measurement) -> str:
+    """What a cell shows, and the commit that it was measured at."""
+    columns = {column.label: column for column in one.table.columns_of(one.cell.tier)}
+    metric = one.table.metric_of(columns[one.cell.column])
+    commit = str(one.record.environment["commit"])[:7]
+    return f"{metric} {one.record.result['metrics'][metric]:.2f} ({commit})"
 
 
 def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
