@@ -276,6 +276,7 @@ def _plan(arguments: Sequence[str]) -> int:
     )
     _takes_cells(parser)
     _takes_work(parser)
+    parser.set_defaults(again=False)
     options, places = _parsed(parser, arguments)
     from shared.command import running
     from shared.command.cells import choose

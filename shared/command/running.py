@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -18,6 +19,8 @@ from shared.report.console import Terminal
 from shared.report.measuring import measure, narrowed
 from shared.report.wording import counted, named_seeds, published_value
 
+FEW = 2  # commits that are listed by name
+
 
 def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
     """Print which cells are done and what the rest would cost; returns the exit code."""
@@ -26,7 +29,7 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
     _print_undeclared(chosen, console)
     jobs = options.jobs or default_jobs(options.threads)
     counted: set[str] = set()
-    for each in chosen:
+    for each in _without_recorded(chosen, places, options, console):
         console.print(planned(each.table, each.cells, places, jobs, counted))
     return 0
 
@@ -34,17 +37,62 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
 def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
     """Run the unfinished cells, and print their tables; returns the exit code."""
     console = Console()
+    _print_undeclared(chosen, console)
+    left = _without_recorded(chosen, places, options, console)
     if options.slurm:
         from shared.command import slurm
 
-        waiting = not_done(chosen, places, options, console)
+        waiting = not_done(left, places, options, console)
         if options.again:
             move_aside(waiting, places, console)
-        return slurm.submit(chosen, waiting, places, options, console) if waiting else 0
-    _print_undeclared(chosen, console)
-    pool = run_waiting(chosen, places, options, console)
-    show_tables(chosen, places, pool.outcomes, console)
+        return slurm.submit(left, waiting, places, options, console) if waiting else 0
+    pool = run_waiting(left, places, options, console)
+    recorded = left != list(chosen)
+    show_tables(chosen, places, pool.outcomes, console, recorded=recorded)
     return print_ending(console, pool, again=options.again)
+
+
+def _without_recorded(
+    chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
+) -> list[Chosen]:
+    """The cells without those that have a committed record and no run here, which it names.
+
+    With ``--again`` and ``--cell`` all of them.
+    """
+    if options.again or options.cell:
+        return list(chosen)
+    left = []
+    for each in chosen:
+        table, tier = each.table, each.cells[0].tier
+        frame = load([table], results=places.results, tiers=(tier,))
+        records = {
+            line.measurement.cell.address: line.measurement.record
+            for line in frame
+            if line.measurement
+        }
+        some = [
+            cell
+            for cell in each.cells
+            if cell.address in records and finished(cell, places.runs) is None
+        ]
+        if some:
+            at = Counter(
+                str(records[address].environment["commit"])[:7]
+                for address in {cell.address for cell in some}
+            )
+            text = ", ".join(f"{counted(n, 'cell')} recorded at {sha}" for sha, n in at.items())
+            if len(at) > FEW:
+                text = f"{counted(at.total(), 'cell')} recorded at {len(at)} commits"
+            them = "it" if at.total() == 1 else "them"
+            console.print(
+                f"{table.address}: {text}; --again runs {them} here",
+                soft_wrap=True,
+                highlight=False,
+                markup=False,
+            )
+        rest = tuple(cell for cell in each.cells if cell not in some)
+        left += [Chosen(table, rest)] * bool(rest)
+    return left
 
 
 def _print_undeclared(chosen: Sequence[Chosen], console: Console) -> None:
@@ -76,7 +124,12 @@ def _print_undeclared(chosen: Sequence[Chosen], console: Console) -> None:
 
 
 def show_tables(
-    chosen: Sequence[Chosen], places: Places, outcomes: dict[str, str], console: Console
+    chosen: Sequence[Chosen],
+    places: Places,
+    outcomes: dict[str, str],
+    console: Console,
+    *,
+    recorded: bool = False,
 ) -> None:
     """Print the rows and columns of the chosen cells.
 
@@ -85,10 +138,12 @@ def show_tables(
         places: the folders of runs, results and data.
         outcomes: by address, why a cell has no result.
         console: where to.
+        recorded: whether committed records are shown where there is no run.
     """
+    results = places.results if recorded else None
     for each in chosen:
         table, tier = each.table, each.cells[0].tier
-        frame = load([table], runs=places.runs, tiers=(tier,), status=outcomes)
+        frame = load([table], runs=places.runs, results=results, tiers=(tier,), status=outcomes)
         measured = measure(table, tier, frame.of(table, tier))
         rows, columns = ({getattr(cell, of) for cell in each.cells} for of in ("row", "column"))
         part = narrowed(measured, rows, columns, {cell.seed for cell in each.cells})
