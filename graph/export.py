@@ -15,7 +15,7 @@ from torch import nn
 from graph.augmentation import add_self_loops_but_last
 from graph.config import Config
 from graph.data import ATLAS, DATASETS, fingerprint, load
-from graph.encoder import NETWORKS, make_encoder
+from graph.encoder import make_encoder
 from graph.evaluation import embed
 from graph.evaluation import score as scored
 from shared.errors import UserError
@@ -179,28 +179,8 @@ def _describe(folder: Path, record: Record) -> Export:
             "graph",
             config["network"],
             "# features = graph.embed(encoder, graphs), of graph.load or graph.from_pyg",
-            "PyG",
-            _alone(config, metadata["features"]) if config["network"] in NETWORKS else (),
         ),
         pipeline="graph-ml",
         inputs="graphs",
         evaluated=dataset,
     )
-
-
-def _alone(config: Mapping[str, Any], features: str) -> list[str]:
-    """How to load a PyG network with that library alone."""
-    options = "".join(f", {name}={value!r}" for name, value in (config.get(OPTIONS) or {}).items())
-    pool = f"global_{'add' if config['readout'] == 'sum' else config['readout']}_pool"
-    return [
-        f"from torch_geometric.nn import {config['network']}, {pool}",
-        "",
-        f"nodes = {config['network']}({features}, {config['hidden']}, {config['layers']}{options})",
-        f"nodes.to(torch.{config['precision']})",
-        f'nodes.load_state_dict(load_file("{FILE}"))',
-        "nodes.eval()",
-        "",
-        "",
-        "def encoder(x, edge_index, batch):",
-        f"    return {pool}(nodes(x.to(torch.{config['precision']}), edge_index), batch)",
-    ]

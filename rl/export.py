@@ -164,18 +164,12 @@ def _describe(folder: Path, record: Record) -> Export:
             takes=f"crops of {crop} x {crop} pixels of {stack} frames, RGB, 0 to 255, the oldest "
             "first",
             gives=f"{config['latent']} features",
-            loading=_loading(
-                f"features = encoder(torch.zeros({shape}, dtype=torch.uint8))",
-                f"def encoder(pixels):  # (B, {3 * stack}, {crop}, {crop}) uint8",
-                *_convolved(config, "convolutions"),
-                *_latent("head"),
-                "    return x",
-            ),
+            loading=_loading(f"features = encoder(torch.zeros({shape}, dtype=torch.uint8))"),
             pipeline="image-feature-extraction",
             notes=[f"R^2 by target: {', '.join(targets)}."],
             **common,
         )
-    shape, start = (1, 3 * stack, size, size), (size - crop) // 2
+    shape = (1, 3 * stack, size, size)
     curve = [f"{each['return']:.1f} after {each['step']}" for each in details["curve"]]
     return Export(
         files={POLICY: folder / MODEL, CONFIG: folder / CONFIG},
@@ -187,16 +181,7 @@ def _describe(folder: Path, record: Record) -> Export:
         f"sees\n  their centre crop of {crop} pixels",
         gives=f"an action in [-1, 1] for each dimension, repeated for {config['action_repeat']}\n"
         "  environment steps; the mean of the policy, without noise",
-        loading=_loading(
-            f"action = policy(torch.zeros({shape}, dtype=torch.uint8))",
-            f"def policy(pixels):  # (B, {3 * stack}, {size}, {size}) uint8",
-            f"    pixels = pixels[:, :, {start} : {start + crop}, {start} : {start + crop}]",
-            *_convolved(config, "contrast.encoder.convolutions"),
-            *_latent("actor.head"),
-            '    x = functional.relu(linear("actor.policy.0", x))',
-            '    x = functional.relu(linear("actor.policy.2", x))',
-            '    return linear("actor.policy.4", x).chunk(2, dim=1)[0].tanh()',
-        ),
+        loading=_loading(f"action = policy(torch.zeros({shape}, dtype=torch.uint8))"),
         pipeline="reinforcement-learning",
         notes=[f"Returns over the environment steps: {', '.join(curve)}."],
         **common,
@@ -221,10 +206,10 @@ def _contrast_of_policy(config: Mapping[str, Any]) -> str:
     return f"whose encoder is trained by the contrastive loss `{losses}`, too"
 
 
-def _loading(use: str, *alone: str) -> str:
-    """How to load a network, for the card: by this project, or by a function of torch alone."""
+def _loading(use: str) -> str:
+    """How to load a network, for the card."""
     network = use.partition("= ")[2].partition("(")[0]
-    here = python(
+    return python(
         "from pathlib import Path",
         "",
         "import torch",
@@ -233,41 +218,3 @@ def _loading(use: str, *alone: str) -> str:
         f'{network} = load(Path("."))  # this folder; checks every SHA-256',
         use,
     )
-    elsewhere = python(
-        "import torch",
-        "from safetensors.torch import load_file",
-        "from torch.nn import functional",
-        "",
-        f'weights = load_file("{FILE if network == "encoder" else POLICY}")',
-        "",
-        "",
-        "def linear(name, x):",
-        '    return functional.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])',
-        "",
-        "",
-        *alone,
-        "",
-        "",
-        use,
-    )
-    return f"{here}\n\nor with torch alone, in float32:\n\n{elsewhere}"
-
-
-def _convolved(config: Mapping[str, Any], name: str) -> list[str]:
-    """Lines from ``pixels`` to ``x``, the convolutions' output."""
-    return [
-        "    x = pixels.float() / 255",
-        f"    for layer in range({config['convolutions']}):",
-        f'        name = f"{name}.layers.{{layer}}"',
-        '        weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]',
-        "        x = functional.conv2d(x, weight, bias, stride=1 if layer else 2).relu()",
-    ]
-
-
-def _latent(head: str) -> list[str]:
-    """Lines from the convolutions' output to the latent."""
-    return [
-        f'    x = linear("{head}.linear", x.flatten(1))',
-        f'    norm = weights["{head}.norm.weight"], weights["{head}.norm.bias"]',
-        "    x = functional.layer_norm(x, x.shape[1:], *norm)",
-    ]

@@ -14,7 +14,7 @@ import contextlib
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -210,7 +210,8 @@ def replicated(function: Callable[Its, Given], *modules: nn.Module) -> Callable[
     """The function wrapped in DistributedDataParallel for the parameters of the modules.
 
     On one process it is the function itself. On several the modules start with the values of
-    process 0, and each backward pass averages the gradients over processes.
+    process 0, and each backward pass averages the gradients over processes, but for those of sparse
+    embeddings, see :func:`average_sparse`.
 
     Args:
         function: the forward pass; called once before each backward pass.
@@ -223,10 +224,35 @@ def replicated(function: Callable[Its, Given], *modules: nn.Module) -> Callable[
     known = inspect.signature(DistributedDataParallel.__init__).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     options: dict[str, Any] = {name: False}
-    model = DistributedDataParallel(_Called(function, modules), **options)
+    called = _Called(function, modules)
+    sparse = {
+        f"{name}.weight": each.weight
+        for name, each in called.named_modules()
+        if isinstance(each, nn.Embedding) and each.sparse
+    }
+    for weight in sparse.values():
+        broadcast(weight.data)
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(called, list(sparse))
+    model = DistributedDataParallel(called, **options)
     if next(model.parameters()).device.type == "cpu":
         model.register_comm_hook(None, _mean_in_order)
     return model
+
+
+@torch.no_grad()
+def average_sparse(parameters: Iterable[Tensor]) -> None:
+    """Average sparse gradients over processes; the slices stay as they are, those of all processes.
+
+    It waits for the device. On one process it does nothing.
+    """
+    for parameter in parameters if world_size() > 1 else ():
+        if (own := parameter.grad) is None or not own.is_sparse:
+            continue
+        rows, _ = gather_ragged(own._indices()[0])
+        values, _ = gather_ragged(own._values() / world_size())
+        parameter.grad = torch.sparse_coo_tensor(
+            rows[None], values, own.shape, is_coalesced=False, check_invariants=False
+        )
 
 
 class _Called(nn.Module):

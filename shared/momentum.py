@@ -8,7 +8,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from shared.checks import COUNT, SHARE, require
+from shared.checks import COUNT, SHARE, require, upcast
+from shared.distributed import broadcast, local_slice, world_size
 from shared.pairs import unit_rows
 
 
@@ -104,13 +105,19 @@ def enqueue(bank: Tensor, keys: Tensor) -> None:
         raise ValueError(
             f"keys are of shape (B, {bank.shape[-1]}), as wide as the bank; got {tuple(keys.shape)}"
         )
-    everything = torch.cat([unit_rows(keys.float()), bank])
+    everything = torch.cat([unit_rows(upcast(keys)), bank])
     bank.copy_(everything[: len(bank)])
 
 
 @torch.no_grad()
 def mixed_negatives(
-    query: Tensor, bank: Tensor, *, hardest: int, pairs: int, with_query: int
+    query: Tensor,
+    bank: Tensor,
+    *,
+    hardest: int,
+    pairs: int,
+    with_query: int,
+    together: bool = False,
 ) -> Tensor:
     """Synthetic negatives (B, S, D) of norm 1, S = ``pairs + with_query`` for each query.
 
@@ -124,6 +131,8 @@ def mixed_negatives(
         hardest: the number of nearest keys that are mixed, MoCHI's N.
         pairs: mixtures of two keys, MoCHI's s.
         with_query: mixtures of a key and the query, MoCHI's s'.
+        together: the queries are this process's part of a global batch, for all of which process 0
+            draws.
 
     Raises:
         ValueError: more keys than the bank has, or fewer than 1.
@@ -132,17 +141,20 @@ def mixed_negatives(
     """
     if not 1 <= hardest <= len(bank):
         raise ValueError(f"hardest is from 1 to the {len(bank)} keys of the bank; got {hardest}")
-    query = unit_rows(query.float())
+    query = unit_rows(upcast(query))
     nearest = (query @ bank.T).topk(hardest, dim=1).indices
-    count, device = len(query), query.device
+    count, device = len(query) * (world_size() if together else 1), query.device
+
+    def own(draws: Tensor) -> Tensor:
+        return broadcast(draws)[local_slice(count)] if together else draws
 
     def drawn(mixtures: int) -> Tensor:
-        place = torch.randint(hardest, (count, mixtures), device=device)
+        place = own(torch.randint(hardest, (count, mixtures), device=device))
         return bank[nearest.gather(1, place)]
 
-    share = torch.rand(count, pairs, 1, device=device)
+    share = own(torch.rand(count, pairs, 1, device=device)).to(query)
     of_two = torch.lerp(drawn(pairs), drawn(pairs), share)
-    share = 0.5 * torch.rand(count, with_query, 1, device=device)
+    share = 0.5 * own(torch.rand(count, with_query, 1, device=device)).to(query)
     of_query = torch.lerp(drawn(with_query), query[:, None].expand(-1, with_query, -1), share)
     mixed = torch.cat([of_two, of_query], dim=1)
     return unit_rows(mixed.flatten(0, 1)).view_as(mixed)

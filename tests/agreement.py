@@ -120,7 +120,7 @@ def errors_of(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[st
 @contextmanager
 def drawn_on_the_cpu() -> Iterator[None]:
     """Noise and permutations that the code draws on its device are drawn on the CPU."""
-    randperm = torch.randperm
+    randperm, randint = torch.randperm, torch.randint
 
     def noise(like: Tensor) -> Tensor:
         return torch.randn(like.shape).to(like)
@@ -128,7 +128,14 @@ def drawn_on_the_cpu() -> Iterator[None]:
     def order(count: int, *, device: Any = None, **options: Any) -> Tensor:
         return randperm(count, **options).to(device or "cpu")
 
-    with mock.patch("torch.randn_like", noise), mock.patch("torch.randperm", order):
+    def whole(*bounds: Any, device: Any = None, **options: Any) -> Tensor:
+        return randint(*bounds, **options).to(device or "cpu")
+
+    with (
+        mock.patch("torch.randn_like", noise),
+        mock.patch("torch.randperm", order),
+        mock.patch("torch.randint", whole),
+    ):
         yield
 
 
@@ -168,6 +175,7 @@ def vision(**always: Any) -> dict[str, Step]:
     from shared import Criterion
     from vision.config import Config
     from vision.methods import Networks
+    from vision.swav import swapped_prediction
     from vision.train import make_optimiser, train_step
 
     def kind(**changes: Any) -> Step:
@@ -178,19 +186,21 @@ def vision(**always: Any) -> dict[str, Step]:
                 head_hidden=64,
                 head_output=32,
                 predictor_hidden=64,
-                queue=128,
                 batch_size=32,
-                objective=objective,
-                **{"precision": "float32"} | changes | always,
+                **{"precision": "float32", "queue": 128, "objective": objective} | changes | always,
             )
-            networks = Networks(config).to(device, dtype).train()
-            criterion = Criterion(objective, networks.dim).to(device, dtype)
+            networks = Networks(config, 2 * config.batch_size).to(device, dtype).train()
+            criterion = Criterion(config.objective, networks.dim).to(device, dtype)
             modules = nn.ModuleList([networks, criterion])
             optimiser = make_optimiser(config, modules)
-            views = torch.randn(2, config.batch_size, 3, 32, 32).to(device, dtype)
-            pair = (views[0], views[1])
+            views = [torch.randn(config.batch_size, 3, 32, 32) for _ in range(2)]
+            views += [torch.randn(config.batch_size, 3, 16, 16) for _ in range(config.small_crops)]
+            if config.method == "cmc":
+                views = [view.sigmoid() for view in views]
+                networks.samples = torch.arange(config.batch_size).to(device)
+            given = tuple(view.to(device, dtype) for view in views)
             return outcome(
-                modules, lambda: train_step(config, networks, criterion, optimiser, pair, 0)
+                modules, lambda: train_step(config, networks, criterion, optimiser, given, 0)
             )
 
         return step
@@ -200,6 +210,15 @@ def vision(**always: Any) -> dict[str, Step]:
         "MoCo v2": kind(method="moco_v2"),
         "MoCo v3": kind(method="moco_v3", symmetric=True),
         "BYOL": kind(method="byol"),
+        "SwAV": kind(
+            method="swav",
+            prototypes=16,
+            small_crops=2,
+            small_size=16,
+            queue=32,
+            objective=Objective(term(swapped_prediction)),
+        ),
+        "CMC": kind(method="cmc", statistics="none"),
     }
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,7 @@ from shared import (
 )
 from shared.experiment.run import Run
 from tests import forked
+from vision.swav import swapped_prediction
 
 ROOT = Path(__file__).resolve().parents[1]
 WORLDS = (1, 2, 4)
@@ -62,11 +64,66 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "Config",
         {**SMALL, "method": "byol", "symmetric": True, "objective": Objective(term(alignment))},
     ),
+    "vision, MoCHI": (
+        "vision",
+        "Config",
+        {**SMALL, "method": "moco_v2", "mixed": (16, 8, 4), "mixed_from": 0.1, "objective": NCE},
+    ),
+    "vision, SwAV": (
+        "vision",
+        "Config",
+        {
+            **SMALL,
+            "method": "swav",
+            "prototypes": 16,
+            "small_crops": 2,
+            "small_size": 12,
+            "queue": 32,
+            "objective": Objective(
+                term(swapped_prediction), (term(distance_polarization, weight=0.1),)
+            ),
+        },
+    ),
+    "vision, CMC": (
+        "vision",
+        "Config",
+        # Two batches an epoch: the third step compares with what the first has remembered.
+        {
+            **SMALL,
+            "image_size": 32,
+            "batch_size": 32,
+            "epochs": 10,
+            "learning_rate": 1e-3,
+            "method": "cmc",
+            "queue": 32,
+            "statistics": "none",
+            "objective": NCE,
+        },
+    ),
     "text, quick-thoughts": (
         "text",
         "Config",
         {"batch_size": 48, "reach": 2, "objective": Objective(term(info_nce, temperature=1.0))},
     ),
+    **{
+        f"text, {name}": (
+            "text",
+            "Config",
+            {
+                "batch_size": 48,
+                "reach": 2,
+                "objective": Objective(term(info_nce, temperature=1.0)),
+                "learning_rate": 0.02,
+                "clip": 0.01,  # so small that it is in effect
+                **changes,
+            },
+        )
+        for name, changes in {
+            "rows of words": {"update": "rows"},
+            "gradients of tokens": {"clip_words": "tokens"},
+            "rows and tokens": {"update": "rows", "clip_words": "tokens"},
+        }.items()
+    },
     "text, zeros for a sentence and itself": (
         "text",
         "Config",
@@ -144,6 +201,9 @@ class Watched(Run):
                     each.double()
                 if self.fixed:
                     fix_norms(each)
+            for name in ("_first", "_second") if self.double else ():  # text's RowAdam
+                if hasattr(each, name):
+                    setattr(each, name, [moment.double() for moment in getattr(each, name)])
         return super().track(**objects)
 
 
@@ -184,7 +244,9 @@ def losses_of(case: str, folder: Path, *, double: bool, first: int = STEPS) -> l
 
     run = Watched(folder, config_of(case), data_root=folder.parent / "data")
     run.first, run.double, run.fixed = first, double, case.endswith(FIXED)
-    with suppress(Enough), run, in_double() if double else nullcontext():
+    # From the first step on, text's rows without a gradient wait until a batch has their word.
+    at_once = mock.patch("text.optimiser.AT_ONCE", 0) if "rows" in case else nullcontext()
+    with suppress(Enough), run, in_double() if double else nullcontext(), at_once:
         imported(CASES[case][0]).measure(run.config, run)
     losses = torch.tensor(run.losses, dtype=torch.float64)
     assert len(losses) == first, f"{case}: {len(losses)} steps"

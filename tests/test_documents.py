@@ -58,24 +58,6 @@ def test_every_page_begins_with_what_the_reader_can_do() -> None:
         assert page.name in ("claims.md", "papers.md") or first.startswith("After this page you ")
 
 
-WORDS_IN_TWO = """(() => {
-  const found = [], walk = document.createTreeWalker(
-    document.querySelector("article"), NodeFilter.SHOW_TEXT);
-  while (walk.nextNode()) {
-    const node = walk.currentNode;
-    if (node.parentElement.closest("pre, math, .headerlink, style")) continue;
-    for (const word of node.data.matchAll(/[A-Za-z0-9]+/g)) {
-      const range = document.createRange();
-      range.setStart(node, word.index);
-      range.setEnd(node, word.index + word[0].length);
-      const tops = new Set([...range.getClientRects()].map(each => Math.round(each.top)));
-      if (tops.size > 1) found.push(word[0]);
-    }
-  }
-  return found;
-})()"""
-
-
 @pytest.fixture(scope="module")
 def site(filled_once: Callable[..., Path]) -> Path:
     if importlib.util.find_spec("mkdocs") is None:
@@ -110,19 +92,6 @@ def test_the_site_has_results_and_equations_and_loads_nothing_from_elsewhere(sit
         if "results" in file.parts:  # docs' own links are checked by mkdocs
             for link in re.findall(r'(?:href|src)="(?!http|data:)([^"#]+)(?:#[^"]*)?"', text):
                 assert (file.parent / unquote(link)).exists(), (file, link)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(PROGRAM is None, reason=MISSING)
-def test_nothing_breaks_inside_a_word_on_a_telephone(site: Path, tmp_path: Path) -> None:
-    with browser(tmp_path) as window:
-        window.show(390)
-        pages = ("index.html", "losses.html", "results/index.html", "results/mmcl.html")
-        for page in (*pages, "results/graph/mmcl/table-4.html"):
-            window.open((site / page).as_uri())
-            assert window.ask("document.documentElement.scrollWidth") <= 390, page
-            assert window.ask(WORDS_IN_TWO) == [], page
-        assert window.faults == []
 
 
 SEARCH = """new Promise(done => {

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from shared import Objective, term
 from shared.capture import WARM_UP
 from shared.command.cells import domain_of
 from shared.experiment.run import Run
@@ -16,6 +17,7 @@ from tests import agreement
 from tests.simulated_device import SimulatedDevice
 from vision.config import Config as VisionConfig
 from vision.datasets import Images
+from vision.swav import swapped_prediction
 from vision.train import pretrain
 
 GPU = torch.device("cuda")
@@ -48,6 +50,7 @@ ALLOWED: dict[str, str] = {
     "vision/evaluation.py evaluate": "the encoder is moved once",
     "vision/evaluation.py knn": "the accuracy is read",
     "vision/evaluation.py linear_probe": "labels are moved once, the accuracy is read",
+    "vision/methods.py Networks.full_queue": "SwAV's queue, until it is full",
     "vision/train.py pretrain": "networks are moved once",
 }
 # What torch's documentation of use_deterministic_algorithms says has no deterministic form on CUDA.
@@ -134,6 +137,43 @@ def test_a_step_of_simclr_on_cifar_is_so_many_operators(
     assert all(500 < count <= 850 for count in each[: WARM_UP - 1]), each
     assert all(100 < count <= 260 for count in each[WARM_UP:]), each
     assert device.operators["graph"] == 4
+
+
+SMALL = {"backbone": "resnet8", "stem": "strided", "head_hidden": 64, "head_output": 32}
+WAITLESS: dict[str, dict[str, Any]] = {
+    "SwAV, its queue full": {
+        "method": "swav",
+        "prototypes": 16,
+        "small_crops": 2,
+        "small_size": 16,
+        "queue": 8,
+        "objective": Objective(term(swapped_prediction)),
+    },
+    "CMC": {"method": "cmc", "queue": 16, "statistics": "none", "image_size": 32},
+    "MoCHI": {"method": "moco_v2", "queue": 64, "mixed": (16, 8, 4)},
+}
+
+
+@pytest.mark.parametrize("name", WAITLESS)
+def test_a_training_of_methods_with_a_memory_does_not_wait(name: str, tmp_path: Path) -> None:
+    """From the third step on, of ten in two epochs, up to a step before the end of an epoch."""
+    config = VisionConfig(batch_size=8, warmup_epochs=0.0, epochs=2, **SMALL, **WAITLESS[name])
+    pixels = torch.randint(0, 256, (40, 3, 32, 32), dtype=torch.uint8)
+    images = Images(pixels, torch.zeros(40, dtype=torch.int64))
+    waits: list[set[tuple[str, str]]] = []
+
+    def watch(*_: Any) -> None:
+        waits.append(set(device.waits))
+        device.waits.clear()
+
+    with (
+        SimulatedDevice() as device,
+        Run(tmp_path, config, tier="smoke", progress=watch) as run,
+    ):
+        pretrain(config, images, run, mean=(0.5,) * 3, std=(0.5,) * 3)
+    assert len(waits) == 10
+    assert waits[2:4] == [set()] * 2
+    assert waits[6:9] == [set()] * 3
 
 
 def made_on_the_host(x: Tensor) -> Tensor:

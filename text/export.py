@@ -46,7 +46,6 @@ from text.data import task_fingerprint  # noqa: E402
 from text.encoder import (  # noqa: E402
     QuickThought,
     SentenceEncoder,
-    Transformer,
     sentence_encoder,
 )
 from text.evaluation import DEFAULT_PROTOCOL, PROTOCOLS, evaluate  # noqa: E402
@@ -242,7 +241,7 @@ def _describe(folder: Path, record: Record) -> Export:
         if matrix is None
         else f"{len(matrix)} numbers, L [f ; g] under the low-rank projection L that was trained "
         f"beside the encoders (`{PROJECTION}`)",
-        loading=LOADING + _alone(model, matrix is not None),
+        loading=LOADING,
         pipeline="feature-extraction",
         inputs="texts",
         evaluated=", ".join(config["tasks"]),
@@ -264,60 +263,3 @@ LOADING = f"""{
 }
 
 `SentenceTransformer(".")` gives the same once `text.encoder`, which has the model, is imported."""
-
-# By the kind of an encoder: its layers but the table of words, and what it makes of the words.
-CELL = "self.{0} = torch.nn.{1}({{embedding}}, {{units}}, bidirectional={{bidirectional}})"
-LAYERS = {
-    "gru": (CELL.format("gru", "GRU"), "self.gru(self.embedding(ids))[1].flatten()"),
-    "lstm": (CELL.format("lstm", "LSTM"), "self.lstm(self.embedding(ids))[1][0].flatten()"),
-    "bag_of_words": ("", "self.embedding(ids).sum(0)"),
-}
-
-
-def _alone(model: QuickThought, projected: bool) -> str:
-    """How to load a model by torch and transformers alone, for the card."""
-    config: Any = model.config
-    if config.kind == "transformer":
-        shape = [f"    {name}={value}," for name, value in Transformer.shape_of(config).items()]
-        bert = "self.bert = BertModel(shape, add_pooling_layer=False)"
-        layers = ["shape = BertConfig(", *shape, ")", bert]
-        result = "self.bert(ids[None]).last_hidden_state[0].mean(0)"
-    else:
-        fields = {**vars(config), "units": config.hidden // (2 if config.bidirectional else 1)}
-        layer, result = LAYERS[config.kind]
-        table = "self.embedding = torch.nn.Embedding({vocab_size}, {embedding})"
-        layers = [each.format(**fields) for each in (table, layer) if each]
-    joined = ["    f, g = (each(ids) for each in pair.values())"]
-    if projected:
-        joined.append(f'    return load_file("{PROJECTION}")["matrix"] @ torch.cat([f, g])')
-    else:
-        joined.append("    return torch.cat([f / f.norm(), g / g.norm()])")
-    code = python(
-        "import torch",
-        "from safetensors.torch import load_file",
-        f"from transformers import {'BertConfig, BertModel, ' * (config.kind == 'transformer')}"
-        "PreTrainedTokenizerFast",
-        "",
-        "",
-        "class Encoder(torch.nn.Module):",
-        "    def __init__(self):",
-        "        super().__init__()",
-        *(f"        {line}" for line in layers),
-        "",
-        "    def forward(self, ids):  # (tokens,) of one sentence",
-        f"        return {result}",
-        "",
-        "",
-        'pair = torch.nn.ModuleDict({"sentence": Encoder(), "context": Encoder()})',
-        'pair.load_state_dict(load_file("model.safetensors"))',
-        "pair.eval()",
-        'words = PreTrainedTokenizerFast.from_pretrained(".")',
-        "",
-        "",
-        "@torch.no_grad()",
-        "def vector(sentence):",
-        '    ids = words(sentence, add_special_tokens=False)["input_ids"]',
-        f"    ids = torch.tensor(ids[:{config.length}] or [words.unk_token_id])",
-        *joined,
-    )
-    return f"\n\nOr, with torch and transformers alone:\n\n{code}"

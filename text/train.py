@@ -19,14 +19,21 @@ from transformers import PreTrainedTokenizerFast
 from shared import Criterion, Pairs, context_window, cosine, inner_product
 from shared.checks import require_ranges
 from shared.chunks import check_chunk, in_chunks, split
-from shared.distributed import broadcast, gather, local_slice, replicated, world_size
+from shared.distributed import (
+    average_sparse,
+    broadcast,
+    gather,
+    gather_ragged,
+    local_slice,
+    replicated,
+)
 from shared.errors import UserError
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.own import record_own
 from shared.experiment.run import Run
 from shared.objective import Similarity
 from shared.pixels import to_device
-from text import counts
+from text import baselines
 from text.config import NAMED_CORPORA, Config
 from text.data import chapters_of, corpus_fingerprint, task_fingerprint
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
@@ -80,12 +87,14 @@ def measure(config: Config, run: Run) -> dict[str, object]:
     scores: Scores
     if config.baseline == "tfidf":
         found = tfidf(run.data_root, tasks=tasks, protocol=protocol, workers=run.workers)
-        scores = counts.tfidf_scores(tokens, unread, len(tokenizer))
+        scores = baselines.tfidf_scores(tokens, unread, len(tokenizer))
     else:
         if config.baseline == "ppmi_svd":
-            vectors = counts.ppmi_vectors(tokens, len(tokenizer), 2 * config.embedding, config.seed)
-            encode = counts.encoder(vectors, tokenizer)
-            scores = counts.vector_scores(vectors, unread)
+            vectors = baselines.ppmi_vectors(
+                tokens, len(tokenizer), 2 * config.embedding, config.seed
+            )
+            encode = baselines.encoder(vectors, tokenizer)
+            scores = baselines.vector_scores(vectors, unread)
         else:
             table = None
             if config.fixed_vectors is not None:
@@ -263,11 +272,6 @@ def make_optimiser(
         raise ValueError(f"update is 'dense' or 'rows'; got {config.update!r}")
     if config.clip_words not in ("words", "tokens"):
         raise ValueError(f"clip_words is 'words' or 'tokens'; got {config.clip_words!r}")
-    if world_size() > 1 and (config.update, config.clip_words) != ("dense", "words"):
-        raise UserError(
-            f"update={config.update!r} with clip_words={config.clip_words!r} works on the tokens "
-            f"of one process; start it without torchrun, or use 'dense' and 'words'"
-        )
     require_ranges(config)
     tables = [encoder.embedding for encoder in (model.sentence, model.context)]
     for table in tables:
@@ -328,10 +332,12 @@ def train_step(
     """
     modules = nn.ModuleList([model, criterion])
     if isinstance(optimiser, RowAdam):
-        optimiser.catch_up(batch.ids[batch.mask].unique())
+        words, _ = gather_ragged(batch.ids[batch.mask])  # those of all processes
+        optimiser.catch_up(words.unique())
     loss, parts = forward(config, model, criterion, batch, step)
     optimiser.zero_grad()
     loss.backward()
+    average_sparse(modules.parameters())
     # Each separately, as in S2V's create_train_op.
     clip_each(modules.parameters(), config.clip, tokens=config.clip_words == "tokens")
     if not isinstance(optimiser, RowAdam):

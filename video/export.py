@@ -41,7 +41,6 @@ from video.data import UCF101, fingerprint, load
 from video.encoder import encoder_of, name_of
 from video.evaluation import PROTOCOLS, evaluate
 from video.own import folder as own_folder
-from video.pytorchvideo import NETWORKS
 
 # The fields of a configuration that determine the encoder and its input.
 KEPT = (
@@ -218,36 +217,9 @@ def _describe(folder: Path, record: Record) -> Export:
         takes=f"clips (B, 3, {frames}, {size}, {size}) of consecutive\n  frames, {channels}\n"
         f"  in [0, 1], normalised with mean {list(MEAN)} and deviation {list(STD)}",
         gives=f"{metadata['dim']} features",
-        loading=loading("video", config["network"], use, *_alone(config, use)),
+        loading=loading("video", config["network"], use),
         pipeline="feature-extraction",
         inputs="videos",
         evaluated=f"{dataset}, split {config['split']}" if dataset != OWN_DATA else dataset,
         notes=["`_low` and `_high` are the ends of Wilson's 95% interval over test videos."],
     )
-
-
-def _alone(config: Mapping[str, Any], use: str) -> tuple[str, list[str]]:
-    """The library that also has the network, and how to load it there; empty if there is none."""
-    network = config["network"]
-    load = [f'encoder.load_state_dict(load_file("{FILE}"))', "encoder.eval()"]
-    if network == "s3d" and config["width"] == 1:
-        constants = f"eps={config['batch_norm_epsilon']}, momentum={config['batch_norm_momentum']}"
-        return "torchvision", [
-            "from functools import partial",
-            "from torchvision.models.video import S3D",
-            "",
-            f"encoder = S3D(norm_layer=partial(torch.nn.BatchNorm3d, {constants}))",
-            "encoder.classifier = torch.nn.Identity()",
-            *load,
-            "encoder.avgpool = torch.nn.Identity()  # what follows takes the mean of everything",
-            use,
-        ]
-    if network not in NETWORKS:
-        return "", []
-    if network.startswith("mvit"):
-        sized = f"spatial_size={config['size']}, temporal_size={config['clip_frames']}, head=None"
-        make, use = [f"encoder = hub.{network}({sized})"], f"{use}[:, 0]"
-    else:
-        make = [f"encoder = hub.{network}()", "del encoder.blocks[-1]  # the classifier"]
-        use = f"{use}.mean((2, 3, 4))"
-    return "pytorchvideo", ["from pytorchvideo.models import hub", "", *make, *load, use]

@@ -93,7 +93,7 @@ def load(config: Config, data_root: Path) -> nn.Module:
     assert config.weights is not None
     fetch(config.weights, data_root)
     file = file_of(config.weights, data_root)
-    from vision.foreign import loaded
+    from vision.checkpoint_eval import loaded
 
     network, _ = loaded(
         file,

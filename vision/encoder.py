@@ -293,18 +293,23 @@ class LabEncoder(nn.Module):
     Source: Tian et al. 2020 (CMC) and the ResNets of its program.
     """
 
+    centre: Tensor
+    half_range: Tensor
+    xyz: Tensor
+
     def __init__(self, backbone: Backbone, stem: Stem) -> None:
         super().__init__()
         self.lightness = make_encoder(backbone, stem, channels=1, half=True)
         self.colours = make_encoder(backbone, stem, channels=2, half=True)
+        # On the encoder's device, so that no step copies them there; no part of its weights.
+        for name, constant in (("centre", _LAB_CENTRE), ("half_range", _LAB_HALF), ("xyz", _XYZ)):
+            self.register_buffer(name, constant.clone(), persistent=False)
         stating(self, backbone=name_of(backbone), stem=stem, heads=None, colours=LAB)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, S, S) -> (B, H)."""
         with torch.autocast(images.device.type, enabled=False):  # the cube root of dark values
-            lab = (rgb_to_lab(images.float()) - _LAB_CENTRE.to(images.device)) / _LAB_HALF.to(
-                images.device
-            )
+            lab = (rgb_to_lab(images.float(), self.xyz) - self.centre) / self.half_range
         return torch.cat([self.lightness(lab[:, :1]), self.colours(lab[:, 1:])], dim=1)
 
 
@@ -321,14 +326,15 @@ _XYZ = torch.tensor(
 ) / torch.tensor([[0.95047], [1.0], [1.08883]])
 
 
-def rgb_to_lab(images: Tensor) -> Tensor:
+def rgb_to_lab(images: Tensor, to_xyz: Tensor = _XYZ) -> Tensor:
     """CIE Lab of sRGB images (B, 3, S, S) in [0, 1]: L in [0, 100], a and b about [-108, 99].
 
-    The definition is scikit-image's, with the D65 white point.
+    The definition is scikit-image's, with the D65 white point. ``to_xyz`` is the constant (3, 3) of
+    linear sRGB to XYZ, on the device of the images.
     """
     dark = images <= 0.04045
     linear = torch.where(dark, images / 12.92, ((images.clamp(min=0) + 0.055) / 1.055) ** 2.4)
-    xyz = torch.einsum("ij,bjhw->bihw", _XYZ.to(images), linear)
+    xyz = torch.einsum("ij,bjhw->bihw", to_xyz.to(images), linear)
     bright = xyz > 0.008856
     # The cube root's derivative is unbounded at 0, which the branch not selected must not see.
     root = torch.where(bright, xyz, 1.0) ** (1 / 3)

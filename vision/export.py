@@ -40,9 +40,7 @@ from vision.datasets import OWN
 from vision.encoder import (
     BUILDERS,
     LAB,
-    UNPOOLED,
     LabEncoder,
-    fixed_size,
     make_encoder,
     width_of,
 )
@@ -243,36 +241,9 @@ def _describe(folder: Path, record: Record) -> Export:
         takes=f"RGB in [0, 1], normalised with mean {metadata['mean']} and deviation "
         f"{metadata['std']};\n  trained on crops of {metadata['image_size']} pixels",
         gives=f"{metadata['dim']} features{pooled}",
-        loading=loading("vision", metadata["backbone"], "", *_alone(metadata)),
+        loading=loading("vision", metadata["backbone"]),
         pipeline="image-feature-extraction",
         inputs="images",
         evaluated=evaluated,
         left_out=("linear_best_top1",),  # the best epoch was chosen on the test images
     )
-
-
-def _alone(metadata: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The library that also has the network, and how to load it there; empty if there is none."""
-    backbone, stem = metadata["backbone"], metadata["stem"]
-    load = [f'encoder.load_state_dict(load_file("{FILE}"))', "encoder.eval()"]
-    if "@" in backbone or "colours" in metadata or backbone in ("resnet8", "resnet20"):
-        return "", []
-    if backbone not in BUILDERS:
-        sized = f", img_size={metadata['image_size']}" if fixed_size(backbone) else ""
-        heads = f", num_heads={metadata['heads']}" if "heads" in metadata else ""
-        make = f'encoder = timm.create_model("{backbone}", num_classes=0{sized}{heads})'
-        return "timm", ["import timm", "", make, *load]
-    lines = [
-        "import torchvision",
-        "",
-        f"encoder = torchvision.models.{backbone}()",
-        "encoder.fc = torch.nn.Identity()",
-    ]
-    if stem != "imagenet":
-        stride = 2 if stem == "strided" else 1
-        padding = 2 if stem == "small_padding_2" else 1
-        conv = f"torch.nn.Conv2d(3, 64, 3, stride={stride}, padding={padding}, bias=False)"
-        lines.append(f"encoder.conv1 = {conv}")
-    if stem in UNPOOLED:
-        lines.append("encoder.maxpool = torch.nn.Identity()")
-    return "torchvision", [*lines, *load]

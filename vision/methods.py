@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from shared import Pairs, alignment, max_margin, query_key
-from shared.checks import COUNT, require, require_ranges
+from shared.checks import COUNT, require, require_ranges, upcast
 from shared.chunks import check_chunk, in_chunks, split
-from shared.distributed import gather, world_size
+from shared.distributed import broadcast, gather, local_slice, world_size
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
 from shared.pairs import Pairing, paired_views, unit_rows, with_own_negatives
 from shared.precision import bfloat16
@@ -95,27 +95,36 @@ class Networks(nn.Module):
         memory = torch.rand(2, images, config.head_output) * 2 * bound - bound if lab else None
         self.register_buffer("memory", memory)
         self.memory_momentum = config.memory_momentum
-        self.samples: Tensor | None = None  # indices of the step's images, for the memory
+        # Indices of the step's images, those of all processes, for the memory.
+        self.samples: Tensor | None = None
         self.epoch = 0.0  # of the step, for what starts at a certain epoch
         self.queue_from = config.queue_from
+        self._is_full = False  # SwAV's queue
 
     def follow(self, momentum: float) -> None:
         """Update the teacher, if there is one; ``momentum`` is the share of itself it keeps."""
         if self.teacher is not None:
             self.teacher.follow(self.encoder, self.head, momentum)
 
+    def full_queue(self) -> Tensor | None:
+        """SwAV's queue once it is full, which is looked at until then; None before and without."""
+        if self.queue is None or self.epoch < self.queue_from:
+            return None
+        self._is_full = self._is_full or bool(self.queue[:, -1].any())
+        return self.queue if self._is_full else None
+
     @torch.no_grad()
     def remember(self, pairs: Pairs, *others: Pairs) -> None:
         """Replace the oldest keys of the queue, if there is one, by those of the batch.
 
-        CMC's memory moves towards the embeddings of both directions.
+        CMC's memory moves towards the embeddings of both directions. On several processes the batch
+        is that of all of them.
         """
         if self.memory is not None:
             kept = self.memory_momentum
             for memory, direction in zip(self.memory, (pairs, *others), strict=True):
-                moved = kept * memory[self.samples] + (1 - kept) * unit_rows(
-                    direction.anchor.float()
-                )
+                anchor = unit_rows(upcast(gather(direction.anchor.detach())))
+                moved = kept * memory[self.samples] + (1 - kept) * anchor
                 memory[self.samples] = unit_rows(moved)
         if self.queue is None:
             return
@@ -123,7 +132,7 @@ class Networks(nn.Module):
             enqueue(self.queue, pairs.candidate[: len(pairs.anchor) * world_size()])
         elif self.epoch >= self.queue_from:
             for bank, crop in zip(self.queue, pairs.crops, strict=False):  # of the large ones
-                enqueue(bank, crop.detach())
+                enqueue(bank, gather(crop.detach()))
 
 
 def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
@@ -145,7 +154,8 @@ def moco_v2(config: Config, networks: Networks, first: Tensor, second: Tensor) -
     if config.mixed is not None and networks.queue is not None:
         if networks.epoch >= config.mixed_from:
             hardest, two, one = config.mixed
-            own = mixed_negatives(query, networks.queue, hardest=hardest, pairs=two, with_query=one)
+            numbers = {"hardest": hardest, "pairs": two, "with_query": one}
+            own = mixed_negatives(query, networks.queue, **numbers, together=True)
             pairs = with_own_negatives(pairs, own)
     return [pairs], [feature]
 
@@ -182,11 +192,9 @@ def swav(config: Config, networks: Networks, *crops: Tensor) -> Compared:
     passes = [crops[:2], crops[2:]][: 2 if config.small_crops else 1]
     features = torch.cat([networks.encoder(torch.cat(some)) for some in passes])
     embeddings = networks.head(features).unflatten(0, (len(crops), -1))
-    older = networks.queue
-    if older is not None and not older[:, -1].any():  # not full yet
-        older = None
     still = networks.epoch < config.prototypes_still
-    pairs = crop_pairs(embeddings, weight.detach() if still else weight, older)
+    prototypes = weight.detach() if still else weight
+    pairs = crop_pairs(embeddings, prototypes, networks.full_queue(), gather=gather)
     return [pairs], list(features.unflatten(0, (len(crops), -1))[:2])
 
 
@@ -202,9 +210,10 @@ def cmc(config: Config, networks: Networks, images: Tensor, *_: Tensor) -> Compa
     lightness, colours = features.chunk(2, dim=1)
     embeddings = networks.head(lightness), networks.colour_head(colours)
     count = networks.memory.shape[1]
-    drawn = torch.randint(count, (config.queue,), device=networks.memory.device)
+    drawn = broadcast(torch.randint(count, (config.queue,), device=networks.memory.device))
+    own = networks.samples[local_slice(len(networks.samples))]
     pairs = [
-        query_key(query, other[networks.samples], other[drawn], in_batch=False)
+        query_key(query, other[own], other[drawn], in_batch=False, gather=gather)
         for query, other in zip(embeddings, (networks.memory[1], networks.memory[0]), strict=True)
     ]
     return pairs, [features]
@@ -317,8 +326,6 @@ def check(config: Config) -> None:
     if config.head_layers not in (1, 2):
         raise ValueError(f"head_layers is 1 or 2; got {config.head_layers}")
     if config.mixed is not None:
-        if world_size() > 1:
-            raise ValueError("mixed supports one process only; run it without torchrun")
         if config.method != "moco_v2":
             raise ValueError(
                 f"mixed needs the keys of a queue; {config.method} has none, use 'moco_v2'"
@@ -360,8 +367,6 @@ def _check_swav(config: Config) -> None:
         raise ValueError(
             f"small_crops and queue are at least 0; got {config.small_crops} and {config.queue}"
         )
-    if world_size() > 1:
-        raise ValueError("swav supports one process only; run it without torchrun")
 
 
 def _check_cmc(config: Config) -> None:
@@ -376,8 +381,6 @@ def _check_cmc(config: Config) -> None:
         raise ValueError(f"queue {config.queue}: cmc's only negatives come from it; use 1 or more")
     if not 0 <= config.memory_momentum < 1:
         raise ValueError(f"memory_momentum is from 0 to below 1; got {config.memory_momentum}")
-    if world_size() > 1:
-        raise ValueError("cmc supports one process only; run it without torchrun")
 
 
 def _teacher(networks: Networks) -> Teacher:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from shared.checks import COUNT, POSITIVE, TEMPERATURE, checked, upcast
-from shared.pairs import Pairs, two_views, unit_rows
+from shared.distributed import gather, local_slice
+from shared.pairs import Gather, Pairs, two_views, unit_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +30,18 @@ class Crops(Pairs):
     older: Tensor | None
 
 
-def crop_pairs(crops: Tensor, prototypes: Tensor, older: Tensor | None = None) -> Crops:
-    """The pairs of embeddings (V, B, D): two views, and the rest of :class:`Crops`."""
-    pairs = two_views(crops[0], crops[1])
+def crop_pairs(
+    crops: Tensor,
+    prototypes: Tensor,
+    older: Tensor | None = None,
+    *,
+    gather: Gather | None = None,
+) -> Crops:
+    """The pairs of embeddings (V, B, D): two views, and the rest of :class:`Crops`.
+
+    With ``gather`` the crops are this process's part of a global batch.
+    """
+    pairs = two_views(crops[0], crops[1], gather=gather)
     return Crops(
         anchor=pairs.anchor,
         candidate=pairs.candidate,
@@ -39,6 +49,7 @@ def crop_pairs(crops: Tensor, prototypes: Tensor, older: Tensor | None = None) -
         negative=pairs.negative,
         positive_index=pairs.positive_index,
         non_negative_index=pairs.non_negative_index,
+        blocks=pairs.blocks,
         trusted=True,
         crops=crops,
         prototypes=prototypes,
@@ -58,8 +69,8 @@ def swapped_prediction(
     """The mean over all other crops v of ``-sum_k q_k log softmax_k(z_v c_k / temperature)``.
 
     q is the code of the anchor, a large crop: :func:`codes` of its cosines with the prototypes c,
-    balanced over the batch and the kept embeddings of earlier ones, without gradient. Embeddings z
-    are normalised.
+    balanced over the batch of all processes and the kept embeddings of earlier ones, without
+    gradient. Embeddings z are normalised.
 
     Args:
         pairs: of :func:`crop_pairs`, N anchors.
@@ -86,11 +97,13 @@ def swapped_prediction(
     values = []
     for crop in (0, 1):
         known = scores[crop].detach()
+        known = gather(known) if pairs.blocks else known
+        own = local_slice(len(known)) if pairs.blocks else slice(batch)
         if pairs.older is not None:
             known = torch.cat([known, pairs.older[crop] @ prototypes.detach().T])
-        code = codes(known, epsilon=epsilon, iterations=iterations)[:batch]
-        others = [view for view in range(views) if view != crop]
-        values.append(-(code * predicted[others]).sum(2).mean(0))
+        code = codes(known, epsilon=epsilon, iterations=iterations)[own]
+        others = torch.cat([predicted[:crop], predicted[crop + 1 :]])
+        values.append(-(code * others).sum(2).mean(0))
     return torch.cat(values).to(similarity.dtype)
 
 

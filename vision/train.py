@@ -229,7 +229,9 @@ def pretrain(
     for step, views in zip(steps, every_view, strict=True):
         networks.epoch = step / per_epoch
         if config.method == "cmc":
-            networks.samples = samples_of(config, step, len(images)).to(device)
+            samples = samples_of(config, step, len(images))
+            pinned = samples.pin_memory() if device == "cuda" else samples
+            networks.samples = pinned.to(device, non_blocking=True)
         criterion.objective = config.objective_at(step // per_epoch)
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, step, per_epoch)
@@ -416,7 +418,7 @@ def batches(
 
 
 def samples_of(config: Config, step: int, count: int) -> Tensor:
-    """The indices (B,) of the images of a step, among ``count``."""
+    """The indices (B,) of the images of a step, among ``count``; those of all processes."""
     epoch, place = divmod(step, count // config.batch_size)
     order = permutation(count, config.seed, epoch)
     return torch.from_numpy(order[place * config.batch_size :][: config.batch_size])

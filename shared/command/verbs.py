@@ -281,10 +281,10 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
 def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
     """Film the finished runs of a paper in a tier, and print the paths of the films."""
     tables_of_paper(domain, paper)
-    shoot = domain_of(domain).film
-    if shoot is None:
+    record_video = domain_of(domain).film
+    if record_video is None:
         raise UserError(f"{domain} films nothing")
-    files = shoot(paper, tier, places.runs)
+    files = record_video(paper, tier, places.runs)
     if not files:
         raise UserError(f"{domain}/{paper}: there is no finished run of the {tier} tier to film")
     for file in files:

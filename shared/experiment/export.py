@@ -415,23 +415,19 @@ def training_of(config: Mapping[str, Any], inputs: str) -> str:
     )
 
 
-def loading(
-    package: str, made_by: str, use: str = "", library: str = "", alone: Sequence[str] = ()
-) -> str:
+def loading(package: str, made_by: str, use: str = "") -> str:
     """How to load an encoder, for the card.
 
     Args:
         package: of this project.
         made_by: the network's name, canonical.
         use: a line with the ``encoder``.
-        library: another library that has the network.
-        alone: lines that load it with that library alone, after ``import torch`` and ``load_file``.
     """
     module, _, name = function_name(made_by).rpartition(".")
     own = "@" in made_by
     lines = [f"from {module} import {name}  # yours, which made the network"] if own else []
     given = f", {name}" if own else ""
-    here = python(
+    return python(
         "from pathlib import Path",
         "",
         "import torch",
@@ -441,10 +437,6 @@ def loading(
         f'encoder = load_encoder(Path("."){given})  # this folder; checks every SHA-256',
         *([use] if use else []),
     )
-    if not alone:
-        return here
-    elsewhere = python("import torch", "from safetensors.torch import load_file", *alone)
-    return f"{here}\n\nor with {library} alone:\n\n{elsewhere}"
 
 
 def python(*lines: str) -> str:

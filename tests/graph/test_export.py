@@ -1,4 +1,5 @@
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_the_encoder_that_a_run_scored_is_exported_and_scored(
 
 
 @pytest.mark.parametrize(("network", "readout"), [("GCN", "sum"), ("GIN", "mean")])
-def test_pyg_alone_loads_what_the_card_says(
+def test_the_code_of_the_card_loads_the_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: str, readout: str
 ) -> None:
     finished(tmp_path / "run", dataclasses.replace(ATLAS, network=network, readout=readout))
@@ -76,12 +77,9 @@ def test_pyg_alone_loads_what_the_card_says(
     assert np.ptp(expected, axis=0).max() > 1e-3  # the graphs differ
     monkeypatch.chdir(target)
     names: dict[str, Any] = {}
-    alone = (target / CARD).read_text().split("```python\n")[2].split("```")[0]
-    assert "import graph" not in alone
-    exec(alone, names)
-    with torch.no_grad():
-        found = names["encoder"](graphs.x.float(), graphs.edge_index, graphs.batch)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
+    (code,) = re.findall(r"```python\n(.*?)```", (target / CARD).read_text(), re.DOTALL)
+    exec(code, names)
+    assert np.array_equal(embed(names["encoder"], graphs), expected)
 
 
 def test_a_network_of_one_s_own_is_named_by_its_export(tmp_path: Path) -> None:

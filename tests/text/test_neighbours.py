@@ -13,7 +13,7 @@ from torch import Tensor
 import text
 from shared.errors import UserError
 from tests.training import finish
-from text import counts
+from text import baselines
 from text.config import Config
 from text.data import chapters_of, sentences
 from text.neighbours import NEIGHBOURS, NEXT, PREVIOUS, neighbour_accuracies
@@ -126,7 +126,7 @@ def test_cosines_of_tfidf_are_scikit_learn_s() -> None:
             dense[row, each] += each > 0
     assert (dense.sum(1) < [len(row) for row in rows]).any()  # something is unknown
     expected = TfidfTransformer().fit(dense[2:]).transform(dense[:2]).toarray()
-    scores = counts.tfidf_scores(tokens.part(2, 6), tokens.part(0, 2), words)
+    scores = baselines.tfidf_scores(tokens.part(2, 6), tokens.part(0, 2), words)
     torch.testing.assert_close(
         scores(0, 2).double(), torch.from_numpy(expected @ expected.T), atol=1e-6, rtol=0
     )
@@ -139,7 +139,7 @@ def test_vectors_of_words_span_their_mutual_information() -> None:
     for row in rows:
         for i, first in enumerate(row):
             for j, second in enumerate(row):
-                if i != j and abs(i - j) <= counts.WINDOW and first > 0 and second > 0:
+                if i != j and abs(i - j) <= baselines.WINDOW and first > 0 and second > 0:
                     together[first, second] += 1
     margin = together.sum(1)
     share = margin**0.75 / (margin**0.75).sum()
@@ -148,14 +148,14 @@ def test_vectors_of_words_span_their_mutual_information() -> None:
         for j in range(words):
             if together[i, j]:
                 matrix[i, j] = max(0.0, math.log(together[i, j] / (margin[i] * share[j])))
-    vectors = counts.ppmi_vectors(tokens, words, 6, seed=0)
+    vectors = baselines.ppmi_vectors(tokens, words, 6, seed=0)
     left, values, _ = np.linalg.svd(matrix)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=0) ** 2, values[:6], rtol=1e-3)
     expected = (left[:, :6] * values[:6]) @ left[:, :6].T
     np.testing.assert_allclose(vectors @ vectors.T, expected, atol=1e-2)
     assert not vectors[0].any()  # the unknown word
     with pytest.raises(ValueError, match=r"99 dimensions exceed .* words; lower embedding"):
-        counts.ppmi_vectors(tokens, words, 99, seed=0)
+        baselines.ppmi_vectors(tokens, words, 99, seed=0)
 
 
 def test_sentences_are_sums_of_their_words_vectors() -> None:
@@ -164,9 +164,11 @@ def test_sentences_are_sums_of_their_words_vectors() -> None:
     sums = np.stack([sum(vectors[each] for each in row if each > 0) for row in rows])
     unit = sums / np.linalg.norm(sums, axis=1, keepdims=True)
     tokenizer = make_tokenizer(PROSE, 18, True)
-    found = counts.encoder(vectors, tokenizer)([*PROSE, "qwertz"])
+    found = baselines.encoder(vectors, tokenizer)([*PROSE, "qwertz"])
     np.testing.assert_allclose(found[:-1], unit, atol=1e-6)
     assert not found[-1].any()
-    scores = counts.vector_scores(vectors, tokens)(1, 4)
+    scores = baselines.vector_scores(vectors, tokens)(1, 4)
     np.testing.assert_allclose(scores, unit[1:4] @ unit[1:4].T, atol=1e-6)
-    counts.vector_scores(vectors, tokens.part(0, 0))  # where nothing is held out nothing is asked
+    baselines.vector_scores(
+        vectors, tokens.part(0, 0)
+    )  # where nothing is held out nothing is asked

@@ -21,13 +21,13 @@ from shared.command.reproduce import main
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.domain import EvaluationRequest
+from vision.checkpoint_eval import loaded, score
 from vision.config import Config, Stem
 from vision.datasets import IMAGENET_MEAN, IMAGENET_STD
 from vision.encoder import make_encoder
 from vision.evaluation import knn
 from vision.export import save_encoder
 from vision.features import embed
-from vision.foreign import loaded, score
 from vision.own import folder
 
 make_torchvision_importable()
