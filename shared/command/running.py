@@ -221,10 +221,15 @@ def print_ending(console: Console, *pools: Pool, again: bool) -> int:
         without = " without --again" if again else ""
         console.print(f"interrupted; the same command{without} continues from here")
         return INTERRUPTED
-    outcomes = [each for pool in pools for each in pool.outcomes.items()]
-    for address, why in outcomes:
-        print(f"{address}: {why}", file=sys.stderr)
-    return 1 if outcomes else 0
+    by_reason: dict[str, list[str]] = {}
+    for pool in pools:
+        for address, why in pool.outcomes.items():
+            by_reason.setdefault(why, []).append(address)
+    for why, (first, *others) in by_reason.items():
+        which = f"{first} and {len(others)} more" if len(others) > FEW else None
+        for address in [which] if which else [first, *others]:
+            print(f"{address}: {why}", file=sys.stderr)
+    return 1 if by_reason else 0
 
 
 def _every(chosen: Sequence[Chosen]) -> list[Cell]:

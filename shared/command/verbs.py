@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import re
 import sys
 import tempfile
 import time
@@ -27,7 +28,7 @@ from shared.command.cells import (
     tables_of_paper,
 )
 from shared.command.pool import Pool
-from shared.errors import UserError, suggestion
+from shared.errors import UserError, program, suggestion
 from shared.experiment import manifest
 from shared.experiment.config import slug
 from shared.experiment.domain import EvaluationRequest
@@ -347,7 +348,7 @@ def fetch(domain: str, dataset: str | None, places: Places, side: int | None = N
     if unknown := set(names) - set(datasets):
         name = unknown.pop()
         raise UserError(f"{domain} has no dataset {name!r}{suggestion(name, datasets, 'it has')}")
-    failed = 0
+    failed: dict[str, str] = {}
     for name in names:
         started = time.monotonic()
         try:
@@ -359,9 +360,45 @@ def fetch(domain: str, dataset: str | None, places: Places, side: int | None = N
             if content:
                 print(content)
         except UserError as error:
-            failed += 1
-            print(error, file=sys.stderr)
+            failed[name] = str(error)
+    if dataset is not None:
+        for text in failed.values():
+            print(text, file=sys.stderr)
+    else:
+        for line in _not_there(domain, failed):
+            print(line, file=sys.stderr)
+        for line in _able(domain, places) if failed else ():
+            print(line)
     return 1 if failed else 0
+
+
+def _not_there(domain: str, failed: Mapping[str, str]) -> Iterator[str]:
+    """A line for each reason why datasets are not there, with their names."""
+    by_reason: dict[str, list[str]] = {}
+    for name, text in failed.items():
+        reason = text.removeprefix(name).removeprefix(":").strip().partition(";")[0]
+        reason = re.sub(r"download from \S+ failed", "download failed", reason)
+        by_reason.setdefault(reason.partition(": get ")[0], []).append(name)
+    for reason, names in by_reason.items():
+        yield f"not there: {', '.join(names)} ({reason})"
+    if failed:
+        yield f"where to put one: {program()} data {domain} --dataset {next(iter(failed))}"
+
+
+def _able(domain: str, places: Places) -> Iterator[str]:
+    """A line on the tables with a column whose data are there, if the domain can tell."""
+    found = domain_of(domain)
+    if all(each.missing is None for each in found.experiments):
+        return
+    able: dict[str, None] = {}
+    for table in cells.every_table(domain):
+        for tier in (each for each in table.tiers if each != "smoke"):
+            name = f"{table.paper}/{table.name}" + f" ({tier})" * (tier != "paper")
+            for cell in {cell.column: cell for cell in reversed(table.cells(tier))}.values():
+                missing = found.experiment(cell.config).missing
+                if missing is None or not missing(cell.config, places.data):
+                    able[name] = None
+    yield f"tables with data, in a column at least: {', '.join(able) or 'those of --tier smoke'}"
 
 
 def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places) -> int:
