@@ -533,7 +533,7 @@ def _takes_executor(parser: Parser) -> None:
     add = parser.add_argument_group("as tasks of a cluster").add_argument
     add("--slurm", action="store_true", help="as an array job")
     add("--partition", help="where; default: the cluster's")
-    add("--time", type=_positive, metavar="MINUTES", help="of a task; default: as planned")
+    add("--time", type=_positive, metavar="MINUTES", help="of a task at most; default: a day")
     add("--memory", type=_positive, metavar="GB", help="of a task; default: as planned")
     add("--gpus", type=_positive, help="of a task; default: none")
     add("--cores", type=_positive, help="of a task; default: --threads")
