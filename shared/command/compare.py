@@ -237,8 +237,7 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
     chosen = []
     for each in prepared:
         _print_sources(console, each, known)
-        some = (c for c in each.cells if options.again or not known.source(c, each.table))
-        left = tuple(sorted(some, key=lambda cell: not cell.own))  # a loss that fails is seen first
+        left = tuple(c for c in each.cells if options.again or not known.source(c, each.table))
         if left:
             console.print(planned(each.table, left, places, jobs, total))
             chosen.append(Chosen(each.table, left))
@@ -393,7 +392,7 @@ def _rows_of(
         mine = tuple(with_loss(cell, loss, label) for cell in under)
         what = f"{table.address}: {label} is {base.label} with your loss; what differs"
         print_changes(console, what, under, mine)
-        cells += mine
+        cells = (*mine, *cells)  # so that a loss that fails is seen first
     for row, settings in variants:
         some = table.cells(tier, row=row, **choice)
         label = _label(f"{some[0].row}, {', '.join(settings)}", lines)
