@@ -135,7 +135,7 @@ def check(graphs: Graphs, name: str = "graphs") -> None:
         raise ValueError(f"{name}: batch names graphs outside 0 to {len(y) - 1}, as many as y has")
     empty = torch.bincount(batch, minlength=len(y)) == 0
     if empty.any():
-        raise ValueError(f"{name}: graph {int(empty.nonzero()[0])} has no nodes; leave it out")
+        raise ValueError(f"{name}: graph {int(empty.nonzero()[0])} has no nodes; omit it")
     infinite = ~x.isfinite()
     if infinite.any():
         node, feature = infinite.nonzero()[0].tolist()

@@ -133,7 +133,7 @@ def make_encoder(config: Config, features: int) -> nn.Module:
         require(name, getattr(config, name), COUNT)
     if network == "gin":
         if config.readout != "sum":
-            raise ValueError(f"gin sums over nodes; leave out readout, got {config.readout!r}")
+            raise ValueError(f"gin sums over nodes; omit readout, got {config.readout!r}")
         return _stated(Encoder(features, config.hidden, config.layers), config)
     if callable(network):
         model: Any = network(features)

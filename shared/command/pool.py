@@ -438,7 +438,7 @@ def lost(processes: int, which: str = "one", went: str = "ended") -> str:
     """The message when one of several processes ended without a message."""
     return (
         f"failed: {which} of its {processes} processes {went}; "
-        f"the same command continues from the last checkpoint"
+        f"rerun the same command to resume from the last checkpoint"
     )
 
 

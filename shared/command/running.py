@@ -133,7 +133,7 @@ def print_ending(console: Console, *pools: Pool, again: bool) -> int:
     """Print why cells have no result; returns the exit code."""
     if any(pool.interrupted for pool in pools):
         without = " without --again" if again else ""
-        console.print(f"interrupted; the same command{without} continues from here")
+        console.print(f"interrupted; rerun the same command{without} to resume")
         return INTERRUPTED
     outcomes = [each for pool in pools for each in pool.outcomes.items()]
     for address, why in outcomes:
