@@ -222,10 +222,10 @@ class Saved:
 
     def pack(self, tensor: Tensor) -> tuple[Tensor, object]:
         """Keep a tensor as it is, and count it while it is kept."""
+        if isinstance(tensor, torch.nn.Parameter) or not steps._is_dense(tensor):
+            return tensor, None
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
-        if isinstance(tensor, torch.nn.Parameter):
-            return tensor, None
         self.held[key] = self.held.get(key, 0) + 1
         self.bytes += size if self.held[key] == 1 else 0
         self.most = max(self.most, self.bytes)
@@ -253,6 +253,7 @@ class Parted(steps.Work):
 
     augmenting = False
     latest: "Parted"
+    most = 0  # bytes that the latest has saved
 
     def __init__(self) -> None:
         super().__init__()
@@ -268,6 +269,7 @@ class Parted(steps.Work):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self.saved.hooks.__exit__(*error)
+        Parted.most = self.saved.most
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = len(self.each)
@@ -343,7 +345,7 @@ def count(workload: Workload, batch: int, gru: Each) -> Counts:
     if waited is None:
         raise RuntimeError("the simulated device counted no waits")
     lying = sum(bytes_of(each) for each in (tracked if domain != "rl" else [agent]))
-    return work.each, Parted.latest.augmentation, waited, Parted.latest.saved.most, lying
+    return work.each, Parted.latest.augmentation, waited, Parted.most, lying
 
 
 def bytes_of(item: Any) -> int:

@@ -2,13 +2,19 @@
 
 import csv
 import functools
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.experiment.config import Config
+from shared.command.cells import imported
+from shared.experiment.config import Config, canonical_json
+from shared.experiment.tables import Cell
 from shared.losses import max_margin
 from shared.objective import Objective
+from shared.report.wording import counted
 
+H100 = "h100"  # the one device with estimates
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "expected.csv"
 # Fields of configurations that change what a step takes; those that a domain has not are left out.
 FIELDS = (
@@ -70,6 +76,62 @@ def trains(config: Config) -> bool:
 def step_of(domain: str, config: Config) -> GpuStep | None:
     """The estimate of a configuration's step; None without one, and where nothing is trained."""
     return _lines().get(kind_of(domain, config)) if trains(config) else None
+
+
+@dataclass(frozen=True)
+class GpuCost:
+    """What unfinished cells take on H100s; runs and encoders that they share are counted once.
+
+    Args:
+        hours: of one GPU, of training alone.
+        gigabytes: of its memory, at most.
+        missing: how many trainings have no estimate.
+    """
+
+    hours: float = 0.0
+    gigabytes: float = 0.0
+    missing: int = 0
+
+    def __add__(self, other: "GpuCost") -> "GpuCost":
+        return GpuCost(
+            self.hours + other.hours,
+            max(self.gigabytes, other.gigabytes),
+            self.missing + other.missing,
+        )
+
+    def __str__(self) -> str:
+        """``about 12 GPU-hours of training, up to 31 GB of GPU memory``, or what is not known."""
+        known = f"about {_number(self.hours)} GPU-hours of training on H100s, "
+        known += f"up to {math.ceil(self.gigabytes)} GB of GPU memory"
+        if not self.missing:
+            return known if self.hours else "no training on a GPU"
+        if not self.hours:
+            return "not estimated on a GPU"
+        return f"{known}, and {counted(self.missing, 'training')} not estimated"
+
+
+def cost_of(cells: Iterable[Cell], known: set[str]) -> GpuCost:
+    """The cost of the trainings of cells, apart from those in ``known``, to which it adds them."""
+    cost = GpuCost()
+    for cell in cells:
+        domain = imported(cell.domain)
+        experiment = domain.experiment(cell.config)
+        part = experiment.pretraining and experiment.pretraining(cell.config)
+        key = canonical_json(part or cell.config)
+        if key in known or not trains(cell.config):
+            continue
+        known.add(key)
+        step = step_of(cell.domain, cell.config)
+        steps = experiment.steps and experiment.steps(cell.config)
+        if step is None or steps is None:
+            cost += GpuCost(missing=1)
+        else:
+            cost += GpuCost(steps * step.seconds / 3600, step.gigabytes)
+    return cost
+
+
+def _number(hours: float) -> str:
+    return f"{hours:.1f}" if hours < 10 else f"{hours:,.0f}"
 
 
 @functools.cache
