@@ -525,8 +525,10 @@ def _sheet(file: Path) -> Sheet:
             tuple(Line(**each) for each in content["rows"]),
             tuple(Entry(**each) for each in content["runs"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{file}: {error}; move it away, or choose another --to") from None
+    except KeyError as error:
+        raise UserError(f"{file} lacks {error}; move it away, or choose another --to") from None
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{file} {error}; move it away, or choose another --to") from None
 
 
 def _with_kept(one: Prepared, sheets: Sequence[Sheet], options: argparse.Namespace) -> Prepared:
