@@ -193,8 +193,11 @@ run_tests() {
     --all) shift && part=(--durations=40) ;;
     --gpu)
       shift && part=(-m cuda) processes=0
-      "$venv/bin/python" -c "import torch; raise SystemExit(not torch.cuda.is_available())" ||
-        fail "test --gpu: torch sees no GPU here"
+      case " $* " in *" --co "* | *" --collect-only "*) ;; *)
+        "$venv/bin/python" -c "from shared.command.devices import need; need('test --gpu')" ||
+          exit 2
+        ;;
+      esac
       ;;
   esac
   if [ $processes = logical ]; then

@@ -26,6 +26,7 @@ from torch_geometric.utils import coalesce
 from shared.errors import UserError, program
 from shared.experiment.data import MissingData, fetch_archive, sha256_of_files
 from shared.experiment.files import read_state, replacing, write_state
+from shared.pixels import to_device
 
 ATLAS = "atlas"
 URL = "https://www.chrsmrrs.com/graphkerneldatasets"  # of the TU collection
@@ -98,8 +99,10 @@ class Graphs:
         return self.y.numel()
 
     def to(self, device: torch.device | str) -> "Graphs":
-        """The same graphs on ``device``."""
-        return Graphs(*(t.to(device) for t in (self.x, self.edge_index, self.batch, self.y)))
+        """The same graphs on ``device``, by copies that nobody awaits."""
+        there = torch.device(device)
+        parts = (self.x, self.edge_index, self.batch, self.y)
+        return Graphs(*(to_device(each, there) for each in parts))
 
 
 def check(graphs: Graphs, name: str = "graphs") -> None:
@@ -132,7 +135,7 @@ def check(graphs: Graphs, name: str = "graphs") -> None:
         raise ValueError(f"{name}: batch names graphs outside 0 to {len(y) - 1}, as many as y has")
     empty = torch.bincount(batch, minlength=len(y)) == 0
     if empty.any():
-        raise ValueError(f"{name}: graph {int(empty.nonzero()[0])} has no nodes; leave it out")
+        raise ValueError(f"{name}: graph {int(empty.nonzero()[0])} has no nodes; omit it")
     infinite = ~x.isfinite()
     if infinite.any():
         node, feature = infinite.nonzero()[0].tolist()

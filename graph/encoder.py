@@ -133,7 +133,7 @@ def make_encoder(config: Config, features: int) -> nn.Module:
         require(name, getattr(config, name), COUNT)
     if network == "gin":
         if config.readout != "sum":
-            raise ValueError(f"gin sums over nodes; leave out readout, got {config.readout!r}")
+            raise ValueError(f"gin sums over nodes; omit readout, got {config.readout!r}")
         return _stated(Encoder(features, config.hidden, config.layers), config)
     if callable(network):
         model: Any = network(features)
@@ -226,7 +226,10 @@ def _adjacency(edge_index: Tensor, x: Tensor) -> Tensor:
     """
     nodes = x.size(0)
     order = torch.argsort(edge_index[1], stable=True)
-    degree = torch.bincount(edge_index[1], minlength=nodes)
+    # bincount would read its size from a GPU.
+    degree = edge_index.new_zeros(nodes).scatter_add_(
+        0, edge_index[1], edge_index.new_ones(len(order))
+    )
     return torch.sparse_csr_tensor(
         nn.functional.pad(degree.cumsum(0), (1, 0)),
         edge_index[0, order],

@@ -298,7 +298,7 @@ def _check_learnable(place: str, labels: np.ndarray, fit: np.ndarray, test: np.n
         count = int((labels == missing[0]).sum())
         raise ValueError(
             f"{place} is impossible: class {missing[0]} has {count} of {len(labels)} graphs, none "
-            f"of them in the training part; leave out classes of one or two graphs"
+            f"of them in the training part; omit classes of one or two graphs"
         )
 
 

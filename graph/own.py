@@ -73,7 +73,7 @@ def from_pyg(dataset: Iterable[Any]) -> Graphs:
     if dropped:
         warnings.warn(
             f"{' and '.join(sorted(dropped))} of the edges are not used: no network here takes "
-            f"them; leave them out",
+            f"them; omit them",
             stacklevel=2,
         )
     _check_widths([0 if x is None else x.shape[1] for x in features])
@@ -123,7 +123,7 @@ def _edges(item: Data) -> Tensor:
             return edges
         if field == "edge_index":
             return _edge_index(value)
-        raise ValueError(f"has its edges in a dense {field}; leave out the transform ToDense")
+        raise ValueError(f"has its edges in a dense {field}; omit the transform ToDense")
     other = [name for name in item.keys() if name.startswith(_OTHER_EDGES)]
     if other:
         raise ValueError(
@@ -165,7 +165,7 @@ def _node_count(item: Data, x: Tensor | None, edges: Tensor) -> int:
     """Number of nodes, against which features and edges are checked."""
     nodes = int(item.num_nodes or 0) if x is None or "num_nodes" in item else len(x)
     if not nodes:
-        raise ValueError("has no nodes; leave it out")
+        raise ValueError("has no nodes; omit it")
     if x is not None and len(x) != nodes:
         raise ValueError(f"has num_nodes {nodes} and {len(x)} rows of x; give them the same number")
     wrong = ((edges < 0) | (edges >= nodes)).any(0)

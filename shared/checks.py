@@ -279,7 +279,7 @@ def check_negatives(name: str, pairs: Pairs) -> None:
         )
     raise ValueError(
         f"{name} compares with negatives, and a batch of {len(pairs.anchor)} anchors and "
-        f"{len(pairs.candidate)} candidates has none: take a larger batch, and leave out a last "
+        f"{len(pairs.candidate)} candidates has none: take a larger batch, and omit a last "
         f"one that is too small (drop_last=True)"
     )
 

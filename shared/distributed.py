@@ -119,7 +119,7 @@ def _check_rows(local: Tensor, count: int | None) -> list[int]:
     if rows != wanted:
         raise ValueError(
             f"gather: the processes hold {', '.join(map(str, rows))} rows, where "
-            f"{', '.join(map(str, wanted))} are expected; leave out a last batch that is smaller "
+            f"{', '.join(map(str, wanted))} are expected; omit a last batch that is smaller "
             f"(drop_last=True), or give the number of all: functools.partial(gather, "
             f"count={sum(rows)}), of which the first processes hold one more"
         )

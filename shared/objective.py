@@ -382,7 +382,7 @@ class Criterion(nn.Module):
     def settle(self, parts: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
         """The parts of a step without those that a CUDA graph computes at every step.
 
-        A graph can neither look at its loss nor leave out what is due at some steps only. The code
+        A graph can neither look at its loss nor omit what is due at some steps only. The code
         that replays it calls this after each step.
 
         Args:

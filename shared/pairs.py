@@ -103,7 +103,7 @@ class Pairs:
             if index is not None and not _lists(index, mask):
                 raise ValueError(
                     f"{name} lists each candidate of its mask once, padded with -1; got others: "
-                    f"leave it out, and it is worked out from the mask"
+                    f"omit it, and it is worked out from the mask"
                 )
 
     def positives(self) -> Tensor:

@@ -27,6 +27,8 @@ with suppress(ImportError):
     # it, would then close what pytest captures the error stream with. First, it finds none.
     import submitit  # noqa: F401
 
+if torch.cuda.is_available():  # before cuBLAS is used: deterministic algorithms need it
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")
 gc.disable()  # until all tests are collected: nearly all that is made till then stays
 torch.set_num_threads(1)
 
@@ -56,13 +58,20 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return cores() + (not config.option.markexpr)
 
 
+# On a GPU the cheapest proof comes first, and whole runs last.
+FIRST = ("test_devices.py", "test_agreement.py", "test_capture.py", "test_train.py")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips ``cuda`` without a GPU."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips ``cuda`` without a GPU; with ``-m cuda`` sorts by cost."""
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+    if config.option.markexpr == "cuda":
+        order = [*FIRST, "", "test_gpu.py"]
+        items.sort(key=lambda item: order.index(item.path.name if item.path.name in order else ""))
 
 
 def pytest_collection_finish() -> None:
@@ -74,8 +83,16 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Every reason to skip once, with the number of tests."""
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Every reason to skip once, with the number of tests; on a GPU what to paste into an issue."""
+    if config.option.markexpr == "cuda":
+        from tests.gpu_summary import summary
+
+        terminalreporter.write_line("")
+        for line in summary(terminalreporter.stats):
+            terminalreporter.write_line(line)
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
     for reason, count in reasons.most_common():
@@ -87,6 +104,17 @@ def one_thread() -> Iterator[None]:
     """Takes back the threads that a command has set: last bits go by them."""
     yield
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Deterministic algorithms alone, as ``--deterministic`` has them."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(before)
 
 
 @pytest.fixture(scope="session")

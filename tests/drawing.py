@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from shared.experiment.frame import load
 from shared.experiment.run import Run
 from shared.experiment.tables import Cell, Table, Tier
 from shared.report.figures import Drawn, Figures, draw
@@ -22,7 +23,8 @@ def drawn(
 ) -> tuple[Tier, Drawn]:
     """The figure "paper/name", without committed records."""
     paper, name = figure.split("/")
-    return draw(figures[paper][name], tables[paper], runs, (), data or runs / "no data")
+    frame = load(tables[paper], runs=runs)
+    return draw(figures[paper][name], tables[paper], frame, runs, data or runs / "no data")
 
 
 def table_of(tables: dict[str, tuple[Table, ...]], paper: str, name: str, tier: Tier) -> Table:

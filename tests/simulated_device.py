@@ -72,7 +72,7 @@ class Graph:
                     each.fill_(torch.nan if each.is_floating_point() else 0)
 
     def replay(self) -> None:
-        """Launch everything once more."""
+        """Launch everything once more, on the current stream."""
         self.device.operators["graph"] += 1
         with unseen():
             for func, args, kwargs, out in self.calls:
@@ -82,6 +82,10 @@ class Graph:
                 for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
                     if isinstance(old, Tensor) and old is not new:
                         old.copy_(new)
+        for _, args, kwargs, out in self.calls:
+            given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+            made = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+            self.device.launch("graph", [x for x in given if self.device.place(x) == "cuda"], made)
 
 
 @contextlib.contextmanager
@@ -93,6 +97,29 @@ def unseen() -> Iterator[None]:
         torch.inference_mode(),  # below autograd
     ):
         yield
+
+
+class Stream:
+    """A CUDA stream: what it launches is done in order, but not in that of other streams."""
+
+    def __init__(self, device: "SimulatedDevice") -> None:
+        self.simulated, self.device = device, GPU
+        self.launched = 0
+        self.seen: dict[int, int] = {}  # by stream, up to which launch of it this one has waited
+
+    def wait_stream(self, other: "Stream") -> None:
+        """What is launched from here on comes after all that the other has launched."""
+        for stream, launched in {**other.seen, id(other): other.launched}.items():
+            self.seen[stream] = max(self.seen.get(stream, 0), launched)
+
+    def knows(self, written: "tuple[Stream, int]") -> bool:
+        """Whether something was written before whatever this stream launches next."""
+        stream, launched = written
+        return stream is self or self.seen.get(id(stream), 0) >= launched
+
+    def is_capturing(self) -> bool:
+        """As :attr:`SimulatedDevice.captured`."""
+        return self.simulated.captured is not None
 
 
 class Event:
@@ -132,7 +159,10 @@ class SimulatedDevice(contextlib.ExitStack):
         self.captured: Graph | None = None
         self.inside = False  # a call of Python that was given a tensor on the device
         self.arriving: list[Tensor] = []  # on its way to the host
+        self.stream = Stream(self)  # on which operators are launched
+        self.captured_on: list[Stream] = []
         self._places: dict[int, tuple[StorageWeakRef, str]] = {}
+        self._written: dict[int, tuple[StorageWeakRef, tuple[Stream, int]]] = {}
 
     def place(self, tensor: Tensor) -> str:
         """``cuda``, ``pinned``, ``arriving``, ``free`` (made by torch on the way) or ``host``."""
@@ -144,6 +174,29 @@ class SimulatedDevice(contextlib.ExitStack):
         storage = _storage(tensor)
         self._places[storage._cdata] = StorageWeakRef(storage), place
         return tensor
+
+    def launch(self, name: str, given: list[Tensor], made: list[Tensor]) -> None:
+        """Note an operator of the current stream, and refuse what another may not have written."""
+        if self.captured is not None:
+            return  # nothing is launched
+        stream = self.stream
+        stream.launched += 1
+        for each in given:
+            held = self._written.get(_storage(each)._cdata)
+            if held and not held[0].expired() and not stream.knows(held[1]):
+                raise RuntimeError(f"{name} before another stream is done, at {_caller()}")
+        for each in made:
+            storage = _storage(each)
+            self._written[storage._cdata] = StorageWeakRef(storage), (stream, stream.launched)
+
+    @contextlib.contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        """In place of ``torch.cuda.stream``."""
+        before, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = before
 
     def wait(self, why: str) -> None:
         """Count a wait, which is refused while a graph is captured."""
@@ -157,10 +210,11 @@ class SimulatedDevice(contextlib.ExitStack):
             self.wait("a copy between host and device")
 
     @contextlib.contextmanager
-    def graph(self, graph: Graph, **_: Any) -> Iterator[None]:
+    def graph(self, graph: Graph, *, stream: Stream | None = None, **_: Any) -> Iterator[None]:
         """In place of ``torch.cuda.graph``: what is inside is captured, and may not wait."""
         if self.captured is not None:
             raise RuntimeError("a CUDA graph is captured already")
+        self.captured_on.append(stream or Stream(self))
         state, self.captured = torch.get_rng_state(), graph
         try:
             yield
@@ -172,7 +226,6 @@ class SimulatedDevice(contextlib.ExitStack):
 
     def __enter__(self) -> "SimulatedDevice":
         super().__enter__()
-        stream = mock.MagicMock(device=GPU)
         pretended: dict[str, Any] = {
             "is_available": lambda: True,
             "is_initialized": lambda: True,
@@ -190,20 +243,21 @@ class SimulatedDevice(contextlib.ExitStack):
             "Event": lambda *_, **__: Event(self),
             "get_rng_state": lambda *_: torch.get_rng_state(),
             "set_rng_state": lambda state, *_: torch.set_rng_state(state),
-            "Stream": lambda *_: stream,
-            "current_stream": lambda *_: stream,
-            "stream": lambda *_: contextlib.nullcontext(),
+            "Stream": lambda *_: Stream(self),
+            "current_stream": lambda *_: self.stream,
+            "stream": self.on,
             "device": lambda *_: contextlib.nullcontext(),
         }
         for name, value in pretended.items():
             self.enter_context(mock.patch.object(torch.cuda, name, value))
-        # What builds of torch for CUDA would ask the driver, and libraries that need one.
-        stream.is_capturing = lambda: self.captured is not None
-        for place, name, value in (
-            (torch.accelerator, "current_stream", stream),
-            (torch.backends.cudnn, "is_acceptable", False),
+        # What builds of torch for CUDA would ask the driver, libraries that need one, and what
+        # optimisers ask before they look whether they are captured.
+        for place, name, answer in (
+            (torch.accelerator, "current_stream", lambda *_: self.stream),
+            (torch.backends.cudnn, "is_acceptable", lambda *_: False),
+            (torch.backends.cuda, "is_built", lambda: True),
         ):
-            self.enter_context(mock.patch.object(place, name, return_value=value))
+            self.enter_context(mock.patch.object(place, name, answer))
         autocast = torch.autocast.__init__
 
         def on_cpu(context: Any, device_type: str, *args: Any, **options: Any) -> None:
@@ -252,8 +306,10 @@ class _Operators(TorchDispatchMode):
         out = graph.call(func, args, kwargs, given) if graph else func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             made = [each for each in tree_leaves(out) if isinstance(each, Tensor)]
-            if on_gpu and graph is None:
-                device.operators[name] += not func.is_view
+            if on_gpu and graph is None and not func.is_view:
+                device.operators[name] += 1
+                on_device = [x for x, place in zip(given, places, strict=True) if place == "cuda"]
+                device.launch(name, on_device, made)
             if on_gpu and name != "copy_":
                 for each in made[: 1 if name in ON_HOST else None]:
                     device.put(each, "cuda")

@@ -15,13 +15,10 @@ DEVICES = [
 
 
 @pytest.fixture
-def exact_products() -> Iterator[None]:
-    """Products in float32 itself, by the same algorithm each time."""
-    cudnn = torch.backends.cudnn
-    before, cudnn.deterministic = cudnn.deterministic, True
+def exact_products(exact: None) -> Iterator[None]:
+    """Products in float32 itself, by the same algorithm each time: red means a fault."""
     with without_tf32():
         yield
-    cudnn.deterministic = before
 
 
 @pytest.mark.usefixtures("exact_products")

@@ -1,6 +1,8 @@
 """What a command trains on is said once, and refused where a GPU was asked for and is of no use."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -13,8 +15,8 @@ from shared.command import devices
 from shared.errors import UserError
 from shared.experiment.environment import current_environment, driver
 from shared.experiment.randomness import random_state, restore_random_state
-from shared.experiment.records import read_json
 from tests.errors import error_of
+from tests.gpu_summary import summary
 from tests.simulated_device import SimulatedDevice
 from vision.config import Config
 
@@ -90,6 +92,35 @@ def test_without_a_gpu_nothing_is_said_but_of_apples(idle: pytest.MonkeyPatch) -
     ]
 
 
+def test_the_tests_of_a_gpu_need_one(
+    idle: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    idle.setattr(torch.cuda, "init", lambda: fails("Found no NVIDIA driver on your system"))
+    with pytest.raises(SystemExit) as ended:
+        devices.need("test --gpu")
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: test --gpu: torch can use no GPU here (Found no NVIDIA driver")
+    assert err.count("\n") == 1
+
+
+def test_the_summary_of_a_gpu_s_tests_can_be_pasted() -> None:
+    step = {"step": "CURL", "milliseconds": 12.34, "host": 1.2, "waits": 0}
+    step |= {"expected": 46.8, "gigabytes": 3.21}
+    passed = SimpleNamespace(duration=2.0, user_properties=[("step", step), ("other", 1)])
+    failed = SimpleNamespace(nodeid="tests/test_gpu.py::test_it", longrepr="E  because\nlast line")
+    with SimulatedDevice():
+        about = SimpleNamespace(name="simulated", major=9, minor=0, total_memory=80 << 30)
+        with mock.patch.object(torch.cuda, "get_device_properties", return_value=about):
+            lines = list(summary({"passed": [passed], "failed": [failed]}))
+    assert "GPU 0: simulated, 9.0, 80 GiB" in lines
+    assert "1 passed, 1 failed, 0 error, 0 skipped; 2 s" in lines
+    assert "failed: tests/test_gpu.py::test_it last line" in lines
+    assert "CURL: 12.3 (1.2, 0; 46.8; 3.2)" in lines
+    if not torch.cuda.is_available():
+        assert "no GPU that torch can use: nothing is proven" in list(summary({}))
+
+
 def test_gpus_of_slurm_need_a_build_for_them(
     at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +153,7 @@ def test_a_cell_that_cannot_be_captured_goes_on_without_graphs(
     assert not err
     folder = run_of(Path("runs"), "toy/graphs/table-1/cannot be captured/left/seed-0")
     assert (folder / "result.json").exists()
-    assert read_json(folder / "environment.json")["facts"]["resumed_at"] == "1"
+    assert (folder / "resumed").read_text() == "1"
 
 
 def test_the_environment_of_a_gpu_is_recorded(

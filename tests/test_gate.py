@@ -81,7 +81,7 @@ def published_numbers() -> list[str]:
 
 
 def defaults() -> list[str]:
-    """``function argument = default`` of everything that a term or a projection may leave out."""
+    """``function argument = default`` of everything that a term or a projection may omit."""
     names = ("alignment", "consistency", "debiased_nce", "distance_polarization", "hard_nce")
     return [
         f"{name} {key} = {item.default!r}"

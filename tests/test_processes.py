@@ -77,7 +77,7 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(
     stopped.send_signal(signal.SIGTERM)
     out, _ = stopped.communicate(timeout=60)
     assert stopped.returncode != 0
-    assert "interrupted; the same command continues from here" in out
+    assert "interrupted; rerun the same command to resume" in out
 
     _, err = at_once("--cell", SLOW, code=1)
     folder = run_of(Path("runs"), SLOW)
@@ -96,7 +96,7 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(
     second.kill()
     _, err = killed.communicate(timeout=60)
     assert killed.returncode == 1
-    why = "one of its 2 processes ended; the same command continues from"
+    why = "one of its 2 processes ended; rerun the same command to resume from"
     assert err.count(f"{SLOW}: failed: {why} the last checkpoint\n") == 1
     assert read(tmp_path, SLOW, "failure.json")["why"] == f"failed: {why} the last checkpoint"
 

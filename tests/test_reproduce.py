@@ -27,6 +27,11 @@ from shared.experiment.run import Run
 from tests.errors import error_of
 
 ROOT = Path(__file__).resolve().parents[1]
+LEAVES = 1 + next(
+    number
+    for number, line in enumerate(Path(toy.train.__file__).read_text().splitlines())
+    if "sys.exit(3)" in line
+)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -298,7 +303,7 @@ def test_failed_cells_are_recorded_and_the_others_go_on(tmp_path: Path, at_once:
             "its process was ended by signal 9 (SIGKILL), as the system does when memory runs out; "
             "lower --jobs or batch_size (16)",
         ),
-        ("leaves", f"SystemExit(3) from {toy.train.__file__}, line 71"),
+        ("leaves", f"SystemExit(3) from {toy.train.__file__}, line {LEAVES}"),
         ("too-large", "out of memory; lower batch_size (16)"),
         ("too-large-array", "out of memory; lower batch_size (16)"),
         ("too-large-on-a-device", "out of memory; lower batch_size (512)"),
@@ -614,7 +619,7 @@ def test_sigterm_stops_all_cells_and_the_same_command_goes_on(
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 75
-    assert "the same command continues" in out
+    assert "rerun the same command" in out
     assert not any((cell / "result.json").exists() for cell in cells)
     at_once(*arguments, "--jobs", "2")
     assert all((cell / "result.json").exists() for cell in cells)
@@ -651,7 +656,7 @@ def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=30)
     assert process.returncode == 75, err
     assert out.count("stopping after running cells have saved; Ctrl-C again stops at once") == 1
-    assert "interrupted; the same command continues from here" in out
+    assert "interrupted; rerun the same command to resume" in out
     assert not any(tmp_path.rglob("failure.json"))
 
 
@@ -723,7 +728,7 @@ def test_after_its_minutes_a_command_saves_and_the_same_one_goes_on(
 ) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
     out, _ = at_once(*arguments, "--minutes", "0.02", code=75)
-    assert "the same command continues" in out
+    assert "rerun the same command" in out
     cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
     assert not (cell / "result.json").exists()
     at_once(*arguments, "--minutes", "5")

@@ -142,7 +142,7 @@ def test_the_objective_of_a_row_is_named_where_it_lacks_the_number() -> None:
             "layers has no effect in any chosen row: it needs a",
         ),
         ("text", "lmcl", "QT", "hidden=0", "hidden is a positive whole number; got 0"),
-        ("rl", "lmcl", "CURL", "probe_updates=3", "it needs a probe, not an agent; leave it out"),
+        ("rl", "lmcl", "CURL", "probe_updates=3", "it needs a probe, not an agent; omit it"),
         ("graph", "mmcl", "GraphCL", "readout=mean", "it needs another network than gin"),
         ("graph", "mmcl", "GraphCL", "hidden=0", "hidden is a positive whole number; got 0"),
         (

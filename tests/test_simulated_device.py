@@ -23,8 +23,6 @@ from vision.train import pretrain
 GPU = torch.device("cuda")
 # Functions that may wait, each with the reason.
 ALLOWED: dict[str, str] = {
-    "graph/data.py Graphs.to.<locals>.<genexpr>": "a batch is copied to the device",
-    "graph/encoder.py _adjacency": "bincount reads its size",
     "graph/evaluation.py embed": "features go to the SVM on the host",
     "graph/train.py pretrain": "networks are moved once",
     "rl/agent.py Agent.__init__": "networks are moved once",
@@ -216,6 +214,21 @@ def test_what_a_gpu_waits_for_is_seen_and_refused_in_a_graph(
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             with pytest.raises(RuntimeError, match="while a CUDA graph is captured"):
                 fault(x)
+
+
+def test_what_another_stream_may_not_have_written_is_refused() -> None:
+    with SimulatedDevice():
+        aside, main = torch.cuda.Stream(), torch.cuda.current_stream()
+        x = torch.ones(2).to("cuda") + 1
+        with torch.cuda.stream(aside):
+            with pytest.raises(RuntimeError, match="mul before another stream is done"):
+                x * 2
+            aside.wait_stream(main)
+            y = x * 2
+        with pytest.raises(RuntimeError, match="add before another stream is done"):
+            y + 1
+        main.wait_stream(aside)
+        assert (y + 1).tolist() == [5, 5]
 
 
 def test_a_copy_that_nothing_waits_for_is_read_once_it_has_arrived() -> None:

@@ -155,7 +155,7 @@ def checked_sentences(sentences: Iterable[str]) -> Iterator[str]:
         raise ValueError(f"sentences has {dimensions} dimensions; give one column, or a list")
     for number, sentence in enumerate(sentences):
         if not isinstance(sentence, str):
-            remedy = "decode it" if isinstance(sentence, bytes) else "leave it out, or put ''"
+            remedy = "decode it" if isinstance(sentence, bytes) else "omit it, or put ''"
             kind = type(sentence).__name__
             raise ValueError(f"sentence {number} is not text but {sentence!r} ({kind}); {remedy}")
         try:
@@ -163,7 +163,7 @@ def checked_sentences(sentences: Iterable[str]) -> Iterator[str]:
         except UnicodeEncodeError:
             raise ValueError(
                 f"sentence {number} has half of a surrogate pair: {sentence!r}; read its file as "
-                f"UTF-8, or leave it out"
+                f"UTF-8, or omit it"
             ) from None
         yield str(sentence)  # numpy has a string type of its own
 

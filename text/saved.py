@@ -101,7 +101,7 @@ def hugging_face_encoder(
         if pooling != "as saved":
             raise ValueError(
                 f"pooling {pooling!r} does not apply to a folder of sentence-transformers, which "
-                f"says how; leave it out"
+                f"says how; omit it"
             )
         return _of_the_library(folder, batch_size)
     if found := [name for name in BESIDE if (folder / name).exists()]:
@@ -112,7 +112,7 @@ def hugging_face_encoder(
     model, tokenizer = _loaded(folder)
     if isinstance(model, QuickThought):
         if pooling != "as saved":
-            raise ValueError(f"pooling {pooling!r} does not apply to a QuickThought; leave it out")
+            raise ValueError(f"pooling {pooling!r} does not apply to a QuickThought; omit it")
         return sentence_encoder(model, tokenizer, batch_size=batch_size)
     pooled = "mean" if pooling == "as saved" else pooling
     length = _length(model, tokenizer)

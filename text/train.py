@@ -367,7 +367,7 @@ def make_criterion(config: Config, dim: int) -> Criterion:
     """
     projection = config.objective.projection
     if projection is not None and projection.options.get("unit_features"):
-        raise ValueError("the projection of sentence vectors has no unit_features; leave it out")
+        raise ValueError("the projection of sentence vectors has no unit_features; omit it")
     if config.similarity not in ("inner_product", "cosine"):
         raise ValueError(f"similarity is 'inner_product' or 'cosine'; got {config.similarity!r}")
     if config.diagonal not in ("masked", "zero"):

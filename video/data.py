@@ -182,7 +182,7 @@ def load(
         flow: "tvl1" or "dis", the method; see :mod:`video.flow`.
         size: pixels of a clip's side.
         workers: processes that decode.
-        allow_missing: leave out videos that are listed and missing, cannot be decoded, have fewer
+        allow_missing: omit videos that are listed and missing, cannot be decoded, have fewer
             than two frames or another size than most; without it one error names them.
         progress: called, while it decodes, with the videos done, their number, and what is done.
 

@@ -476,7 +476,7 @@ def check(config: Config) -> None:
     check_chunk(config.chunk)
     if config.chunk is not None and config.method == "moco":
         raise ValueError(
-            "chunk is for negatives from the batch, moco has none; leave chunk out, or take "
+            "chunk is for negatives from the batch, moco has none; omit chunk, or take "
             "method 'simclr'"
         )
     if config.network in BASELINES and config.train:

@@ -119,7 +119,7 @@ def score(asked: EvaluationRequest) -> Scores:
     own = Path(name).is_dir()
     split = asked.options.get("split")
     if own and split:
-        raise UserError(f"{name}: a folder of your own has no splits; leave --split out")
+        raise UserError(f"{name}: a folder of your own has no splits; omit --split")
     if split not in (None, "all", *map(str, SPLITS)):
         raise UserError(f"--split {split}: there are {', '.join(map(str, SPLITS))}, and all")
     splits = SPLITS if split == "all" else (int(split or config.split),)

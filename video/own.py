@@ -38,7 +38,7 @@ def folder(
         size: S, the side of the clips in pixels.
         flow: "tvl1" or "dis": their optical flow, as :func:`video.load` makes it, for a
             configuration of ``modality="flow"``; None: the frames.
-        skip_damaged: leave out videos that cannot be used, with a warning that lists them.
+        skip_damaged: omit videos that cannot be used, with a warning that lists them.
 
     Raises:
         MissingData: there is no such folder.
@@ -63,7 +63,7 @@ def from_pytorchvideo(
         train: such a dataset, or pairs of a path and ``{"label": number}``.
         size: S, the side of the clips in pixels.
         test: likewise, to test on.
-        skip_damaged: leave out videos that cannot be used, with a warning that lists them.
+        skip_damaged: omit videos that cannot be used, with a warning that lists them.
 
     Raises:
         UserError: no videos, or unusable ones, which are all named.

@@ -57,7 +57,7 @@ def score(asked: EvaluationRequest) -> Scores:
     options = _network_options(asked.options)
     if is_exported(file):
         if options:
-            raise UserError(f"{file} states its own network; leave --{min(options)} out")
+            raise UserError(f"{file} states its own network; omit --{min(options)}")
         network = load_encoder(asked.model)
         own = read_weights(file, NEEDS)[1]
         lines = [f"took every tensor of {own['backbone']}"]
@@ -154,7 +154,7 @@ def _exported(
     stated = read_weights(file, NEEDS)[1]
     asked = {"backbone": backbone, "stem": stem, "heads": None if heads is None else str(heads)}
     given = {name: value for name, value in asked.items() if isinstance(value, str)}
-    check_facts(file, stated, given, "leave it out")
+    check_facts(file, stated, given, "omit it")
     network = load_encoder(file, backbone if callable(backbone) else None)
     return network, Match("an export of this project", network.state_dict())
 

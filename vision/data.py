@@ -138,7 +138,7 @@ def load(
         name: of ``DATASETS``, ``"digits"``, or ``"folder:PATH"``.
         data_root: the folder that holds the datasets.
         split: which part.
-        allow_missing: leave out, with a warning, images that are missing or were found damaged;
+        allow_missing: omit, with a warning, images that are missing or were found damaged;
             for the sets of single image files.
         prepared_side: read the images that :func:`prepare` decoded with this many pixels of the
             shorter side, instead of the files.

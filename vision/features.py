@@ -232,7 +232,7 @@ def check_labels(labels: Tensor, classes: int | None = None) -> None:
         ValueError: with their number.
     """
     if none := int((labels < 0).sum()):
-        raise ValueError(f"{none} of {len(labels)} images have no label (-1); leave them out")
+        raise ValueError(f"{none} of {len(labels)} images have no label (-1); omit them")
     if classes is not None and len(labels) and int(labels.max()) >= classes:
         raise ValueError(f"label {int(labels.max())} is not one of {classes} classes, 0 and up")
 

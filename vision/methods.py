@@ -320,7 +320,7 @@ def check(config: Config) -> None:
     check_chunk(config.chunk)
     if config.chunk is not None and config.method in ("moco_v2", "swav", "cmc"):
         raise ValueError(
-            f"chunk is for negatives from the batch, {config.method} has none; leave chunk out, or "
+            f"chunk is for negatives from the batch, {config.method} has none; omit chunk, or "
             f"take method 'simclr' or 'moco_v3'"
         )
     if config.head_layers not in (1, 2):
@@ -346,7 +346,7 @@ def check(config: Config) -> None:
             f"weights {config.weights!r} are trained; set epochs = 0 and features = 'encoder'"
         )
     if config.weights is not None and config.calibrated:
-        raise ValueError("calibrated is for an untrained encoder; leave weights out")
+        raise ValueError("calibrated is for an untrained encoder; omit weights")
     if config.calibrated and config.epochs:
         raise ValueError("calibrated is for an untrained encoder; set epochs = 0")
     if config.batch_size < 2:

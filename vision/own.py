@@ -45,7 +45,7 @@ def folder(
         path: the folder, see :mod:`shared.experiment.folders` for its layout. Without class folders
             all labels are -1, which is enough for pretraining.
         split: which part.
-        skip_damaged: decode all images now, and leave out those that cannot be decoded, with a
+        skip_damaged: decode all images now, and omit those that cannot be decoded, with a
             warning that lists them. Otherwise images are decoded when needed, and the first one
             that cannot be raises an error that names all such images.
 

@@ -310,7 +310,7 @@ def _tables(
         return choose_tables(domain, papers[0], options.table, options.tier), {}
     found = domain_of(domain).own_data
     if found is None:
-        raise UserError(f"{domain} compares on its own tasks; leave --data out, and name a paper")
+        raise UserError(f"{domain} compares on its own tasks; omit --data, and name a paper")
     if options.tier == "smoke":
         raise UserError("the smoke tier has data of its own; leave --tier smoke or --data out")
     paper = papers[0] if papers else found.paper

@@ -1,6 +1,7 @@
 """What a command trains on: said once, and refused where a GPU was asked for and cannot be used."""
 
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -64,6 +65,15 @@ def used(threads: int, config: Config) -> list[str]:
             f"--set precision=float32 computes in single precision, in runs of your own"
         )
     return lines
+
+
+def need(what: str) -> None:
+    """Exit with torch's reason, and code 2, where it can use no GPU."""
+    if not torch.cuda.is_available():
+        print(
+            f"error: {what}: torch can use no GPU here ({_reason()}); {_remedy()}", file=sys.stderr
+        )
+        sys.exit(2)
 
 
 def gpu_is_there() -> bool:

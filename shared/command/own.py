@@ -239,7 +239,7 @@ def _check_settings(file: Path, before: Mapping[str, Any]) -> None:
     """Refuse a file that has changed ``SETTINGS``."""
     if changes := [each for each, read in SETTINGS.items() if read() != before[each]]:
         raise UserError(
-            f"{file}: changes torch's {' and '.join(changes)} for the whole run; leave that out, "
+            f"{file}: changes torch's {' and '.join(changes)} for the whole run; omit that, "
             f"and give single tensors a type and device"
         )
 
@@ -302,7 +302,7 @@ def with_set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]
     idle = [without_effect(cell.config, names) for cell in found]
     for name in sorted(set.intersection(*map(set, idle)) if idle else ()):
         raise UserError(
-            f"--set {name} has no effect in any chosen row: it needs {idle[0][name]}; leave it out"
+            f"--set {name} has no effect in any chosen row: it needs {idle[0][name]}; omit it"
         )
     return tuple(found)
 

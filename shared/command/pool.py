@@ -56,6 +56,13 @@ def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
     return None if pretraining is None else pretraining(cell.config)
 
 
+def preloaded(domain: str) -> list[str]:
+    """The modules that the server of processes has imported before it forks cells of a domain."""
+    own = (f"{domain}.{module}" for module in ("domain", "train"))
+    modules = ("shared.command.pool", "torch.utils.tensorboard", "scipy.linalg")
+    return [*own, *modules, "shared.command.preloaded"]
+
+
 class Pool:
     """Runs cells in parallel, each in its own process that starts with everything imported.
 
@@ -104,9 +111,7 @@ class Pool:
                 by then.
         """
         context = multiprocessing.get_context("forkserver")
-        own = (f"{cells[0].domain}.{module}" for module in ("domain", "train"))
-        modules = ("shared.command.pool", "torch.utils.tensorboard", "scipy.linalg")
-        context.set_forkserver_preload([*own, *modules, "shared.command.preloaded"])
+        context.set_forkserver_preload(preloaded(cells[0].domain))
         workers = max(1, cores() // min(self.jobs, len(cells)))
         self._waiting, stopping = list(cells), False
         self._trained_as = {
@@ -433,7 +438,7 @@ def lost(processes: int, which: str = "one", went: str = "ended") -> str:
     """The message when one of several processes ended without a message."""
     return (
         f"failed: {which} of its {processes} processes {went}; "
-        f"the same command continues from the last checkpoint"
+        f"rerun the same command to resume from the last checkpoint"
     )
 
 

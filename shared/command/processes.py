@@ -54,7 +54,7 @@ def take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> i
             return 0
         case "interrupted":
             if rank() == 0:
-                print("interrupted; the same command continues from here")
+                print("interrupted; rerun the same command to resume")
             return INTERRUPTED
     return _report_failure(cell, places, message) if _first_to_fail() else 1
 

@@ -355,7 +355,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
         "--skip-damaged",
         action="store_const",
         const=True,
-        help="vision, video: leave out files of the folder that cannot be decoded, and list them",
+        help="vision, video: omit files of the folder that cannot be decoded, and list them",
     )
     add("--out", type=_path, metavar="FILE.json", help="also write the numbers there")
     add = parser.add_argument_group("vision").add_argument
@@ -410,7 +410,7 @@ def _verify(arguments: Sequence[str]) -> int:
         if stray := [name for name in choice if getattr(options, name) is not None]:
             raise UserError(
                 f"--{stray[0]} chooses what --rerun N runs again; every record is checked: "
-                f"add --rerun, or leave --{stray[0]} out"
+                f"add --rerun, or omit --{stray[0]}"
             )
     from shared.command import verbs
 
@@ -497,7 +497,7 @@ def _takes_losses(parser: Parser) -> None:
 
 def _check_losses(options: argparse.Namespace) -> None:
     if options.same_loss and not options.loss:
-        raise UserError("--same-loss is about your loss; name it by --with, or leave it out")
+        raise UserError("--same-loss is about your loss; name it by --with, or omit it")
 
 
 def _takes_cells(parser: Parser) -> None:
@@ -516,7 +516,7 @@ def _takes_work(parser: Parser) -> None:
         "--allow-missing",
         "--skip-damaged",
         action="store_true",
-        help="leave out files that are missing or cannot be decoded",
+        help="omit files that are missing or cannot be decoded",
     )
     add(
         "--minutes", type=_minutes, help="save and stop after this time; the same command continues"
@@ -546,11 +546,11 @@ def _check_executor(options: argparse.Namespace) -> None:
     stray = [name for name in names if getattr(options, name) is not None]
     if stray and not options.slurm:
         name = stray[0].replace("_", "-")
-        raise UserError(f"--{name} needs --slurm; add that, or leave --{name} out")
+        raise UserError(f"--{name} needs --slurm; add that, or omit --{name}")
     if options.slurm and options.minutes:
         raise UserError("--minutes does not go with --slurm; set the time of a task with --time")
     if options.slurm and (options.set or options.loss):
-        raise UserError("--slurm runs cells of the tables; leave out --slurm, or --set and --with")
+        raise UserError("--slurm runs cells of the tables; omit --slurm, or --set and --with")
 
 
 def _on_several_processes(options: argparse.Namespace) -> bool:

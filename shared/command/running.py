@@ -219,7 +219,7 @@ def print_ending(console: Console, *pools: Pool, again: bool) -> int:
     """Print why cells have no result; returns the exit code."""
     if any(pool.interrupted for pool in pools):
         without = " without --again" if again else ""
-        console.print(f"interrupted; the same command{without} continues from here")
+        console.print(f"interrupted; rerun the same command{without} to resume")
         return INTERRUPTED
     by_reason: dict[str, list[str]] = {}
     for pool in pools:

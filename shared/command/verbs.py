@@ -340,7 +340,7 @@ def fetch(domain: str, dataset: str | None, places: Places, side: int | None = N
     """
     found = domain_of(domain)
     if side is not None and found.prepare is None:
-        raise UserError(f"{domain} prepares its data when they are first used; leave --prepare out")
+        raise UserError(f"{domain} prepares its data when they are first used; omit --prepare")
     if side is not None and dataset is None:
         raise UserError("--prepare is for one dataset; name it with --dataset")
     datasets = found.datasets()
@@ -415,7 +415,7 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
     given = {each: str(value) for each, value in given.items() if value is not None}
     if stray := sorted(given.keys() - set(domain.scored_by)):
         option = stray[0].replace("_", "-")
-        raise UserError(f"{name} has no --{option} in evaluate; leave it out")
+        raise UserError(f"{name} has no --{option} in evaluate; omit it")
     out: Path | None = options.out
     if out is not None and out.resolve().is_relative_to(places.results.resolve()):
         raise UserError(f"--out {out}: this folder is for runs of the tables; choose another")

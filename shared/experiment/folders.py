@@ -172,7 +172,7 @@ def undamaged(
     more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
     text = f"{len(bad)} of {len(files)} {what} are damaged: {', '.join(bad[:MOST_NAMED])}{more}"
     if not skip_damaged:
-        remedy = "restore or delete them, or leave them out: --skip-damaged"
+        remedy = "restore or delete them, or omit them: --skip-damaged"
         raise UserError(f"{printable(place)}: {text}; {remedy}")
     warnings.warn(f"{printable(place)}: left out, {text}", stacklevel=3)
     return good

@@ -146,7 +146,7 @@ class Run:
         tier: of the cell; free text for runs outside tables.
         workers: how many processes or threads the run may use.
         data_root: the folder of datasets.
-        allow_missing: whether the run may leave out files that are missing or unreadable; the
+        allow_missing: whether the run may omit files that are missing or unreadable; the
             environment records it.
         progress: called with (done, total, what) during the run.
         watch: after how many lines of the log :attr:`score` is called, by the first process; None:

@@ -164,7 +164,7 @@ def test_a_label_is_one_whole_number_or_none(y: Any, label: int) -> None:
         (of(edge_index=EDGES.t()), r"edge_index of shape \(5, 2\), not \(2, E\); transpose it"),
         (of(edge_index=EDGES.float()), r"edge_index of float32; .*: edge_index.long\(\)"),
         (of(edge_index=[["a"], ["b"]]), "has a list as edge_index"),
-        (ToDense(4)(of()), "has its edges in a dense adj; leave out the transform ToDense"),
+        (ToDense(4)(of()), "has its edges in a dense adj; omit the transform ToDense"),
         (Data(pos=torch.ones(3, 3), face=EDGES[:, :1]), "has no edge_index but face, pos; give"),
         (of(x=torch.ones(6, 2), num_nodes=3), "has num_nodes 3 and 6 rows of x"),
         (of(x=torch.ones(3, 3)), "has 3 node features, graph 0 has 2; give all the same"),
@@ -172,7 +172,7 @@ def test_a_label_is_one_whole_number_or_none(y: Any, label: int) -> None:
         (of(x=torch.ones(3, 2, dtype=torch.cfloat)), "complex64; give real"),
         (of(x=torch.full((3, 2), torch.nan)), "graph 1 is nan; replace it, or leave the graph out"),
         (of(x=torch.full((3, 2), 1e300, dtype=torch.double)), "graph 1 is inf; replace it"),
-        (of(x=torch.ones(0, 2), edge_index=EDGES[:, :0]), "has no nodes; leave it out"),
+        (of(x=torch.ones(0, 2), edge_index=EDGES[:, :0]), "has no nodes; omit it"),
         (of(y="mutagen"), "has the label 'mutagen'; number the classes from 0"),
         (of(y=-3), "has the label -3; number the classes from 0"),
         (of(batch=torch.tensor([0, 0, 1])), "has a batch vector, so that it is several"),
@@ -271,7 +271,7 @@ def test_what_is_no_encoder_is_refused() -> None:
         made(network=sums)
     with pytest.raises(ValueError, match="readout is one of sum, mean, max; got 'last'"):
         made(network="GCN", readout="last")
-    with pytest.raises(ValueError, match="gin sums over nodes; leave out readout, got 'mean'"):
+    with pytest.raises(ValueError, match="gin sums over nodes; omit readout, got 'mean'"):
         made(readout="mean")
     for changes, words in (
         ({"layers": 0}, "layers .* got 0"),

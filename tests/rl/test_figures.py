@@ -7,6 +7,7 @@ from drawing import drawn, finish, lines, rows_of, table_of, titles
 
 from rl.figures import FIGURES, ranked
 from rl.tables import TABLES
+from shared.experiment.frame import load
 from shared.experiment.tables import Cell, Tier
 from shared.report.figures import Drawn, Lacking, finished
 
@@ -173,7 +174,7 @@ def test_a_ranking_is_of_paired_means_over_tasks(tmp_path: Path) -> None:
     }
     finish_imitations(tmp_path, returns)
     table = table_of(TABLES, "lmcl", "table-5-imitation", "short")
-    first, second, third = ranked(finished(table, "short", tmp_path))
+    first, second, third = ranked(finished(load([table], runs=tmp_path), table, "short", tmp_path))
     assert (first.row, first.value, first.gain, first.seeds) == ("CURL", 200.0, 25.0, 2)
     # Gains of 20 and 30: 25 and 12.706 standard errors of 5 on each side.
     assert first.low == pytest.approx(25 - 63.53, abs=0.01)

@@ -42,10 +42,10 @@ def command(
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("--partition", "main"), "--partition needs --slurm; add that, or leave --partition out"),
+        (("--partition", "main"), "--partition needs --slurm; add that, or omit --partition"),
         (("--slurm", "--gpus", "0"), "'0' is not a positive number"),
         (("--slurm", "--time", "soon"), "'soon' is not a positive number"),
-        (("--slurm", "--set", "steps=2"), "--slurm runs cells of the tables; leave out --slurm"),
+        (("--slurm", "--set", "steps=2"), "--slurm runs cells of the tables; omit --slurm"),
         (("--slurm",), "squeue is not on the PATH; run this on a login node of the cluster"),
     ],
 )

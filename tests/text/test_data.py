@@ -324,7 +324,7 @@ def test_sentences_are_taken_by_position_from_any_column() -> None:
         ("It rained.", "not a single one; put it in a list"),
         ({"It rained."}, "sentences is a set, which has no order; give a list"),
         (pd.DataFrame({"text": ["It rained."]}), "sentences has 2 dimensions; give one column"),
-        (["a", None], r"sentence 1 is not text but None \(NoneType\); leave it out, or put ''"),
+        (["a", None], r"sentence 1 is not text but None \(NoneType\); omit it, or put ''"),
         (pd.Series(["a", "b", np.nan]), r"sentence 2 is not text but nan \(float\)"),
         ([b"a"], r"sentence 0 is not text but b'a' \(bytes\); decode it"),
         (["caf\udce9"], "sentence 0 has half of a surrogate pair"),

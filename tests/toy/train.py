@@ -81,8 +81,8 @@ def measure(config: Config, run: Run) -> dict[str, float]:
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, config.steps)
     torch.rand(rank())  # each process has a random state of its own
     first = run.track(model=model, optimiser=optimiser, schedule=schedule)
-    if first:
-        run.record(resumed_at=str(first))
+    if first and config.kind == "graphs":
+        (run.folder / "resumed").write_text(str(first))
     run.score = disturbing
     forward = replicated(loss_of, model)
     own = local_slice(config.batch_size)

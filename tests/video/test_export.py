@@ -159,4 +159,4 @@ def test_the_verb_fine_tunes_on_three_folds_of_nine_classes(
     assert main([*words, "--split", "4"]) == 2
     assert "--split 4: there are 1, 2, 3, and all" in capsys.readouterr().err
     assert main([*words[:3], "--data", str(tmp_path), "--split", "2"]) == 2
-    assert "a folder of your own has no splits; leave --split out" in capsys.readouterr().err
+    assert "a folder of your own has no splits; omit --split" in capsys.readouterr().err

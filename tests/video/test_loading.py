@@ -109,7 +109,8 @@ def test_a_gpu_gets_them_without_being_waited_for(
         device.waits.clear()  # of frames that are brought there once
         for pair in batches(CONFIG, kept, iter(CHOSEN), device=GPU, workers=2):
             there += pair
-        assert not device.waits
+        # A thread that copies waits until its buffer was read; the one that trains never waits.
+        assert set(device.waits) <= {("an event", "video/loading.py _copy")}
         found = [each.cpu() for each in there]
     assert_are_views(zip(found[::2], found[1::2], strict=True), videos, CONFIG)
 

@@ -322,7 +322,7 @@ def test_an_export_is_known_to_every_door(tmp_path: Path) -> None:
     images = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
         torch.testing.assert_close(loaded(file)[0](images), source(images))
-    with pytest.raises(UserError, match=r"its stem is small, that of the network cifar; leave it"):
+    with pytest.raises(UserError, match=r"its stem is small, that of the network cifar; omit it"):
         loaded(file, stem="cifar")
     other = file.rename(tmp_path / "weights.bin")  # whatever its name
     with torch.no_grad():
@@ -547,7 +547,7 @@ def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Pat
     found = score(asked)
     assert said[1] == "took every tensor of resnet8"
     assert set(found.protocols["knn-200-v1"]["metrics"]) == {"knn_top1"}
-    with pytest.raises(UserError, match="states its own network; leave --backbone out"):
+    with pytest.raises(UserError, match="states its own network; omit --backbone"):
         score(EvaluationRequest(tmp_path, str(shapes), options={"backbone": "resnet8"}))
 
 

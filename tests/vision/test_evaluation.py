@@ -583,7 +583,7 @@ def test_cuda_agrees_with_the_cpu(tmp_path: Path) -> None:
 def test_images_without_a_label_are_refused() -> None:
     features, labels = torch.randn(6, 4), torch.tensor([0, 1, 0, 1, -1, -1])
     known = labels.clamp(min=0)
-    why = r"2 of 6 images have no label \(-1\); leave them out"
+    why = r"2 of 6 images have no label \(-1\); omit them"
     with pytest.raises(ValueError, match=why):
         knn_predictions(features, labels, features, classes=2, temperature=0.5)
     with pytest.raises(ValueError, match=why):

@@ -1,0 +1,29 @@
+"""What the server of processes imports asks nothing of a GPU: what it forks could not use one."""
+
+import subprocess
+import sys
+
+import pytest
+
+from shared.command.cells import DOMAINS
+from shared.command.pool import preloaded
+
+PROGRAM = """
+import importlib, sys
+import torch
+
+def asked(*_, **__):
+    raise AssertionError("a GPU was asked for at import")
+
+torch.cuda._lazy_init = torch._C._cuda_init = torch._C._cuda_getDeviceCount = asked
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+assert not torch.cuda.is_initialized()
+"""
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_nothing_asks_for_a_gpu_at_import(domain: str) -> None:
+    command = [sys.executable, "-c", PROGRAM, *preloaded(domain)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
