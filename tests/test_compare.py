@@ -177,6 +177,7 @@ def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     total = next(place for place, line in enumerate(lines) if "4 of 4 cells to run" in line)
     assert total < next(place for place, line in enumerate(lines) if "seed-0" in line)
     assert "graph/mmcl/table-4 (smoke tier): rows beside GraphCL" in lines
+    assert re.search(r"^  mine: runs/own/graph/atlas/\S+ and 1 more beside$", out, re.MULTILINE)
     paper = tmp_path / "paper"
     assert {file.name for file in paper.iterdir()} == {
         *("table.md", "table.tex", "table.csv", "gains.pdf", "gains.png", "curves.pdf"),
@@ -291,6 +292,8 @@ def test_rows_variants_and_baselines_are_named_in_many_ways(at_once: AtOnce) -> 
     _, err = at_once("plan", *SMOKE, "--rows", "inv", code=2)
     assert "did you mean MMCL INV, both views or " in err
     assert "declared are: largest class | " in err
+    _, err = at_once("plan", *SMOKE, "--rows", "hcl", "--against", "mmcl", code=2)
+    assert "'mmcl' names several rows; choose one: MMCL INV, both views | " in err
     _, err = at_once("plan", *SMOKE, "--variant", "hcl", code=2)
     assert "is not like ROW:NAME=VALUE" in err
 
