@@ -381,7 +381,7 @@ def test_data_that_cannot_be_scored_are_refused_before_anything_runs(
 ) -> None:
     for words, why in (
         (("vision", "--data", "none"), "--data none: there is no such file or folder"),
-        (("rl", "--data", "in"), "rl compares on its own tasks; leave --data out"),
+        (("rl", "--data", "in"), "rl compares on its own tasks; omit --data"),
         (("graph", "--data", "in", "--tier", "smoke"), "the smoke tier has data of its own"),
         (("vision", "--data", "in"), "nothing to test on"),
         (("video", "--data", "in"), "no videos"),
