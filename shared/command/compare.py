@@ -313,7 +313,7 @@ def _tables(
     if found is None:
         raise UserError(f"{domain} compares on its own tasks; omit --data, and name a paper")
     if options.tier == "smoke":
-        raise UserError("the smoke tier has data of its own; leave --tier smoke or --data out")
+        raise UserError("the smoke tier has data of its own; omit --tier smoke or --data")
     paper = papers[0] if papers else found.paper
     name = options.table or (None if papers else found.table)
     (table, *others) = choose_tables(domain, paper, name, options.tier)
