@@ -12,11 +12,16 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
+import torch
+from PIL import Image
+from torch_geometric.data import Data, InMemoryDataset
 from toy.program import AtOnce
 
+import graph.own
 from graph.tables import TABLE_4
 from shared.command import compare as command
 from shared.command.own import baseline_of
+from shared.errors import UserError
 from shared.experiment.records import Record, content_hash, record_line
 from shared.experiment.tables import Column
 from shared.report.comparison import Comparison, Line, Number, Source, latex, tex_escaped
@@ -159,6 +164,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("new_server")
 def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     losses: Path, tmp_path: Path, at_once: AtOnce
@@ -262,7 +268,7 @@ def test_an_other_comparison_in_the_folder_is_refused(tmp_path: Path, at_once: A
         "table": "graph/mmcl/table-4",
         "tier": "smoke",
         "changed": ["epochs=3"],
-        "data": "embedded sample",
+        "own": "",
         "against": "GraphCL",
         "rows": [],
         "runs": [],
@@ -301,3 +307,89 @@ def test_a_record_of_ones_own_is_kept_whole(tmp_path: Path) -> None:
     found = command._sent(tmp_path, "paper", {type(TABLE_4.config)})
     assert [each.record for each in found.values()] == [kept]
     assert baseline_of(TABLE_4, "paper")[0].label == "GraphCL"
+
+
+@pytest.fixture
+def molecules(tmp_path: Path) -> Path:
+    """A file of sixty small graphs in two classes."""
+    generator = torch.Generator().manual_seed(0)
+    graphs = []
+    for number in range(60):
+        x = torch.randn(8, 3, generator=generator) + number % 2
+        edges = torch.randint(8, (2, 14), generator=generator)
+        graphs.append(Data(x=x, edge_index=edges, y=torch.tensor([number % 2])))
+    file = tmp_path / "in/molecules.pt"
+    file.parent.mkdir()
+    torch.save(graphs, file)
+    return file
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("new_server")
+def test_rows_are_compared_on_data_of_ones_own(
+    molecules: Path, tmp_path: Path, at_once: AtOnce
+) -> None:
+    choice = ("--rows", "graphcl,dcl", "--seeds", "0-1", "--set", "epochs=1", "--to", "paper")
+    out, _ = at_once("compare", "graph", "--data", "in/molecules.pt", *choice)
+    assert "Contrastive losses on molecules (short tier, changed by epochs=1)" in " ".join(
+        out.split()
+    )
+    configs = [json.loads(f.read_text()) for f in (tmp_path / "runs/own").rglob("config.json")]
+    assert {config["dataset"] for config in configs} == {"file:molecules.pt"}  # no path of it
+    assert str(tmp_path) not in (tmp_path / "paper/table.md").read_text()
+
+    # The same file elsewhere is the same data, another file of its name is not.
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(molecules, other)
+    shutil.copytree(tmp_path / "paper/records", other / "paper/records/theirs")
+    elsewhere = ("compare", "graph", "--data", "molecules.pt", *choice)
+    out, _ = at_once(*elsewhere, folder=other)
+    assert "4 of 4 cells there" in out
+    graphs = torch.load(molecules, weights_only=False)
+    torch.save(graphs[:50], other / "molecules.pt")
+    _, err = at_once(*elsewhere, folder=other, code=2)
+    assert "molecules.pt holds other data than those of the folder of --to" in err
+
+
+def test_graphs_in_a_file_are_read_without_running_it(molecules: Path, tmp_path: Path) -> None:
+    found = graph.own.file(molecules)
+    assert found.num_graphs == 60
+    assert found.y.tolist() == [0, 1] * 30
+    saved = tmp_path / "saved.pt"
+    InMemoryDataset.save(torch.load(molecules, weights_only=False), str(saved))
+    again = graph.own.file(saved)
+    assert torch.equal(again.edge_index, found.edge_index)
+    assert torch.equal(again.x, found.x)
+    torch.save({"x": torch.ones(3)}, saved)
+    with pytest.raises(UserError, match=r"saved\.pt: graph 0 .*; save a list of torch_geometric"):
+        graph.own.file(saved)
+    torch.save(Path("x"), saved)
+    with pytest.raises(UserError, match="it holds other objects than tensors and PyG's Data"):
+        graph.own.file(saved)
+    unlabelled = [Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]))] * 2
+    torch.save(unlabelled, saved)
+    with pytest.raises(UserError, match="needs a label y from 0 on for every graph"):
+        graph.own.read(saved, tmp_path)
+
+
+def test_data_that_cannot_be_scored_are_refused_before_anything_runs(
+    tmp_path: Path, at_once: AtOnce
+) -> None:
+    for words, why in (
+        (("vision", "--data", "none"), "--data none: there is no such file or folder"),
+        (("rl", "--data", "in"), "rl compares on its own tasks; omit --data"),
+        (("graph", "--data", "in", "--tier", "smoke"), "the smoke tier has data of its own"),
+        (("vision", "--data", "in"), "nothing to test on"),
+        (("video", "--data", "in"), "no videos"),
+        (("text", "--data", "in"), "in: no .txt files"),
+        (("graph",), "takes DOMAIN PAPER, or DOMAIN with --data of your own"),
+    ):
+        for label in ("cats", "dogs"):
+            folder = tmp_path / "in/train" / label
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8)).save(folder / "1.png")
+        _, err = at_once("compare", *words, code=2)
+        assert err.count("\n") == 1
+        assert why in err
+    assert not list(tmp_path.rglob("config.json"))

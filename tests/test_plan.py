@@ -3,11 +3,13 @@
 import dataclasses
 import io
 import json
+import re
 from pathlib import Path
 from statistics import median
 
 import pytest
 from rich.console import Console
+from toy.program import AtOnce
 from toy.tables import TABLES as TOY
 
 from graph.tables import TABLE_4
@@ -224,3 +226,17 @@ def test_a_run_that_found_its_encoder_says_what_both_parts_take(tmp_path: Path) 
     (entry / RECORD).write_text("{}")
     (cost,) = costs_of(table, chosen, here, set()).values()
     assert cost.time == 20.0
+
+
+def test_recorded_cells_are_shown_as_such_and_not_run(at_once: AtOnce, tmp_path: Path) -> None:
+    results = str(Path(__file__).resolve().parents[1] / "results")
+    choice = ("graph", "mmcl", "--table", "4", "--row", "HCL", "--column", "MUTAG")
+    choice += ("--seeds", "0-1", "--results", results)
+    text = "graph/mmcl/table-4: 2 cells recorded at 391a9aa; --again runs them here"
+    out, _ = at_once("plan", *choice)
+    assert text in out
+    assert "to run" not in out
+    out, _ = at_once(*choice)
+    assert text in out
+    assert re.search(r"HCL +8\d\.\d\d ± ", out)
+    assert not list((tmp_path / "runs").rglob("result.json"))

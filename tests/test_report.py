@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import re
+import shutil
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from toy.program import AtOnce
+from toy.tables import run_of
 
 from shared.experiment.config import canonical, slug
 from shared.experiment.records import Record, content_hash, read_records
@@ -307,7 +310,7 @@ def test_the_terminal_ends_with_the_table_and_where_its_page_is(measured: Measur
     assert "one-hop subgraph" not in " ".join(lines)  # a deviation, which the page tells
     start = next(place for place, line in enumerate(lines) if line.startswith("GraphCL"))
     assert lines[start].split() == "GraphCL 87.00 ± 1.00 78.00".split()
-    assert lines[start + 1].split() == "1 of 3 seeds".split()
+    assert lines[start + 1].split() == "1 of 3 seeds (1)".split()
     assert lines[start + 2].split() == "86.80 ± 1.34 78.62 ± 0.40".split()
 
 
@@ -509,3 +512,24 @@ def page() -> str:
 
 if __name__ == "__main__":
     GOLDEN.write_text(page(), encoding="utf-8")
+
+
+def test_a_record_stays_unless_it_is_replaced(done: Path, tmp_path: Path, at_once: AtOnce) -> None:
+    """A visitor's run of a recorded cell changes nothing of the results by itself."""
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    at_once("report")
+    before = {file: file.read_bytes() for file in (tmp_path / "results").rglob("*.*")}
+    address = "toy/toy/table-1/plain/left/seed-0"
+    shutil.rmtree(run_of(tmp_path / "runs", address))
+    at_once("--cell", address)  # another run of equal numbers
+    out, _ = at_once("report")
+    assert re.search(r"^toy/toy/table-1.*: \d numbers recorded before and run here, too: the", out)
+    assert before == {file: file.read_bytes() for file in (tmp_path / "results").rglob("*.*")}
+    at_once("report", "--results", "mine")
+    assert (tmp_path / "mine/toy/toy/table-1.md").exists()
+    out, _ = at_once("report", "--replace")
+    assert re.search(rf"{address}: accuracy -?[\d.]+ \(\w+\) is replaced by accuracy ", out)
+    file = tmp_path / "results/toy/toy/table-1.records.jsonl"
+    assert file.read_bytes() != before[file]
+    out, _ = at_once("report", "--replace")
+    assert "is replaced" not in out

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ import toy.train
 from toy.program import AtOnce, start
 from toy.tables import TABLES, run_of
 
-from shared.command import cells, pool, reproduce
+from shared.command import cells, pool, reproduce, verbs
 from shared.errors import UserError, describe_os_error
 from shared.experiment.published import load_notes, load_published, with_claims
 from shared.experiment.run import Run
@@ -754,3 +755,53 @@ def test_a_terminal_that_closes_saves_and_nothing_stays_in_the_temporary_folder(
     assert not (cell / "result.json").exists()
     # The cache of torch's compiler is for later processes, too.
     assert [each for each in temporary.iterdir() if "torchinductor" not in each.name] == []
+
+
+def test_a_table_of_some_seeds_says_what_it_shows(
+    done: Path, tmp_path: Path, at_once: AtOnce
+) -> None:
+    """Not "2 of 3 seeds" below "seeds 0-2", nor a footnote without its mark."""
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    choice = ("toy", "toy", "--row", "plain", "--row", "better", "--column", "left")
+    out, _ = at_once(*choice, "--seeds", "0,2")
+    assert "mean ± sample standard deviation over seeds 0, 2." in out
+    assert "of 3 seeds" not in out
+    assert "(1)" not in out
+    out, _ = at_once("plan", *choice, "--seeds", "2-4")
+    assert "toy/toy/table-1: seeds 3-4 are not declared: run and kept, in no table" in out
+    shutil.rmtree(run_of(tmp_path / "runs", "toy/toy/table-1/plain/left/seed-1"))
+    out, _ = at_once(*choice, "--minutes", "0.0001", code=75)
+    assert "2 of 3 seeds (1)" in out
+    assert "(1) 1 of 6 numbers: not run" in out
+
+
+def test_one_reason_of_many_cells_is_said_once(at_once: AtOnce) -> None:
+    out, err = at_once("toy", "broken", "--row", "made to fail", code=1)
+    why = "failed: RuntimeError: made to fail"
+    assert err == f"toy/broken/table-1/made-to-fail/left/seed-0 and 5 more: {why}\n"
+    assert len(re.findall(rf"^\[./6\] .*: {why}$", out, re.MULTILINE)) == 1
+    assert out.count(": the same\n") == 5
+
+
+def test_what_cannot_be_fetched_is_said_by_reason(
+    at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = {"a": "a: download from http://x/a failed: no name; put it", "b": "b is not downloaded"}
+    why["c"] = "c: download from http://x/c failed: no name; put it"
+
+    def fetch(name: str, data_root: Path) -> None:
+        raise UserError(why[name])
+
+    domain = replace(cells.domain_of("toy"), fetch=fetch, datasets=lambda: tuple(why))
+    monkeypatch.setattr(verbs, "domain_of", lambda name: domain)
+    out, err = at_once("data", "toy", code=1)
+    assert err.splitlines() == [
+        "not there: a, c (download failed: no name)",
+        "not there: b (is not downloaded)",
+        "where to put one: ./reproduce.sh data toy --dataset a",
+    ]
+    assert out.startswith(
+        "tables with data, in a column at least: toy/table-1, toy/table-1 (short)"
+    )
+    _, err = at_once("data", "toy", "--dataset", "c", code=1)
+    assert err == f"{why['c']}\n"

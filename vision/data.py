@@ -22,6 +22,7 @@ import contextlib
 import functools
 import hashlib
 import re
+import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -707,15 +708,18 @@ def _download_by_torchvision(name: str, data_root: Path) -> None:
     """Over https and against a checksum, both torchvision's; :class:`UserError` if that fails."""
     get = SOURCES[name].get
     assert get is not None  # else _how_to_get has words
+    folder = data_root / describe(name).folder
     try:
         data_root.mkdir(parents=True, exist_ok=True)
         get(data_root)
     # What a download raises depends on the transport and on the archive.
     except Exception as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
+        if not any(path.is_file() for path in folder.rglob("*")):
+            shutil.rmtree(folder, ignore_errors=True)  # else it would pass for the data
         raise UserError(
             f"{name}: download by torchvision failed: {reason}; on a machine without network, copy "
-            f"{data_root / describe(name).folder} from one that has it"
+            f"{folder} from one that has it"
         ) from error
 
 

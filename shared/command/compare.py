@@ -78,6 +78,7 @@ class Prepared:
         cells: theirs.
         changed: the settings of every row.
         data: what is trained and scored on, in words.
+        own: the name of data of the user's; empty for the table's.
         kept: what the folder holds beside these.
     """
 
@@ -88,6 +89,7 @@ class Prepared:
     cells: tuple[Cell, ...]
     changed: tuple[str, ...] = ()
     data: str = ""
+    own: str = ""
     kept: tuple["Entry", ...] = ()
 
     @property
@@ -116,7 +118,7 @@ class Sheet:
         table: address of the table.
         tier: of the cells.
         changed: the settings of every row.
-        data: what was trained on, in words.
+        own: the name of data of the user's; empty for the table's.
         against: label of the baseline.
         lines: the rows.
         entries: the runs.
@@ -126,7 +128,7 @@ class Sheet:
     table: str
     tier: str
     changed: tuple[str, ...]
-    data: str
+    own: str
     against: str
     lines: tuple[Line, ...]
     entries: tuple[Entry, ...]
@@ -237,8 +239,7 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
     chosen = []
     for each in prepared:
         _print_sources(console, each, known)
-        some = (c for c in each.cells if options.again or not known.source(c, each.table))
-        left = tuple(sorted(some, key=lambda cell: not cell.own))  # a loss that fails is seen first
+        left = tuple(c for c in each.cells if options.again or not known.source(c, each.table))
         if left:
             console.print(planned(each.table, left, places, jobs, total))
             chosen.append(Chosen(each.table, left))
@@ -248,8 +249,10 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
     outcomes = {address: why for pool in pools for address, why in pool.outcomes.items()}
     for each in prepared:
         found = _compared(each, known, outcomes)
+        if not found.records:
+            continue
         _print(console, found)
-        if options.to is not None and found.records:
+        if options.to is not None:
             _write(options.to, found, each, options.spread)
             text = f"written to {options.to}: {', '.join(shown.FILES)}, {KEPT}/"
             console.print(text, soft_wrap=True, highlight=False, markup=False)
@@ -309,7 +312,7 @@ def _tables(
     if found is None:
         raise UserError(f"{domain} compares on its own tasks; omit --data, and name a paper")
     if options.tier == "smoke":
-        raise UserError("the smoke tier has data of its own; leave --tier smoke or --data out")
+        raise UserError("the smoke tier has data of its own; omit --tier smoke or --data")
     paper = papers[0] if papers else found.paper
     name = options.table or (None if papers else found.table)
     (table, *others) = choose_tables(domain, paper, name, options.tier)
@@ -393,7 +396,7 @@ def _rows_of(
         mine = tuple(with_loss(cell, loss, label) for cell in under)
         what = f"{table.address}: {label} is {base.label} with your loss; what differs"
         print_changes(console, what, under, mine)
-        cells += mine
+        cells = (*mine, *cells)  # so that a loss that fails is seen first
     for row, settings in variants:
         some = table.cells(tier, row=row, **choice)
         label = _label(f"{some[0].row}, {', '.join(settings)}", lines)
@@ -412,6 +415,7 @@ def _rows_of(
         tuple(cells),
         tuple(options.set),
         str(options.data or " and ".join(dict.fromkeys(cell.column for cell in cells))),
+        str(options.data or ""),
     )
 
 
@@ -516,7 +520,7 @@ def _sheet(file: Path) -> Sheet:
             content["table"],
             content["tier"],
             tuple(content["changed"]),
-            content["data"],
+            content["own"],
             content["against"],
             tuple(Line(**each) for each in content["rows"]),
             tuple(Entry(**each) for each in content["runs"]),
@@ -539,6 +543,7 @@ def _with_kept(one: Prepared, sheets: Sequence[Sheet], options: argparse.Namespa
         differ = {
             "table": (sheet.table, one.table.address),
             "tier": (sheet.tier, one.tier),
+            "data": (sheet.own or "of the table", one.own or "of the table"),
             "settings": (", ".join(sheet.changed) or "none", ", ".join(one.changed) or "none"),
         }
         for what, (there, now) in differ.items():
@@ -650,12 +655,26 @@ def _print_sources(console: Console, one: Prepared, known: Known) -> None:
     for text, columns in texts.items():
         where = "" if len(columns) == len(one.columns) else f" ({', '.join(columns)})"
         console.print(f"  {text}{where}", soft_wrap=True, highlight=False, markup=False)
+    counts = {len(seeds) for seeds in _seeds_by_row(one).values()}
+    if len(counts) > 1:
+        text = f"rows have {min(counts)} to {max(counts)} seeds; --seeds 0-4 runs these of all"
+        console.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)
     left = [cell for cell in one.cells if known.source(cell, one.table) is None]
     text = f"{len(one.cells) - len(left)} of {counted(len(one.cells), 'cell')} there"
     console.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)
     if others := known.elsewhere(left):
         text = f"recorded on {', '.join(sorted(others))}, not on {known.processor}: run here"
         console.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _seeds_by_row(one: Prepared) -> dict[str, set[int]]:
+    """The seeds of each row that is trained."""
+    trained = {line.label for line in one.lines if not line.baseline}
+    found: dict[str, set[int]] = {}
+    for cell in one.cells:
+        if cell.row in trained:
+            found.setdefault(cell.row, set()).add(cell.seed)
+    return found
 
 
 def _compared(one: Prepared, known: Known, outcomes: Mapping[str, str]) -> Comparison:
@@ -750,7 +769,7 @@ def _write(to: Path, found: Comparison, one: Prepared, spread: Any) -> None:
         "table": found.address,
         "tier": found.tier,
         "changed": list(found.changed),
-        "data": found.data,
+        "own": one.own,
         "against": found.against,
         "rows": [dataclasses.asdict(line) for line in found.lines],
         "runs": runs,

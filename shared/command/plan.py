@@ -158,7 +158,7 @@ def costs_of(
     """
     cells = tuple({cell.address: cell for cell in cells}.values())
     tier = cells[0].tier
-    every = {cell.address: cell for cell in (*table.cells(tier), *cells)}
+    every = {cell.address: cell for cell in (*cells, *table.cells(tier))}  # the chosen ones first
     tiers: Sequence[Tier] = [each for each in table.tiers if (each == "smoke") == (tier == "smoke")]
     results = None if tier == "smoke" else places.results
     frame = load([table], runs=places.runs, results=results, tiers=tiers, also=cells)
@@ -181,7 +181,11 @@ def costs_of(
     for row, source in dict.fromkeys((cell.row, cell.source) for cell in cells):
         some = [cell for cell in cells if (cell.row, cell.source) == (row, source)]
         others = [each for (_, of), each in known.items() if of == source and each]
-        each = known[row, source] or _like(others, columns[some[0].column])
+        beside = [
+            each for cell in cells if cell.source == source and (each := known[cell.row, source])
+        ]
+        # The chosen rows may train for another length than the declared ones.
+        each = known[row, source] or _like(beside or others, columns[some[0].column])
         left = [cell for cell in some if cell.address not in done]
         shared = 0.0 if counted is None else _shared(left, each, places, counted)
         costs[row, source] = Cost(len(some) - len(left), len(some), each, shared)

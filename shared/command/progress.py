@@ -67,6 +67,7 @@ class Watch:
         self._all = bars.add_task("cells", total=total)
         self._running: dict[str, TaskID] = {}
         self._printed, self._line = time.monotonic(), ""
+        self._why = ""  # the last cell has no result
 
     def started(self, cell: Cell) -> None:
         """A process was started."""
@@ -102,6 +103,9 @@ class Watch:
             room = max(LEAST, self.bars.console.width - len(count) - len(text) - 2)
             label = label_of(cell)
             label = label if len(label) <= room else f"{label[: room - 1]}…"
+        if message[0] in ("failed", "missing", "refused"):
+            again, self._why = text == self._why, text
+            text = "the same" if again else text
         self._print(f"{count}{label}: {text}")
 
     def tick(self) -> None:

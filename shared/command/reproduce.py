@@ -279,6 +279,7 @@ def _plan(arguments: Sequence[str]) -> int:
     devices = ("cpu", "h100")
     text = "h100: also hours and memory of GPUs, as docs/expected.csv estimates them; default: "
     parser.add_argument("--device", choices=devices, help=f"{text}h100 where there is a GPU")
+    parser.set_defaults(again=False)
     options, places = _parsed(parser, arguments)
     from shared.command import running
     from shared.command.cells import choose
@@ -302,10 +303,15 @@ def _report(arguments: Sequence[str]) -> int:
     text = "every table as LaTeX, too: means with deviations over seeds or 95%% intervals"
     spreads = ("deviation", "interval")
     add("--latex", nargs="?", const=spreads[0], choices=spreads, help=text)
+    add(
+        "--replace",
+        action="store_true",
+        help="take runs of cells that have a committed record, which else stays, and list both",
+    )
     options, places = _parsed(parser, arguments, words=())
     from shared.command import verbs
 
-    return verbs.report(places(), tex=options.latex)
+    return verbs.report(places(), tex=options.latex, replace=options.replace)
 
 
 def _figures(arguments: Sequence[str]) -> int:
@@ -532,7 +538,7 @@ def _takes_executor(parser: Parser) -> None:
     add = parser.add_argument_group("as tasks of a cluster").add_argument
     add("--slurm", action="store_true", help="as an array job")
     add("--partition", help="where; default: the cluster's")
-    add("--time", type=_positive, metavar="MINUTES", help="of a task; default: as planned")
+    add("--time", type=_positive, metavar="MINUTES", help="of a task at most; default: a day")
     add("--memory", type=_positive, metavar="GB", help="of a task; default: as planned")
     add("--gpus", type=_positive, help="of a task; default: none")
     add("--cores", type=_positive, help="of a task; default: --threads")

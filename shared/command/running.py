@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -18,7 +19,9 @@ from shared.experiment.store import discard
 from shared.experiment.tables import Cell
 from shared.report.console import Terminal
 from shared.report.measuring import measure, narrowed
-from shared.report.wording import counted, published_value
+from shared.report.wording import counted, named_seeds, published_value
+
+FEW = 2  # commits that are listed by name
 
 SAID = 3600.0  # seconds; what takes longer says so before it starts
 
@@ -27,10 +30,12 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
     """Print which cells are done and what the rest would cost; returns the exit code."""
     console = Console()
     _checked(chosen, places)
+    _print_undeclared(chosen, console)
     jobs = options.jobs or default_jobs(options.threads)
     shared: set[str] = set()
     trained: set[str] = set()
     whole = gpu.GpuCost()
+    chosen = _without_recorded(chosen, places, options, console)
     for each in chosen:
         console.print(planned(each.table, each.cells, places, jobs, shared))
         if options.device == gpu.H100:
@@ -46,20 +51,99 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
 def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
     """Run the unfinished cells, and print their tables; returns the exit code."""
     console = Console()
+    _print_undeclared(chosen, console)
+    left = _without_recorded(chosen, places, options, console)
     if options.slurm:
         from shared.command import slurm
 
-        waiting = not_done(chosen, places, options, console)
+        waiting = not_done(left, places, options, console)
         if options.again:
             move_aside(waiting, places, console)
-        return slurm.submit(chosen, waiting, places, options, console) if waiting else 0
-    pool = run_waiting(chosen, places, options, console)
-    show_tables(chosen, places, pool.outcomes, console)
+        return slurm.submit(left, waiting, places, options, console) if waiting else 0
+    pool = run_waiting(left, places, options, console)
+    recorded = left != list(chosen)
+    show_tables(chosen, places, pool.outcomes, console, recorded=recorded)
     return print_ending(console, pool, again=options.again)
 
 
+def _without_recorded(
+    chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
+) -> list[Chosen]:
+    """The cells without those that have a committed record and no run here, which it names.
+
+    With ``--again`` and ``--cell`` all of them.
+    """
+    if options.again or options.cell:
+        return list(chosen)
+    left = []
+    for each in chosen:
+        table, tier = each.table, each.cells[0].tier
+        frame = load([table], results=places.results, tiers=(tier,))
+        records = {
+            line.measurement.cell.address: line.measurement.record
+            for line in frame
+            if line.measurement
+        }
+        some = [
+            cell
+            for cell in each.cells
+            if cell.address in records and finished(cell, places.runs) is None
+        ]
+        if some:
+            at = Counter(
+                str(records[address].environment["commit"])[:7]
+                for address in {cell.address for cell in some}
+            )
+            text = ", ".join(f"{counted(n, 'cell')} recorded at {sha}" for sha, n in at.items())
+            if len(at) > FEW:
+                text = f"{counted(at.total(), 'cell')} recorded at {len(at)} commits"
+            them = "it" if at.total() == 1 else "them"
+            console.print(
+                f"{table.address}: {text}; --again runs {them} here",
+                soft_wrap=True,
+                highlight=False,
+                markup=False,
+            )
+        rest = tuple(cell for cell in each.cells if cell not in some)
+        left += [Chosen(table, rest)] * bool(rest)
+    return left
+
+
+def _print_undeclared(chosen: Sequence[Chosen], console: Console) -> None:
+    """Print which seeds no table declares, and what becomes of them."""
+    for each in chosen:
+        rows = {row.label: row for row in each.table.rows}
+        columns = {column.label: column for column in each.table.columns_of(each.cells[0].tier)}
+        found: dict[tuple[int, ...], dict[str, None]] = {}
+        for label in dict.fromkeys(cell.row for cell in each.cells):
+            some = {
+                cell.seed
+                for cell in each.cells
+                if cell.row == label
+                and cell.seed
+                not in each.table.seeds_of(cell.tier, rows[label], columns[cell.column])
+            }
+            if some:
+                found.setdefault(tuple(sorted(some)), {})[label] = None
+        for seeds, labels in found.items():
+            every = len(labels) == len({cell.row for cell in each.cells})
+            of = "" if every else f" of {'; '.join(labels)}"
+            what = f"{named_seeds(seeds)}{of} {'is' if len(seeds) == 1 else 'are'} not declared"
+            console.print(
+                f"{each.table.address}: {what}: run and kept, in no table; compare takes them",
+                soft_wrap=True,
+                highlight=False,
+                markup=False,
+            )
+
+
 def show_tables(
-    chosen: Sequence[Chosen], places: Places, outcomes: dict[str, str], console: Console
+    chosen: Sequence[Chosen],
+    places: Places,
+    outcomes: dict[str, str],
+    console: Console,
+    *,
+    recorded: bool = False,
 ) -> None:
     """Print the rows and columns of the chosen cells.
 
@@ -68,13 +152,16 @@ def show_tables(
         places: the folders of runs, results and data.
         outcomes: by address, why a cell has no result.
         console: where to.
+        recorded: whether committed records are shown where there is no run.
     """
+    results = places.results if recorded else None
     for each in chosen:
         table, tier = each.table, each.cells[0].tier
-        frame = load([table], runs=places.runs, tiers=(tier,), status=outcomes)
+        frame = load([table], runs=places.runs, results=results, tiers=(tier,), status=outcomes)
         measured = measure(table, tier, frame.of(table, tier))
         rows, columns = ({getattr(cell, of) for cell in each.cells} for of in ("row", "column"))
-        console.print(Terminal(narrowed(measured, rows, columns), places.results))
+        part = narrowed(measured, rows, columns, {cell.seed for cell in each.cells})
+        console.print(Terminal(part, places.results))
 
 
 def run_waiting(
@@ -170,10 +257,15 @@ def print_ending(console: Console, *pools: Pool, again: bool) -> int:
         without = " without --again" if again else ""
         console.print(f"interrupted; rerun the same command{without} to resume")
         return INTERRUPTED
-    outcomes = [each for pool in pools for each in pool.outcomes.items()]
-    for address, why in outcomes:
-        print(f"{address}: {why}", file=sys.stderr)
-    return 1 if outcomes else 0
+    by_reason: dict[str, list[str]] = {}
+    for pool in pools:
+        for address, why in pool.outcomes.items():
+            by_reason.setdefault(why, []).append(address)
+    for why, (first, *others) in by_reason.items():
+        which = f"{first} and {len(others)} more" if len(others) > FEW else None
+        for address in [which] if which else [first, *others]:
+            print(f"{address}: {why}", file=sys.stderr)
+    return 1 if by_reason else 0
 
 
 def _every(chosen: Sequence[Chosen]) -> list[Cell]:

@@ -43,6 +43,10 @@ MODULE = "shared"  # what runs a cell: python -m MODULE --cell ADDRESS
 FOLDER = ".slurm"  # in the folder of runs
 NOTICE = 120  # seconds before the time limit at which a task saves
 TASKS = 64  # at a time, by default
+SLICE = 24 * 60  # minutes of a task at most, by default; longer cells go on in the next one
+# How many times as fast as on a CPU core a cell should train on an H100: its declared minutes over
+# the likely seconds of its steps in docs/expected.csv. Nothing of it is measured.
+FASTER = {"vision": 500.0, "text": 3000.0, "rl": 150.0, "video": 80.0, "graph": 1.0}
 
 
 class Task:
@@ -198,9 +202,11 @@ def print_status(places: Places) -> int:
 def _limits(
     chosen: Sequence[Chosen], cells: Sequence[Cell], places: Places, options: Namespace
 ) -> tuple[int, float]:
-    """Minutes and gigabytes of a task: the options, else the plan's estimate of the largest cell.
+    """Minutes and gigabytes of a task, for the largest cell by the plan's estimate.
 
-    All tasks of an array have the same limits. A task that runs out of time loses no work.
+    The time is twice the estimate, on a GPU divided by ``FASTER``, and ``--time`` or ``SLICE`` at
+    most: a task that runs out of time is requeued, and loses no work. All tasks of an array have
+    the same limits.
     """
     addresses = {cell.address for cell in cells}
     expected = [
@@ -210,9 +216,13 @@ def _limits(
         for cell in some.cells
         if cell.address in addresses
     ]
-    minutes = 2 * max(each.seconds for each in expected) / 60 + 10
+    faster = FASTER.get(cells[0].domain, 1.0) if options.gpus else 1.0
+    seconds = max(
+        each.seconds / (1.0 if each.source == "measured" else faster) for each in expected
+    )
+    minutes = min(math.ceil(2 * seconds / 60 + 10), options.time or SLICE)
     gigabytes = 1.25 * max(each.gigabytes for each in expected) + 2
-    return options.time or math.ceil(minutes), options.memory or math.ceil(gigabytes)
+    return minutes, options.memory or math.ceil(gigabytes)
 
 
 def _jobs(runs: Path) -> dict[str, str]:

@@ -7,10 +7,11 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,12 @@ from shared.command.cells import (
     tables_of_paper,
 )
 from shared.command.pool import Pool
-from shared.errors import UserError, suggestion
+from shared.errors import UserError, program, suggestion
 from shared.experiment import manifest
 from shared.experiment.config import slug
 from shared.experiment.domain import EvaluationRequest
 from shared.experiment.files import write_atomically
-from shared.experiment.frame import Measurement, load
+from shared.experiment.frame import Frame, Measurement, Origin, load
 from shared.experiment.records import read_record
 from shared.experiment.run import Interrupted
 from shared.experiment.tables import Cell, Tier
@@ -62,12 +63,13 @@ FURTHER = (
 )
 
 
-def report(places: Places, *, tex: "Spread | None" = None) -> int:
+def report(places: Places, *, tex: "Spread | None" = None, replace: bool = False) -> int:
     """Write results/ from its records and every finished run; print a sentence for each paper.
 
     Args:
         places: the folders of runs, results and data.
         tex: what stands beside a mean in tables of LaTeX; None: none are written.
+        replace: whether runs take the place of the records of their cells, which else stay.
 
     Returns:
         The exit code: 1 if a run is damaged.
@@ -75,7 +77,7 @@ def report(places: Places, *, tex: "Spread | None" = None) -> int:
     from shared.report import summary
 
     damaged: list[str] = []
-    results = write_results(places, tex=tex, damaged=damaged)
+    results = write_results(places, tex=tex, damaged=damaged, replace=replace, say=print)
     if not any(each.records for each in results.tables):
         print(NO_RECORDS.format(places.results))
     for paper in summary.PAPERS:
@@ -91,6 +93,8 @@ def write_results(
     tex: "Spread | None" = None,
     damaged: list[str] | None = None,
     to: Path | None = None,
+    replace: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> "Results":
     """Write the pages, pictures, CSV files and records below ``places.results``.
 
@@ -99,13 +103,24 @@ def write_results(
         tex: what stands beside a mean in tables of LaTeX; None: none are written.
         damaged: what is wrong with finished runs is added to it.
         to: another folder to write to.
+        replace: whether runs take the place of the records of their cells.
+        say: told which runs do, or which do not.
     """
     from shared.report import claims, files, summary
 
     to = to or places.results
     declared = cells.every_table()
-    frame = load(declared, runs=places.runs, results=places.results, tiers=("paper", "short"))
+    frame = load(
+        declared,
+        runs=places.runs,
+        results=places.results,
+        tiers=("paper", "short"),
+        records_stay=not replace,
+    )
     frame.check("record")
+    if say is not None:
+        for line in _rivals(frame, replace=replace):
+            say(line)
     if damaged is not None:
         damaged += [str(error) for _, error in frame.damaged]
     tables = [
@@ -125,6 +140,35 @@ def write_results(
     if to.resolve() == RESULTS.resolve() and README.exists():
         summary.write_in_short(README, results)
     return results
+
+
+def _rivals(frame: Frame, *, replace: bool) -> Iterator[str]:
+    """Lines on cells that have a committed record and another, finished run."""
+    found: dict[tuple[str, str], dict[Origin, Measurement]] = {}
+    for line in frame:
+        if (each := line.measurement) is not None and line.source is not None:
+            found.setdefault((each.cell.address, each.cell.column), {})[line.source.origin] = each
+    pairs = [
+        (each["record"], each["run"])
+        for each in found.values()
+        if len(each) == 2 and each["record"].record.sha256 != each["run"].record.sha256
+    ]
+    for old, new in pairs if replace else ():
+        yield f"{new.cell.address}: {_numbered(old)} is replaced by {_numbered(new)}"
+    if pairs and not replace:
+        tables = ", ".join(dict.fromkeys(old.table.address for old, _ in pairs))
+        yield (
+            f"{tables}: {counted(len(pairs), 'number')} recorded before and run here, too: the "
+            f"records stay. --replace takes the runs; --results FOLDER writes your tables beside"
+        )
+
+
+def _numbered(one: Measurement) -> str:
+    """What a cell shows, and the commit that it was measured at."""
+    columns = {column.label: column for column in one.table.columns_of(one.cell.tier)}
+    metric = one.table.metric_of(columns[one.cell.column])
+    commit = str(one.record.environment["commit"])[:7]
+    return f"{metric} {one.record.result['metrics'][metric]:.2f} ({commit})"
 
 
 def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
@@ -304,7 +348,7 @@ def fetch(domain: str, dataset: str | None, places: Places, side: int | None = N
     if unknown := set(names) - set(datasets):
         name = unknown.pop()
         raise UserError(f"{domain} has no dataset {name!r}{suggestion(name, datasets, 'it has')}")
-    failed = 0
+    failed: dict[str, str] = {}
     for name in names:
         started = time.monotonic()
         try:
@@ -316,9 +360,45 @@ def fetch(domain: str, dataset: str | None, places: Places, side: int | None = N
             if content:
                 print(content)
         except UserError as error:
-            failed += 1
-            print(error, file=sys.stderr)
+            failed[name] = str(error)
+    if dataset is not None:
+        for text in failed.values():
+            print(text, file=sys.stderr)
+    else:
+        for line in _not_there(domain, failed):
+            print(line, file=sys.stderr)
+        for line in _able(domain, places) if failed else ():
+            print(line)
     return 1 if failed else 0
+
+
+def _not_there(domain: str, failed: Mapping[str, str]) -> Iterator[str]:
+    """A line for each reason why datasets are not there, with their names."""
+    by_reason: dict[str, list[str]] = {}
+    for name, text in failed.items():
+        reason = text.removeprefix(name).removeprefix(":").strip().partition(";")[0]
+        reason = re.sub(r"download from \S+ failed", "download failed", reason)
+        by_reason.setdefault(reason.partition(": get ")[0], []).append(name)
+    for reason, names in by_reason.items():
+        yield f"not there: {', '.join(names)} ({reason})"
+    if failed:
+        yield f"where to put one: {program()} data {domain} --dataset {next(iter(failed))}"
+
+
+def _able(domain: str, places: Places) -> Iterator[str]:
+    """A line on the tables with a column whose data are there, if the domain can tell."""
+    found = domain_of(domain)
+    if all(each.missing is None for each in found.experiments):
+        return
+    able: dict[str, None] = {}
+    for table in cells.every_table(domain):
+        for tier in (each for each in table.tiers if each != "smoke"):
+            name = f"{table.paper}/{table.name}" + f" ({tier})" * (tier != "paper")
+            for cell in {cell.column: cell for cell in reversed(table.cells(tier))}.values():
+                missing = found.experiment(cell.config).missing
+                if missing is None or not missing(cell.config, places.data):
+                    able[name] = None
+    yield f"tables with data, in a column at least: {', '.join(able) or 'those of --tier smoke'}"
 
 
 def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places) -> int:

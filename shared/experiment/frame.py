@@ -185,10 +185,11 @@ def load(
     also: Sequence[Cell] = (),
     everything: bool = False,
     domain: str | None = None,
+    records_stay: bool = False,
 ) -> Frame:
     """The cells of ``tables`` with the finished runs of this disk and the committed records.
 
-    A run takes precedence over a committed record of the same cell.
+    A run takes precedence over a committed record of the same cell, unless ``records_stay``.
 
     Args:
         tables: of one domain or several.
@@ -200,6 +201,7 @@ def load(
         everything: whether records of other tables and runs of no cell are read as well, into
             ``sources``.
         domain: with ``everything``, the only domain that is read; None for all.
+        records_stay: whether a valid committed record takes precedence over a run.
     """
     damaged: list[tuple[Origin, Damaged]] = []
     chosen = [(table, tier) for table in tables for tier in tiers if tier in table.tiers]
@@ -228,7 +230,8 @@ def load(
         )
         own = [] if runs is None else list(disk.finished(cells))
         known = {**disk.status, **(status or {})}
-        some = [*by_table.get(name_of(table, tier), ()), *own]
+        records = by_table.get(name_of(table, tier), ())
+        some = [*own, *records] if records_stay else [*records, *own]
         lines[table.address, tier] = join(table, tier, some, known, cells)
     if everything and runs is not None:
         disk.read_others(domain)

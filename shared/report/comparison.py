@@ -656,8 +656,8 @@ def _paragraph(comparison: Comparison, spread: Spread) -> tuple[str, list[str]]:
     return (
         f"We compare {'; '.join(rows)} on {comparison.data} with the suite of @suite "
         f"({comparison.address}, {comparison.scale}; commit {commits(comparison)}). "
-        f"All rows share data, network, budget ({budget(comparison) or 'see the records'}) and "
-        f"evaluation ({comparison.protocol}), and are evaluated after the last step. We report the "
+        f"All rows are trained on the same data ({budget(comparison) or 'see the records'}) and "
+        f"evaluated after the last step by one protocol ({comparison.protocol}). We report the "
         f"mean over {_seeds(comparison)} with its "
         f"{'standard deviation' if spread == 'deviation' else '95% interval'}; the unit of "
         f"repetition is the seed of the training. The gain of each row over {comparison.against} "

@@ -1,7 +1,7 @@
 """A measured table for the terminal."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +76,7 @@ class Terminal:
         marks = marks_of(self.measured)
         rows = [(cells, published_row(cells, self.measured)) for cells in self.measured.cells]
         for place, column in enumerate(self.measured.columns):
-            texts = [text for cells, _ in rows for text in measured_lines(cells[place], marks)]
+            texts = [text for cells, _ in rows for text in _lines_of(cells[place], marks)]
             texts += [published[place] for _, published in rows if published]
             yield max(_width([column.label], HEADER), *map(len, texts))
 
@@ -92,7 +92,7 @@ class Terminal:
             if heading:
                 grid.add_row(Text(heading, style="italic"))
             for cells in rows:
-                here = [measured_lines(cell, marks) for cell in cells[block]]
+                here = [_lines_of(cell, marks) for cell in cells[block]]
                 grid.add_row(
                     Text("\n".join(_lines(cells[0].row.label, LABEL))),
                     *(_cell(*each) for each in zip(cells[block], here, strict=True)),
@@ -100,6 +100,15 @@ class Terminal:
                 if published := published_row(cells, measured):
                     grid.add_row("", *(Text(text, style="dim italic") for text in published[block]))
         return grid
+
+
+def _lines_of(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
+    """The text of a cell; where seeds are missing, with the marks of the reasons."""
+    first, *further = measured_lines(cell, marks)
+    if cell.values and cell.missing:
+        reasons = ", ".join(map(str, sorted({marks[why] for why in cell.missing.values()})))
+        further = [f"{text} ({reasons})" for text in further]
+    return [first, *further]
 
 
 def _cell(cell: MeasuredCell, lines: Sequence[str]) -> Text:

@@ -98,6 +98,7 @@ class Measured:
             one, else the last one given; as it was written.
         figures: names of the paper's pictures in ``figures/`` beside the written table.
         aggregates: the table's aggregates, for rows with a finished seed in every column.
+        chosen: the seeds that are shown, of a part; empty for all.
     """
 
     table: Table
@@ -107,6 +108,7 @@ class Measured:
     records: tuple[Record, ...]
     figures: tuple[str, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
+    chosen: tuple[int, ...] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -115,8 +117,8 @@ class Measured:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The declared seeds of the tier; a cell may have fewer."""
-        return self.table.seeds[self.tier]
+        """The declared seeds of the tier, or the chosen ones; a cell may have fewer."""
+        return self.chosen or self.table.seeds[self.tier]
 
     def column(self, label: str) -> tuple[MeasuredCell, ...]:
         """The cells of one column, in the order of the rows."""
@@ -164,14 +166,24 @@ def measure(
     return Measured(table, tier, grid, ignored, records, tuple(figures), _aggregate(table, grid))
 
 
-def narrowed(measured: Measured, rows: Collection[str], columns: Collection[str]) -> Measured:
-    """The part of a measured table with some rows and columns.
+def narrowed(
+    measured: Measured,
+    rows: Collection[str],
+    columns: Collection[str],
+    seeds: Collection[int] | None = None,
+) -> Measured:
+    """The part of a measured table with some rows, columns and seeds.
 
     Args:
         measured: the table.
         rows: their labels.
         columns: their labels; aggregates are left out unless all columns are there.
+        seeds: those to show; None for all, and where the table declares none of them.
     """
+    chosen = tuple(seed for seed in measured.seeds if seeds is None or seed in seeds)
+    if seeds is not None and chosen and chosen != measured.seeds:
+        some = tuple(tuple(_with_seeds(cell, chosen) for cell in cells) for cells in measured.cells)
+        measured = replace(measured, cells=some, aggregates=(), chosen=chosen)
     cells = tuple(
         tuple(cell for cell in some if cell.column.label in columns)
         for some in measured.cells
@@ -180,6 +192,23 @@ def narrowed(measured: Measured, rows: Collection[str], columns: Collection[str]
     whole = len(cells[0]) == len(measured.columns)
     aggregates = tuple(each for each in measured.aggregates if whole and each.row in rows)
     return replace(measured, cells=cells, aggregates=aggregates)
+
+
+def _with_seeds(cell: MeasuredCell, chosen: Sequence[int]) -> MeasuredCell:
+    """The cell over some of its seeds."""
+    values = {seed: each for seed, each in cell.values.items() if seed in chosen}
+    declared = tuple(seed for seed in cell.declared if seed in chosen)
+    summary = summarise(values.values()) if values else None
+    return replace(
+        cell,
+        records={seed: each for seed, each in cell.records.items() if seed in chosen},
+        values=values,
+        missing={seed: each for seed, each in cell.missing.items() if seed in chosen},
+        summary=summary,
+        difference=summary.mean - cell.published.mean if summary and cell.published else None,
+        declared=declared,
+        fewer=cell.fewer and declared != tuple(chosen),
+    )
 
 
 def folder_of(table: Table, tier: Tier) -> Path:

@@ -1,11 +1,14 @@
 """What can be said of grids and devices without a cluster: refusals, scripts, placement."""
 
+import csv
 import json
+import math
 import os
 import pickle
 import sys
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +17,7 @@ from toy.program import AtOnce
 from toy.tables import TABLES, run_of
 
 from shared.command import devices, pool, reproduce, slurm
-from shared.command.cells import Places
+from shared.command.cells import Chosen, Places, every_table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -129,6 +132,49 @@ def test_what_is_submitted_and_what_is_not_submitted_again(
     assert "0 done, 0 queued, 0 running, 2 failed" in out
     (cluster / "sbatch.txt").write_text("Submitted batch job 9\n")
     assert "submitted job 9: 2 tasks" in command(*words)[0]
+
+
+def test_a_task_asks_for_the_time_of_its_gpu_in_slices(tmp_path: Path) -> None:
+    """Not for years, of which the cell would take minutes."""
+    (table,) = (each for each in every_table("vision") if each.address == "vision/mmcl/table-2")
+    cells = table.cells("paper", row=table.rows[0].label, seeds=[0])
+    places = Places(tmp_path / "runs", tmp_path / "results", tmp_path)
+
+    def minutes(**given: int) -> int:
+        options = SimpleNamespace(**{"time": None, "memory": None, "gpus": None, **given})
+        return slurm._limits([Chosen(table, cells)], cells, places, options)[0]  # type: ignore[arg-type]
+
+    declared = table.columns[0].minutes
+    assert minutes(gpus=1) == math.ceil(2 * declared / slurm.FASTER["vision"] + 10)
+    assert minutes(gpus=1, time=60) == 60
+    assert minutes(gpus=1, time=100_000) == minutes(gpus=1)
+    assert minutes() == slurm.SLICE < declared
+
+
+def test_how_much_faster_a_gpu_is_follows_from_the_expected_steps() -> None:
+    root = Path(__file__).resolve().parents[2]
+    steps = {  # of each run of docs/expected.csv
+        "vision/margins/table-2/SimCLR/CIFAR10": 200 * 195,
+        "vision/mmcl/table-2/MMCL_INV/top1": 200 * 989,
+        "text/lmcl/table-4-bookcorpus/QT/MR": 114_466,
+        "rl/lmcl/table-5/CURL/Swingup": 12_500,
+        "video/mmcl/table-5/MMCL INV, both views/RGB linear": 300 * 74,
+        "graph/mmcl/table-4/GraphCL/DD": 20 * 10,
+    }
+    with (root / "docs/expected.csv").open() as stream:
+        lines = {line["cell"]: float(line["likely_seconds"]) for line in csv.DictReader(stream)}
+    assert lines.keys() == steps.keys()
+    for cell, seconds in lines.items():
+        domain, paper, name, _, label = cell.split("/")
+        columns = [
+            column
+            for table in every_table(domain)
+            if table.address == f"{domain}/{paper}/{name}" and "paper" in table.tiers
+            for column in table.columns
+            if column.label == label
+        ]
+        times = 60 * columns[0].minutes / (steps[cell] * seconds)
+        assert times >= slurm.FASTER[domain], cell
 
 
 def test_what_slurm_refuses_is_one_line(cluster: Path, command: AtOnce) -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import json
 import os
@@ -705,3 +706,18 @@ def test_central_crops_are_those_of_torchvision(imagenet: Path):
         expected = functional.resize(image, [20])
     assert expected.size == (20, 25)
     assert torch.equal(whole[0], functional.pil_to_tensor(expected)[:, 2:22])
+
+
+def test_a_download_that_fails_leaves_no_folder_that_passes_for_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(data_root: Path) -> None:
+        (data_root / "dtd/dtd").mkdir(parents=True)
+        raise OSError("no network")
+
+    source = dataclasses.replace(vision.data.SOURCES["DTD"], get=get)
+    monkeypatch.setitem(vision.data.SOURCES, "DTD", source)
+    for _ in range(2):  # the second time nothing is there either
+        with pytest.raises(UserError, match="download by torchvision failed: no network"):
+            fetch("DTD", tmp_path)
+        assert list(tmp_path.iterdir()) == []
