@@ -177,6 +177,7 @@ def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     total = next(place for place, line in enumerate(lines) if "4 of 4 cells to run" in line)
     assert total < next(place for place, line in enumerate(lines) if "seed-0" in line)
     assert "graph/mmcl/table-4 (smoke tier): rows beside GraphCL" in lines
+    assert re.search(r"^  mine: runs/own/graph/atlas/\S+ and 1 more beside$", out, re.MULTILINE)
     paper = tmp_path / "paper"
     assert {file.name for file in paper.iterdir()} == {
         *("table.md", "table.tex", "table.csv", "gains.pdf", "gains.png", "curves.pdf"),
@@ -233,8 +234,12 @@ def test_a_committed_record_stands_in_on_the_same_processor(
     monkeypatch.setattr(
         command, "current_environment", lambda workers: {"hardware": {"processor": "AMD EPYC"}}
     )
-    choice = ("--table", "4", "--column", "MUTAG", "--rows", "graphcl,hcl,dcl", "--seeds", "0-2")
-    run = ("graph", "mmcl", *choice, "--results", str(root / "results"), "--to", "paper")
+
+    def choice_of(seeds: str) -> tuple[str, ...]:
+        rows = ("--column", "MUTAG", "--rows", "graphcl,hcl,dcl")
+        return ("graph", "mmcl", "--table", "4", *rows, "--seeds", seeds)
+
+    run = (*choice_of("0-2"), "--results", str(root / "results"), "--to", "paper")
     out, _ = at_once("compare", *run)
     assert re.search(r"  HCL: seeds 0-2 recorded at [0-9a-f]{7}", out)
     assert "to run" not in out
@@ -252,6 +257,17 @@ def test_a_committed_record_stands_in_on_the_same_processor(
         }
     assert here == there
     assert not (tmp_path / "paper/curves.pdf").exists()
+    # And so is what is printed, over the same seeds.
+    at_once("compare", *choice_of("0-19"), "--results", str(root / "results"), "--to", "whole")
+    head, *lines = [
+        [text.strip() for text in line.strip("|\n").split("|")]
+        for line in (root / "results/graph/mmcl/table-4.md").read_text().splitlines()
+        if line.startswith("|")
+    ]
+    page = {line[0]: line[head.index("MUTAG")] for line in lines if line[1] == "**measured**"}
+    tex = (tmp_path / "whole/table.tex").read_text()
+    for label in ("GraphCL", "HCL", "DCL"):
+        assert f"\n{label} & {page[label].partition(';')[0].removesuffix(' †')} & " in tex
     out, _ = at_once("plan", "compare", *run[:-2], "--run-all", "--to", "other")
     assert "9 of 9 cells to run" in out
     monkeypatch.setattr(
@@ -291,6 +307,8 @@ def test_rows_variants_and_baselines_are_named_in_many_ways(at_once: AtOnce) -> 
     _, err = at_once("plan", *SMOKE, "--rows", "inv", code=2)
     assert "did you mean MMCL INV, both views or " in err
     assert "declared are: largest class | " in err
+    _, err = at_once("plan", *SMOKE, "--rows", "hcl", "--against", "mmcl", code=2)
+    assert "'mmcl' names several rows; choose one: MMCL INV, both views | " in err
     _, err = at_once("plan", *SMOKE, "--variant", "hcl", code=2)
     assert "is not like ROW:NAME=VALUE" in err
 

@@ -1,5 +1,6 @@
 """The documents as a site: it is built without a complaint, and every block of code is run."""
 
+import dataclasses
 import importlib.util
 import os
 import re
@@ -11,6 +12,9 @@ from urllib.parse import unquote
 
 import pytest
 from browser import MISSING, PROGRAM, browser
+
+from shared.report.claims import FORM, Reading
+from shared.report.statistics import Estimate
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -118,3 +122,11 @@ def test_the_search_works_from_disk(site: Path, tmp_path: Path) -> None:
         found = window.ask(SEARCH)
         assert any("losses.html" in each for each in found), found
         assert window.faults == []
+
+
+def test_the_guide_names_the_form_and_the_keys_of_claims() -> None:
+    guide = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
+    assert f'`form` is `"{FORM}"`' in guide
+    named = set(re.findall(r"`(\w+)`", guide.partition("### `claims.json`")[2]))
+    assert {each.name for each in dataclasses.fields(Reading)} <= named
+    assert {each.name for each in dataclasses.fields(Estimate)} <= named

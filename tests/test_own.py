@@ -292,3 +292,18 @@ def test_other_weights_to_start_from_name_the_run_that_there_is(tmp_path: Path) 
     assert [found for found, _ in older_runs(chosen("b" * 64), home)] == [run_folder(home, old)]
     assert older_runs(chosen("a" * 64), home) == []
     assert older_runs([Chosen(TABLE_4, (cell,))], home) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("new_server")
+def test_a_protocol_without_the_tables_metric_shows_the_one_it_has(
+    losses: Path, at_once: AtOnce
+) -> None:
+    table = ("vision", "margins", "--table", "table-2-cifar10", "--tier", "smoke", "--seeds", "0")
+    protocol = ("--set", "protocol=knn-200-v1", "--set", "beside=None")
+    out, _ = at_once(*table, "--row", "SimCLR", *protocol)
+    assert "(smoke tier, changed by protocol=knn-200-v1, beside=None)\nknn_top1 (%), mean ±" in out
+    losses.write_text(LOSS.replace("temperature: float,", "temperature: float = 0.5,"))
+    out, _ = at_once(*table, "--with", f"{losses.name}:my_loss", *protocol)
+    assert "accuracy of k nearest neighbours (%)" in " ".join(out.split())
+    assert "1 of 2 cells there" in out  # the baseline's is the one above

@@ -252,6 +252,7 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
         if not found.records:
             continue
         _print(console, found)
+        _print_folders(console, each, places)
         if options.to is not None:
             _write(options.to, found, each, options.spread)
             text = f"written to {options.to}: {', '.join(shown.FILES)}, {KEPT}/"
@@ -398,7 +399,7 @@ def _rows_of(
         print_changes(console, what, under, mine)
         cells = (*mine, *cells)  # so that a loss that fails is seen first
     for row, settings in variants:
-        some = table.cells(tier, row=row, **choice)
+        some = table.cells(tier, row=_one_row(table, tier, row), **choice)
         label = _label(f"{some[0].row}, {', '.join(settings)}", lines)
         lines.append(
             Line(label, f"{some[0].row} with {', '.join(settings)}", rows[some[0].row].baseline)
@@ -445,10 +446,18 @@ def _claimed(table: Table, tier: Tier) -> str:
 
 
 def _named_row(table: Table, tier: Tier, name: str, *, needs_loss: bool) -> Row:
+    label = _one_row(table, tier, name)
     if needs_loss:
-        return baseline_of(table, tier, name)[0]
-    label = table.cells(tier, row=name)[0].row
+        return baseline_of(table, tier, label)[0]
     return next(row for row in table.rows if row.label == label)
+
+
+def _one_row(table: Table, tier: Tier, name: str) -> str:
+    """The label of the row of that name, which may not be a printed label of several."""
+    labels = dict.fromkeys(cell.row for cell in table.cells(tier, row=name))
+    if len(labels) > 1:
+        raise UserError(f"{name!r} names several rows; choose one: {' | '.join(labels)}")
+    return next(iter(labels))
 
 
 def _variant(text: str) -> tuple[str, list[str]]:
@@ -525,8 +534,10 @@ def _sheet(file: Path) -> Sheet:
             tuple(Line(**each) for each in content["rows"]),
             tuple(Entry(**each) for each in content["runs"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{file}: {error}; move it away, or choose another --to") from None
+    except KeyError as error:
+        raise UserError(f"{file} lacks {error}; move it away, or choose another --to") from None
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{file} {error}; move it away, or choose another --to") from None
 
 
 def _with_kept(one: Prepared, sheets: Sequence[Sheet], options: argparse.Namespace) -> Prepared:
@@ -750,6 +761,19 @@ def _print(console: Console, found: Comparison) -> None:
     console.print(Text(shown.headline(found), style="dim"))
     if note := TIER_NOTES[found.tier]:
         console.print(Text(note, style="bold yellow"))
+
+
+def _print_folders(console: Console, one: Prepared, places: Places) -> None:
+    """Print where the runs of the user's rows are, which export and evaluate take."""
+    found: dict[str, list[Path]] = {}
+    for cell in one.cells:
+        if cell.own and (folder := run_folder(places, cell)).exists():
+            found.setdefault(cell.row, []).append(folder)
+    for row, folders in found.items():
+        first, *others = dict.fromkeys(folders)
+        more = f" and {len(others)} more beside" if others else ""
+        text = f"  {row}: {first}{more}"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _write(to: Path, found: Comparison, one: Prepared, spread: Any) -> None:

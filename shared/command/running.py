@@ -35,15 +35,15 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
     shared: set[str] = set()
     trained: set[str] = set()
     whole = gpu.GpuCost()
-    chosen = _without_recorded(chosen, places, options, console)
-    for each in chosen:
+    left_of = _without_recorded(chosen, places, options, console)
+    for each in left_of:
         console.print(planned(each.table, each.cells, places, jobs, shared))
         if options.device == gpu.H100:
             left = [cell for cell in each.cells if finished(cell, places.runs) is None]
             cost = gpu.cost_of(left, trained)
             whole += cost
             console.print(f"{each.table.address}: {cost}.", soft_wrap=True, highlight=False)
-    if options.device == gpu.H100 and len(chosen) > 1:
+    if options.device == gpu.H100 and len(left_of) > 1:
         console.print(f"In all: {whole}.", soft_wrap=True, highlight=False)
     return 0
 
