@@ -10,8 +10,14 @@ quadratic in the batch, so three batches give those of the paper's. What is augm
 the batch of the paper first, or to as much of it as fits, for which operators are launched depends
 on what is drawn. The GRU, which is one operator of cuDNN each way, is counted by hand.
 
-What a run captures in a CUDA graph counts as one launch, and as the operators that it holds.
-Launches are counted once the graph is replayed.
+Steps are counted without CUDA graphs, as runs have them by default.
+
+The memory is what the step saves for its backward pass, at most at a time, extrapolated like the
+arithmetic, with weights, gradients, optimiser and queues. Libraries' workspaces, the allocator's
+fragments and data that lie on the device come on top.
+
+docs/expected.csv has a line for each kind of trained row of every table of the paper's tier: what a
+step takes, and what a run of the row does. A kind that cannot be counted has none.
 
 The estimate. An operator takes the longest of: its arithmetic at half of the card's peak, its bytes
 at 80% of the bandwidth, and 2.5 us. The device takes their sum, the host as long as its launches
@@ -30,7 +36,9 @@ import statistics
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +55,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import losses  # noqa: E402 (needs the line above)
 import steps  # noqa: E402
 
-from rl.train import make_update  # noqa: E402
-from shared.capture import WARM_UP  # noqa: E402
-from shared.command.cells import domain_of  # noqa: E402
+from shared.command.cells import domain_of, every_table  # noqa: E402
+from shared.command.gpu import kind_of, trains  # noqa: E402
 from tests.simulated_device import SimulatedDevice  # noqa: E402
 
 PAGE, TABLE = ROOT / "docs/numerics.md", ROOT / "docs/expected.csv"
@@ -66,9 +73,8 @@ BANDWIDTH = 3.35e12
 OF_PEAK, OF_BANDWIDTH, SHORTEST = 0.5, 0.8, 2.5e-6
 
 Each = list[tuple[float, float]]  # operations and bytes of every operator
-# Of the network and of the augmentation, and waits.
-Counts = tuple[Each, Each, int]
-BEFORE_REPLAYS = 1 + WARM_UP + 1  # steps: one that is looked at, and the first replay captures
+# Of the network and of the augmentation, waits, bytes that are saved, and those that always lie.
+Counts = tuple[Each, Each, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,6 @@ class Workload:
         cell: domain, paper, table, row and column.
         batches: of which it is counted; one: that of the paper.
         augmented: how many images or clips are augmented in a count; None: the paper's batch.
-        captured: part of the step is a CUDA graph, whose operators the host does not launch.
         missing: of the host's work, what is not in it.
     """
 
@@ -88,7 +93,6 @@ class Workload:
     cell: tuple[str, str, str, str, str]
     batches: tuple[int, ...]
     augmented: int | None = None
-    captured: bool = False
     missing: str = ""
 
     @functools.cached_property
@@ -105,7 +109,6 @@ WORKLOADS = (
         "SimCLR, ResNet-18, CIFAR-10",
         ("vision", "margins", "table-2", "SimCLR", "CIFAR10"),
         (4, 6, 8),
-        captured=True,
     ),
     Workload(
         "MMCL INV, ResNet-50, ImageNet-100",
@@ -120,7 +123,6 @@ WORKLOADS = (
         "CURL, an update",
         ("rl", "lmcl", "table-5", "CURL", "Swingup"),
         (8, 12, 16),
-        captured=True,
         missing="the environment",
     ),
     Workload(
@@ -128,6 +130,7 @@ WORKLOADS = (
         ("video", "mmcl", "table-5", "MMCL INV, both views", "RGB linear"),
         (2, 3, 4),
         augmented=4,
+        missing="the threads that copy clips",
     ),
     Workload("GraphCL, GIN, DD", ("graph", "mmcl", "table-4", "GraphCL", "DD"), (128,)),
 )
@@ -143,11 +146,11 @@ class Expected:
         operations: floating-point operations.
         bytes: read and written by all operators.
         operators: how many there are.
-        launches: how many of them, and of graphs, the host launches.
         waits: how often the host waits for the device.
         host: its seconds.
         bound: lower bound of the step, in seconds.
         device: what the device is likely to take, in seconds.
+        memory: bytes of the device.
     """
 
     workload: Workload
@@ -155,11 +158,11 @@ class Expected:
     operations: float
     bytes: float
     operators: int
-    launches: float
     waits: int
     host: float
     bound: float
     device: float
+    memory: float
 
     @property
     def likely(self) -> float:
@@ -209,20 +212,64 @@ def gru_by_hand() -> Iterator[Each]:
         yield counted
 
 
+class Saved:
+    """The bytes that are saved for backward passes, now and at most."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, int] = {}  # by storage, how many hold it
+        self.bytes = self.most = 0
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, lambda kept: kept[0])
+
+    def pack(self, tensor: Tensor) -> tuple[Tensor, object]:
+        """Keep a tensor as it is, and count it while it is kept."""
+        if isinstance(tensor, torch.nn.Parameter) or not steps._is_dense(tensor):
+            return tensor, None
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        self.held[key] = self.held.get(key, 0) + 1
+        self.bytes += size if self.held[key] == 1 else 0
+        self.most = max(self.most, self.bytes)
+        kept = Kept()
+        weakref.finalize(kept, self.release, key, size)
+        return tensor, kept
+
+    def release(self, key: int, size: int) -> None:
+        """One holder of a storage is gone."""
+        self.held[key] -= 1
+        self.bytes -= 0 if self.held[key] else size
+
+
+class Kept:
+    """Lives as long as something is saved."""
+
+
 class Parted(steps.Work):
-    """Tells the operators of the augmentation from the others.
+    """Tells the operators of the augmentation from the others, and measures what is saved.
 
     Attributes:
         augmentation: of which those are that were launched while ``augmenting``.
+        saved: for the backward passes.
     """
 
     augmenting = False
     latest: "Parted"
+    most = 0  # bytes that the latest has saved
 
     def __init__(self) -> None:
         super().__init__()
         self.augmentation: Each = []
+        self.saved = Saved()
         Parted.latest = self
+
+    def __enter__(self) -> "Parted":
+        self.saved.hooks.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.saved.hooks.__exit__(*error)
+        Parted.most = self.saved.most
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = len(self.each)
@@ -265,6 +312,12 @@ def count(workload: Workload, batch: int, gru: Each) -> Counts:
     domain = workload.cell[0]
     config = dataclasses.replace(workload.config, batch_size=batch)
     torch.manual_seed(0)
+    tracked: list[Any] = []
+
+    def track(run: Any, **objects: Any) -> int:
+        tracked.extend(objects.values())
+        return 0
+
     with SimulatedDevice() as device:
 
         @contextmanager
@@ -277,6 +330,7 @@ def count(workload: Workload, batch: int, gru: Each) -> Counts:
             mock.patch.multiple(steps, DEVICE="cuda", WARM=1, TIMED=1, waits=waits, Work=Parted),
             augmenting(workload),
             mock.patch.object(steps, "on_device", lambda each: device.place(each) == "cuda"),
+            mock.patch.object(steps.TimedRun, "track", track),
             tempfile.TemporaryDirectory() as folder,
         ):
             if domain == "rl":
@@ -290,34 +344,17 @@ def count(workload: Workload, batch: int, gru: Each) -> Counts:
                 work, waited = measured.work, measured.waits
     if waited is None:
         raise RuntimeError("the simulated device counted no waits")
-    return work.each, Parted.latest.augmentation, waited
+    lying = sum(bytes_of(each) for each in (tracked if domain != "rl" else [agent]))
+    return work.each, Parted.latest.augmentation, waited, Parted.most, lying
 
 
-def launches_of(workload: Workload) -> float:
-    """How much the host launches in a step once its graphs are replayed."""
-    domain, batch = workload.cell[0], workload.batches[0]
-    config = dataclasses.replace(workload.config, batch_size=batch)
-    torch.manual_seed(0)
-    with (
-        SimulatedDevice() as device,
-        # In place of seconds, what was launched so far.
-        mock.patch.multiple(
-            steps, DEVICE="cuda", WARM=BEFORE_REPLAYS, TIMED=2, now=device.operators.total
-        ),
-        augmenting(workload),
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        if domain != "rl":
-            return steps.timed(workload.name, config, loop_of(domain, config)).seconds
-        agent, replay = steps.rl_agent(config, Path(folder))
-        update = make_update(agent, replay, config)
-        before = 0
-        for step in range(1, 2 * BEFORE_REPLAYS + 3):  # two kinds of updates
-            if step == 2 * BEFORE_REPLAYS + 1:
-                before = device.operators.total()
-            update(replay.draw(batch, config.crop), step)
-        replay.delete()
-        return (device.operators.total() - before) / 2
+def bytes_of(item: Any) -> int:
+    """Of weights with gradients and two moments, and of whatever else is in a module."""
+    if not isinstance(item, torch.nn.Module):
+        return 0
+    trained = sum(each.nbytes for each in item.parameters() if each.requires_grad)
+    state = {id(each): each.nbytes for each in (*item.parameters(), *item.buffers())}
+    return 3 * trained + sum(state.values())
 
 
 def loop_of(domain: str, config: Any) -> steps.Loop:
@@ -377,20 +414,24 @@ def seconds_of_batch(workload: Workload) -> float:
     if domain == "graph":
         from graph.train import views
 
-        graphs = steps.graphs_like_dd(config.batch_size)
+        graphs = steps.graphs_like(config.dataset, config.batch_size)
         return _median_of_process_time(lambda: list(views(config, graphs, 0)), 3)
     if domain == "video":
-        from video.augmentation import gather_clips, sample_clips
+        from video.loading import _begun, _Buffer
 
-        videos = steps.clips_of_noise(config, config.batch_size)
-        index, frames = torch.arange(config.batch_size), config.clip_frames
-
-        def cut() -> None:
-            sampling = config.sampling
-            for start in sample_clips(videos, index, frames, seed=0, epoch=0, sampling=sampling):
-                gather_clips(videos, index, start, frames)
-
-        return _median_of_process_time(cut, 3)
+        # Of the main thread: those that copy clips work beside it.
+        videos, index = steps.clips_of_noise(config, 16), torch.arange(config.batch_size) % 16
+        shape = (2, len(index), config.clip_frames, *videos.frames.shape[1:])
+        buffer = _Buffer(torch.zeros(shape, dtype=torch.uint8), torch.device("cpu"))
+        times = []
+        with ThreadPoolExecutor(1) as pool:
+            for epoch in range(4):
+                start = time.thread_time()
+                begun = _begun(config, videos, index, epoch, buffer, pool)
+                times.append(time.thread_time() - start)
+                for part in begun.parts:
+                    part.result()
+        return statistics.median(times[1:])
     if domain == "rl":
         with tempfile.TemporaryDirectory() as folder:
             small = dataclasses.replace(config, batch_size=16)
@@ -413,37 +454,42 @@ def _median_of_process_time(function: Callable[[], object], repeats: int) -> flo
     return statistics.median(times)
 
 
-def expected(workload: Workload) -> Expected:
-    """The line of a workload."""
-    config = workload.config
+def expected(workload: Workload, sizes: Sequence[int] = ()) -> list[Expected]:
+    """The lines of a workload, one for each of its batches in full; default: the paper's."""
+    config, lines = workload.config, []
     with gru_by_hand() as gru:
-        counted = {}
+        counted, saved, lying = {}, {}, 0
         for batch in workload.batches:
-            counted[batch], augmentation, waits = count(workload, batch, gru)
+            counted[batch], augmentation, waits, most, lying = count(workload, batch, gru)
+            saved[batch] = [(float(most), 0.0)]
     seen = 2 if workload.cell[0] == "rl" else 1  # steps
-    each = at_batch(counted, config.batch_size)
-    share = config.batch_size / (workload.augmented or config.batch_size)
-    scaled = [(share * work, share * size) for work, size in augmentation]
-    operators, every = len([*each, *scaled]) // seen, [*each, *scaled, *gru]
-    peak = PEAK[config.precision]
-    device = sum(
-        max(work / (OF_PEAK * peak), size / (OF_BANDWIDTH * BANDWIDTH), SHORTEST / seen)
-        for work, size in every
-    )
-    launches = launches_of(workload) if workload.captured else operators
-    operations = sum(work for work, _ in every)
-    return Expected(
-        workload,
-        config.batch_size,
-        operations,
-        sum(size for _, size in every),
-        operators,
-        launches,
-        waits,
-        launches * seconds_of_launch() + seconds_of_batch(workload),
-        operations / peak,
-        device,
-    )
+    for size in sizes or (config.batch_size,):
+        each = at_batch(counted, size)
+        share = size / (workload.augmented or config.batch_size)
+        scaled = [(share * work, share * nbytes) for work, nbytes in augmentation]
+        operators, every = len([*each, *scaled]) // seen, [*each, *scaled, *gru]
+        peak = PEAK[config.precision]
+        device = sum(
+            max(work / (OF_PEAK * peak), nbytes / (OF_BANDWIDTH * BANDWIDTH), SHORTEST / seen)
+            for work, nbytes in every
+        )
+        operations = sum(work for work, _ in every)
+        ((memory, _),) = at_batch(saved, size)
+        lines.append(
+            Expected(
+                workload,
+                size,
+                operations,
+                sum(nbytes for _, nbytes in every),
+                operators,
+                waits,
+                operators * seconds_of_launch() + seconds_of_batch(workload),
+                operations / peak,
+                device,
+                memory + lying,
+            )
+        )
+    return lines
 
 
 def as_csv(lines: Sequence[Expected]) -> str:
@@ -451,12 +497,13 @@ def as_csv(lines: Sequence[Expected]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
-        "workload cell precision batch operations bytes operators launches waits host_seconds "
-        "lower_bound_seconds likely_seconds".split()
+        "workload cell precision batch operations bytes operators waits host_seconds "
+        "lower_bound_seconds likely_seconds peak_bytes kind".split()
     )
     for line in lines:
-        numbers = (line.operations, line.bytes, line.operators, line.launches, line.waits)
-        seconds = (line.host, line.bound, line.likely)
+        numbers = (line.operations, line.bytes, line.operators, line.waits)
+        seconds = (line.host, line.bound, line.likely, line.memory)
+        kind = kind_of(line.workload.cell[0], line.workload.config, batch=line.batch)
         writer.writerow(
             [
                 line.workload.name,
@@ -464,6 +511,7 @@ def as_csv(lines: Sequence[Expected]) -> str:
                 line.workload.config.precision,
                 line.batch,
                 *(f"{number:.4g}" for number in (*numbers, *seconds)),
+                kind,
             ]
         )
     return out.getvalue()
@@ -483,8 +531,8 @@ preparation of the batch. `./reproduce.sh benchmark` measures the same columns o
 finds. `docs/expected.csv` has the numbers, `benchmarks/expected.py` computes them.
 
 """
-    columns = "step|precision|batch|GFLOP|GB|operators|launches|waits"
-    columns += "|host, ms|bound, ms|likely, ms|limit"
+    columns = "step|precision|batch|GFLOP|GB|operators|waits"
+    columns += "|host, ms|bound, ms|likely, ms|limit|memory, GB"
     text += f"| {columns.replace('|', ' | ')} |\n{'|---' * len(columns.split('|'))}|\n"
     for line in lines:
         limit = "host" if line.host > line.device else "device"
@@ -493,8 +541,8 @@ finds. `docs/expected.csv` has the numbers, `benchmarks/expected.py` computes th
         text += (
             f"| {name} | {line.workload.config.precision} | {line.batch} "
             f"| {line.operations / 1e9:.3g} | {line.bytes / 1e9:.3g} | {line.operators} "
-            f"| {line.launches:.0f} | {line.waits} | {line.host * 1e3:.3g} "
-            f"| {line.bound * 1e3:.2g} | {line.likely * 1e3:.3g} | {limit} |\n"
+            f"| {line.waits} | {line.host * 1e3:.3g} | {line.bound * 1e3:.2g} "
+            f"| {line.likely * 1e3:.3g} | {limit} | {line.memory / 1e9:.3g} |\n"
         )
     return text
 
@@ -505,11 +553,46 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="into docs/")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    lines = [expected(workload) for workload in WORKLOADS]
+    lines = [line for workload in WORKLOADS for line in expected(workload)]
     print(as_page(lines))
     if options.write:
-        TABLE.write_text(as_csv(lines), encoding="utf-8")
         losses.write_section(HEADING, as_page(lines))
+    known = {kind_of(line.workload.cell[0], line.workload.config) for line in lines}
+    every = list(lines)
+    for workload, sizes in others():
+        start = time.monotonic()
+        left = [size for size in sizes if _kind(workload, size) not in known]
+        try:
+            every += expected(workload, left) if left else []
+        except Exception as error:  # it has no line, and is not estimated
+            print(f"{type(error).__name__}: {error}".splitlines()[0])
+        print(f"{workload.name}, {left}: {time.monotonic() - start:.0f} s", flush=True)
+        if options.write:
+            TABLE.write_text(as_csv(every), encoding="utf-8")
+
+
+def _kind(workload: Workload, batch: int) -> str:
+    return kind_of(workload.cell[0], workload.config, batch=batch)
+
+
+def others() -> list[tuple[Workload, list[int]]]:
+    """A workload for each kind of trained row but for its batch, with all of its batches."""
+    found: dict[str, tuple[Workload, list[int]]] = {}
+    for table in every_table():
+        for cell in table.cells("paper") if "paper" in table.tiers else ():
+            config: Any = cell.config
+            if not trains(config):
+                continue
+            key = kind_of(cell.domain, config, batch=0)
+            if key not in found:
+                place = (cell.domain, table.paper, table.name, cell.row, cell.column)
+                small = (config.batch_size,) if cell.domain in ("text", "graph") else (2, 4)
+                small = (8, 16) if cell.domain == "rl" else small
+                augmented = 4 if cell.domain == "video" else None
+                found[key] = Workload(key, place, small, augmented), []
+            sizes = found[key][1]
+            sizes += [config.batch_size] if config.batch_size not in sizes else []
+    return list(found.values())
 
 
 if __name__ == "__main__":

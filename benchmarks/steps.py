@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,6 +177,11 @@ class TimedRun(Run):
 
     def record_data(self, **fingerprints: str) -> None:
         """There is no record to note them in."""
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """The data count as those that the configuration names."""
+        return {"data": {name: "" for name in vars(self.config).values() if isinstance(name, str)}}
 
     def steps(self, total: int, what: str, **options: Any) -> Iterator[int]:
         """A few steps to warm up, those that are timed, one that is counted."""
@@ -359,11 +364,12 @@ def graph() -> Step:
     return timed(name, config, graph_loop(config, count))
 
 
-def graphs_like_dd(count: int) -> Any:
-    """``count`` random graphs of DD's mean size and labels."""
-    from graph.data import Graphs
+def graphs_like(name: str, count: int) -> Any:
+    """``count`` random graphs of a data set's mean size and labels."""
+    from graph.data import DATASETS, Graphs
 
-    nodes, edges, labels = 284, 716, 89
+    about = DATASETS[name]
+    nodes, edges, labels = round(about.nodes), round(about.edges), about.features
     ends = torch.randint(nodes, (2, count, edges))
     ends = (ends + nodes * torch.arange(count)[:, None]).flatten(1)
     x = torch.eye(labels)[torch.randint(labels, (count * nodes,))]
@@ -375,7 +381,7 @@ def graph_loop(config: Any, count: int) -> Loop:
     """Training on ``count`` random graphs; a step is an epoch."""
     from graph import train
 
-    graphs = graphs_like_dd(count)
+    graphs = graphs_like(config.dataset, count)
 
     def loop(run: Run) -> object:
         with (

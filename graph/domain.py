@@ -4,10 +4,20 @@ from graph.config import Config
 from graph.tables import TABLES
 from shared.experiment.domain import Domain, Experiment, LazyImport, OwnData
 
+
+def _steps(config: Config) -> int | None:
+    from graph.data import DATASETS
+
+    about = DATASETS.get(config.dataset)
+    return config.epochs * -(-about.graphs // config.batch_size) if about else None
+
+
 DOMAIN = Domain(
     name="graph",
     tables=TABLES,
-    experiments=(Experiment(Config, LazyImport("graph.train:measure"), several=True),),
+    experiments=(
+        Experiment(Config, LazyImport("graph.train:measure"), several=True, steps=_steps),
+    ),
     datasets=LazyImport("graph.data:DATASETS"),
     fetch=LazyImport("graph.data:fetch"),
     export=LazyImport("graph.export:write"),

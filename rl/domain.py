@@ -4,11 +4,16 @@ from rl.config import Config, ImitationConfig, ProbeConfig
 from rl.tables import TABLES
 from shared.experiment.domain import Domain, Experiment, LazyImport
 
+
+def _steps(config: Config) -> int:
+    return max(0, config.environment_steps // config.action_repeat - config.initial_steps)
+
+
 DOMAIN = Domain(
     name="rl",
     tables=TABLES,
     experiments=(
-        Experiment(Config, LazyImport("rl.train:measure")),
+        Experiment(Config, LazyImport("rl.train:measure"), steps=_steps),
         Experiment(ProbeConfig, LazyImport("rl.probe:measure"), several=True),
         Experiment(ImitationConfig, LazyImport("rl.imitation:measure")),
     ),

@@ -125,7 +125,8 @@ class Stream:
 class Event:
     """A CUDA event: what was copied to the host before it has arrived once it is synchronised."""
 
-    def __init__(self, device: "SimulatedDevice") -> None:
+    def belong(self, device: "SimulatedDevice") -> None:
+        """Made on a device."""
         self.device = device
         self.copies: list[Tensor] = []
         self.launched = 0
@@ -240,7 +241,8 @@ class SimulatedDevice(contextlib.ExitStack):
             "is_current_stream_capturing": lambda: self.captured is not None,
             "graph": self.graph,
             "CUDAGraph": lambda: Graph(self),
-            "Event": lambda *_, **__: Event(self),
+            # A class: annotations name it when a module is imported.
+            "Event": type("Event", (Event,), {"__init__": lambda me, *_, **__: me.belong(self)}),
             "get_rng_state": lambda *_: torch.get_rng_state(),
             "set_rng_state": lambda state, *_: torch.set_rng_state(state),
             "Stream": lambda *_: Stream(self),

@@ -191,7 +191,7 @@ def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     # It computes what GraphCL's row trains with.
     assert float(found["mine"]["mean"]) == pytest.approx(float(found["GraphCL"]["mean"]), abs=1.0)
     assert float(found["mine"]["p_holm"]) == float(found["mine"]["p"])
-    assert "@inproceedings{simclr," in (paper / "METHODS.md").read_text()
+    assert "@inproceedings{graphcl," in (paper / "METHODS.md").read_text()
     assert not (tmp_path / "results").exists()
 
     # What is finished is not run again, and another row and seed join the others.

@@ -276,9 +276,13 @@ def test_a_run_that_is_interrupted_gives_the_same_bits(domain: str, tmp_path: Pa
 
 
 def lines_of_expected() -> dict[str, float]:
-    """The seconds of docs/expected.csv, by the name of the step."""
+    """The seconds of docs/expected.csv, by the name of the step; of those that have one."""
     with (ROOT / "docs" / "expected.csv").open() as stream:
-        return {line["workload"]: float(line["likely_seconds"]) for line in csv.DictReader(stream)}
+        return {
+            line["workload"]: float(line["likely_seconds"])
+            for line in csv.DictReader(stream)
+            if "=" not in line["workload"]
+        }
 
 
 @pytest.mark.parametrize("name", lines_of_expected())

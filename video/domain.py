@@ -4,10 +4,21 @@ from shared.experiment.domain import Domain, Experiment, LazyImport, OwnData
 from video.config import Config
 from video.tables import TABLES
 
+# Training videos of the official splits.
+VIDEOS = {("ucf101", 1): 9537, ("ucf101", 2): 9586, ("ucf101", 3): 9624}
+
+
+def _steps(config: Config) -> int | None:
+    videos = VIDEOS.get((config.dataset, config.split))
+    return config.epochs * (videos // config.batch_size) if videos else None
+
+
 DOMAIN = Domain(
     name="video",
     tables=TABLES,
-    experiments=(Experiment(Config, LazyImport("video.train:measure"), several=True),),
+    experiments=(
+        Experiment(Config, LazyImport("video.train:measure"), several=True, steps=_steps),
+    ),
     datasets=LazyImport("video.data:DATASETS"),
     fetch=LazyImport("video.data:fetch"),
     figures=LazyImport("video.figures:FIGURES"),

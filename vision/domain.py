@@ -17,6 +17,14 @@ def _part(config: Config) -> Mapping[str, Any] | None:
     return part_of(config, PRETRAINING)
 
 
+def _steps(config: Config) -> int | None:
+    from vision.datasets import DATASETS
+
+    about = DATASETS.get(config.dataset)
+    images = config.images or (about and about.train + about.unlabelled)
+    return config.epochs * (images // config.batch_size) if images else None
+
+
 def _missing(config: Config, data_root: Path) -> list[MissingData]:
     from vision import checkpoints, data
 
@@ -37,7 +45,12 @@ DOMAIN = Domain(
     tables=TABLES,
     experiments=(
         Experiment(
-            Config, LazyImport("vision.train:measure"), _missing, several=True, pretraining=_part
+            Config,
+            LazyImport("vision.train:measure"),
+            _missing,
+            several=True,
+            pretraining=_part,
+            steps=_steps,
         ),
         Experiment(ToyConfig, LazyImport("vision.toy:measure")),
     ),

@@ -279,10 +279,15 @@ def _plan(arguments: Sequence[str]) -> int:
     _takes_cells(parser)
     _takes_work(parser)
     parser.set_defaults(again=False)
+    devices = ("cpu", "h100")
+    text = "h100: also hours and memory of GPUs, as docs/expected.csv estimates them; default: "
+    parser.add_argument("--device", choices=devices, help=f"{text}h100 where there is a GPU")
     options, places = _parsed(parser, arguments)
     from shared.command import running
     from shared.command.cells import choose
+    from shared.command.pool import visible_devices
 
+    options.device = options.device or devices[bool(visible_devices())]
     return running.plan_cells(choose(options), places(), options)
 
 

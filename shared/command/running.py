@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from shared.command.cells import Chosen, Places, run_folder
-from shared.command.plan import planned
-from shared.command.pool import Pool, default_jobs
+from shared.command import gpu
+from shared.command.cells import Chosen, Places, run_folder, tables_of_paper
+from shared.command.plan import costs_of, planned
+from shared.command.pool import Pool, default_jobs, visible_devices
+from shared.command.progress import duration
 from shared.experiment.frame import finished, load
 from shared.experiment.records import read_json
 from shared.experiment.run import INTERRUPTED, archive, check_config
@@ -21,6 +23,8 @@ from shared.report.wording import counted, named_seeds, published_value
 
 FEW = 2  # commits that are listed by name
 
+SAID = 3600.0  # seconds; what takes longer says so before it starts
+
 
 def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
     """Print which cells are done and what the rest would cost; returns the exit code."""
@@ -28,9 +32,19 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
     _checked(chosen, places)
     _print_undeclared(chosen, console)
     jobs = options.jobs or default_jobs(options.threads)
-    counted: set[str] = set()
-    for each in _without_recorded(chosen, places, options, console):
-        console.print(planned(each.table, each.cells, places, jobs, counted))
+    shared: set[str] = set()
+    trained: set[str] = set()
+    whole = gpu.GpuCost()
+    left_of = _without_recorded(chosen, places, options, console)
+    for each in left_of:
+        console.print(planned(each.table, each.cells, places, jobs, shared))
+        if options.device == gpu.H100:
+            left = [cell for cell in each.cells if finished(cell, places.runs) is None]
+            cost = gpu.cost_of(left, trained)
+            whole += cost
+            console.print(f"{each.table.address}: {cost}.", soft_wrap=True, highlight=False)
+    if options.device == gpu.H100 and len(left_of) > 1:
+        console.print(f"In all: {whole}.", soft_wrap=True, highlight=False)
     return 0
 
 
@@ -169,6 +183,28 @@ def run_waiting(
     if waiting:
         pool.run(waiting, (lambda: move_aside(waiting, places, console)) if options.again else None)
     return pool
+
+
+def estimate(
+    chosen: Sequence[Chosen], waiting: Sequence[Cell], places: Places, jobs: int
+) -> str | None:
+    """What the unfinished cells would take, in one line; None where that is less than ``SAID``."""
+    tier = waiting[0].tier
+    shared: set[str] = set()
+    if tier == "smoke":
+        return None
+    costs = [costs_of(each.table, each.cells, places, shared) for each in chosen]
+    seconds = sum(cost.time for some in costs for cost in some.values()) / jobs
+    if seconds < SAID:
+        return None
+    where = f"about {duration(seconds)} on this CPU"
+    if visible_devices():
+        where = str(gpu.cost_of(waiting, set()))
+    text = f"{counted(len(waiting), 'cell')}, {where}"
+    every = tables_of_paper(waiting[0].domain, waiting[0].paper)
+    if tier == "paper" and any("short" in table.tiers for table in every):
+        text += "; --tier short runs on a CPU"
+    return f"{text}; plan shows the cost"
 
 
 def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:

@@ -82,6 +82,8 @@ class Experiment(Generic[Its]):
         several: whether a run may use several processes, see :mod:`shared.distributed`.
         pretraining: the part of a canonical configuration that identifies an encoder in the store,
             see :mod:`shared.experiment.store`; None where runs share nothing.
+        steps: how many steps a run trains, as far as that is known without its data; None, or a
+            function that returns None, where it is not.
     """
 
     config: type[Its]
@@ -89,6 +91,7 @@ class Experiment(Generic[Its]):
     missing: Missing[Its] | None = None
     several: bool = False
     pretraining: Callable[[Its], Mapping[str, Any] | None] | None = None
+    steps: Callable[[Its], int | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,135 @@
+"""What plan says of a GPU, from docs/expected.csv; and what a long run says before it starts."""
+
+import argparse
+import csv
+import dataclasses
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from toy.program import AtOnce
+
+from shared.command import gpu, running
+from shared.command.cells import DOMAINS, Chosen, Places, every_table, tables_of_paper
+from shared.command.gpu import GpuCost, GpuStep, cost_of, kind_of, step_of, trains
+from shared.experiment.tables import Cell, Table
+
+ROOT = Path(__file__).resolve().parents[1]
+SIMCLR = "SimCLR"
+
+
+def table(domain: str, paper: str, name: str) -> Table:
+    (found,) = (
+        each
+        for each in tables_of_paper(domain, paper)
+        if each.name == name and "paper" in each.tiers
+    )
+    return found
+
+
+def cells(domain: str, paper: str, name: str, **choice: str) -> tuple[Cell, ...]:
+    return table(domain, paper, name).cells("paper", **choice)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, GpuStep]:
+    """The lines of the table, for a test to fill."""
+    lines: dict[str, GpuStep] = {}
+    monkeypatch.setattr(gpu, "_lines", lambda: lines)
+    return lines
+
+
+def test_what_a_step_costs_follows_from_its_kind() -> None:
+    (cell, *_) = cells("vision", "margins", "table-2", row=SIMCLR, column="CIFAR10")
+    config = cell.config
+    kind = kind_of("vision", config)
+    assert kind.endswith("precision=bfloat16 loss=softmax batch=256")
+    for changes in ({"seed": 9}, {"epochs": 3}, {"learning_rate": 0.1}, {"dataset": "CIFAR100"}):
+        assert kind_of("vision", dataclasses.replace(config, **changes)) == kind  # type: ignore[type-var]
+    for changes in ({"batch_size": 64}, {"backbone": "resnet50"}, {"precision": "float32"}):
+        assert kind_of("vision", dataclasses.replace(config, **changes)) != kind  # type: ignore[type-var]
+    assert kind_of("vision", config, batch=8) == kind.replace("batch=256", "batch=8")
+
+
+def test_a_table_costs_the_steps_of_its_trainings(known: dict[str, GpuStep]) -> None:
+    some = cells("vision", "margins", "table-2", row=SIMCLR, column="CIFAR10")
+    assert str(cost_of(some, set())) == "not estimated on a GPU"
+    known[kind_of("vision", some[0].config)] = GpuStep(0.01, 6.2)
+    cost = cost_of(some, set())
+    steps = 200 * (50_000 // 256)
+    assert cost.hours == pytest.approx(len(some) * steps * 0.01 / 3600)
+    assert (cost.gigabytes, cost.missing) == (6.2, 0)
+    assert str(cost).endswith("GPU-hours of training on H100s, up to 7 GB of GPU memory")
+    seen: set[str] = set()
+    assert cost_of(some[:1], seen).hours > 0
+    assert cost_of(some[:1], seen) == GpuCost()  # the plan has it already
+
+
+def test_cells_that_share_an_encoder_train_it_once(known: dict[str, GpuStep]) -> None:
+    """MMCL's Table 1 of 180 cells needs so many pretrainings as rows are trained, times seeds."""
+    every = cells("vision", "mmcl", "table-1-linear")
+    trained = {cell.row for cell in every if trains(cell.config)}
+    assert 0 < len(trained) < len({cell.row for cell in every})  # the others are checkpoints
+    for cell in every:
+        known[kind_of("vision", cell.config)] = GpuStep(1.0, 40.0)
+    one = max(cost_of([cell], set()).hours for cell in every)
+    seeds = len({cell.seed for cell in every if cell.row in trained})
+    assert 0 < cost_of(every, set()).hours <= one * len(trained) * seeds * 1.001
+
+
+def test_what_is_missing_is_said_and_no_number_given(known: dict[str, GpuStep]) -> None:
+    both = [
+        *cells("vision", "margins", "table-2", row=SIMCLR, column="CIFAR10")[:1],
+        *cells("vision", "margins", "table-2", row="BYOL", column="CIFAR10")[:1],
+    ]
+    known[kind_of("vision", both[0].config)] = GpuStep(0.01, 6.2)
+    assert str(cost_of(both, set())).endswith(", and 1 training not estimated")
+    known.clear()
+    assert str(cost_of(both, set())) == "not estimated on a GPU"
+    assert str(GpuCost()) == "no training on a GPU"
+
+
+def test_every_line_is_of_a_kind_that_a_table_has() -> None:
+    with (ROOT / "docs" / "expected.csv").open() as stream:
+        lines = list(csv.DictReader(stream))
+    kinds = {
+        kind_of(cell.domain, cell.config)
+        for each in every_table()
+        if "paper" in each.tiers
+        for cell in each.cells("paper")
+        if trains(cell.config)
+    }
+    assert {line["kind"] for line in lines} <= kinds
+    assert {line["kind"].split()[0] for line in lines} <= set(DOMAINS)
+    assert all(float(line["peak_bytes"]) > 0 for line in lines)
+    (simclr,) = cells("vision", "margins", "table-2", row=SIMCLR, column="CIFAR10")[:1]
+    assert step_of("vision", simclr.config) is not None
+
+
+def test_plan_says_it_on_request(at_once: AtOnce) -> None:
+    words = ("plan", "graph", "mmcl", "--table", "4", "--row", "GraphCL", "--column", "DD")
+    out, _ = at_once(*words, "--device", "h100")
+    assert "graph/mmcl/table-4: " in out.splitlines()[-1]
+    assert "GPU-hours" in out or "not estimated" in out
+    out, _ = at_once(*words, "--device", "cpu")
+    assert "GPU-hours" not in out
+
+
+def test_a_long_run_says_what_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Places(tmp_path / "runs", tmp_path / "results", tmp_path / "data")
+    long = table("rl", "lmcl", "table-5")
+    chosen = [Chosen(long, long.cells("paper"))]
+    options = argparse.Namespace(again=False)
+    waiting = running.not_done(chosen, here, options, Console(quiet=True))
+    monkeypatch.setattr(running, "visible_devices", tuple)
+    line = running.estimate(chosen, waiting, here, 2)
+    assert line is not None
+    assert line.startswith("306 cells, about ")
+    assert " years on this CPU; " in line
+    assert line.endswith("; plan shows the cost")
+    monkeypatch.setattr(running, "visible_devices", lambda: ("0",))
+    line = running.estimate(chosen, waiting, here, 2)
+    assert line is not None
+    assert "GPU" in line
+    smoke = [Chosen(long, long.cells("smoke"))]
+    assert running.estimate(smoke, smoke[0].cells, here, 2) is None
