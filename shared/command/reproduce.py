@@ -229,6 +229,8 @@ def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
     _check_losses(options)
     options.tier = options.tier or ("paper" if options.data is None else "short")
     options.rows = (*options.rows, *(options.row or ()))
+    if not (options.rows or options.loss or options.variant or options.data):
+        raise UserError("compare needs rows: --rows hcl,dcl, a loss with --with, or --variant")
     options.plan_only = plan_only
     _say_first(options)
     from shared.command import compare

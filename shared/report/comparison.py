@@ -42,7 +42,6 @@ from shared.report.wording import (
 )
 
 GAINS, CURVES = "gains.png", "curves.pdf"  # the first is written as PDF as well
-FILES = ("table.md", "table.tex", "table.csv", "gains.pdf", CURVES, "METHODS.md")
 KEPT = "records"  # the folder of the records, and of those that others have sent
 RULES = (
     "Each gain is estimated twice; the p value is the larger of the two, adjusted by Holm's "
@@ -367,13 +366,13 @@ def headline(comparison: Comparison, spread: Spread = "deviation") -> str:
         f"{named(number.metric)}{f' ({number.unit})' * bool(number.unit)}"
         for number in comparison.numbers.values()
     )
-    what = "standard deviation" if spread == "deviation" else "95% interval"
+    what = "± standard deviation" if spread == "deviation" else "[95% interval]"
     return " ".join(
         filter(
             None,
             (
                 f"{comparison.title} ({comparison.scale}), on {comparison.data}: "
-                f"{' and '.join(metrics)}, mean ± {what} over {_seeds(comparison)}.",
+                f"{' and '.join(metrics)}, mean {what} over {_seeds(comparison)}.",
                 f"Budget: {budget(comparison)}." if budget(comparison) else "",
                 f"Protocol {comparison.protocol}.",
                 f"Bold: better than {comparison.against} (p < {LEVEL} after Holm's adjustment over "
