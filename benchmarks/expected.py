@@ -528,7 +528,10 @@ its bandwidth, and {SHORTEST * 1e6:g} us. The peak in TFLOP/s is {peaks}, the ba
 {BANDWIDTH / 1e12:g} TB/s: {SOURCE}. The lower bound is the arithmetic at the full peak. The host's
 work is measured ({losses.machine(1)}): {seconds_of_launch() * 1e6:.2g} us a launch, and the
 preparation of the batch. `./reproduce.sh benchmark` measures the same columns on the GPU that it
-finds. `docs/expected.csv` has the numbers, `benchmarks/expected.py` computes them.
+finds. `docs/expected.csv` has the numbers, and a line for each kind of trained row, which
+`plan --device h100` reads; `benchmarks/expected.py` computes them. The memory is what a step saves
+for its backward pass, with weights, gradients, optimiser and queues; workspaces and data on the
+device come on top. Steps are without CUDA graphs.
 
 """
     columns = "step|precision|batch|GFLOP|GB|operators|waits"

@@ -7,7 +7,14 @@ from text.tables import TABLES
 DOMAIN = Domain(
     name="text",
     tables=TABLES,
-    experiments=(Experiment(Config, LazyImport("text.train:measure"), several=True),),
+    experiments=(
+        Experiment(
+            Config,
+            LazyImport("text.train:measure"),
+            several=True,
+            steps=lambda config: config.steps,
+        ),
+    ),
     datasets=LazyImport("text.data:DATASETS"),
     fetch=LazyImport("text.data:fetch"),
     figures=LazyImport("text.figures:FIGURES"),

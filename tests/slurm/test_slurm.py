@@ -162,7 +162,11 @@ def test_how_much_faster_a_gpu_is_follows_from_the_expected_steps() -> None:
         "graph/mmcl/table-4/GraphCL/DD": 20 * 10,
     }
     with (root / "docs/expected.csv").open() as stream:
-        lines = {line["cell"]: float(line["likely_seconds"]) for line in csv.DictReader(stream)}
+        lines = {
+            line["cell"]: float(line["likely_seconds"])
+            for line in csv.DictReader(stream)
+            if "=" not in line["workload"]  # those of kinds of rows have no name
+        }
     assert lines.keys() == steps.keys()
     for cell, seconds in lines.items():
         domain, paper, name, _, label = cell.split("/")
