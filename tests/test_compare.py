@@ -148,7 +148,9 @@ def test_latex_is_escaped_and_bold_where_better() -> None:
     assert tex_escaped("a\\b~^{}#$%&_<>") == (
         r"a\textbackslash{}b\textasciitilde{}\textasciicircum{}\{\}\#\$\%\&\_$<$$>$"
     )
-    assert "80.45 [79.69, 81.21]" in latex(comparison(), "interval")
+    text = latex(comparison(), "interval")
+    assert "80.45 [79.69, 81.21]" in text
+    assert r"accuracy (\%), mean [95\% interval] over " in text
 
 
 @pytest.mark.slow
@@ -189,7 +191,7 @@ def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     # It computes what GraphCL's row trains with.
     assert float(found["mine"]["mean"]) == pytest.approx(float(found["GraphCL"]["mean"]), abs=1.0)
     assert float(found["mine"]["p_holm"]) == float(found["mine"]["p"])
-    assert "@inproceedings{simclr," in (paper / "METHODS.md").read_text()
+    assert "@inproceedings{graphcl," in (paper / "METHODS.md").read_text()
     assert not (tmp_path / "results").exists()
 
     # What is finished is not run again, and another row and seed join the others.
@@ -401,6 +403,7 @@ def test_data_that_cannot_be_scored_are_refused_before_anything_runs(
         (("vision", "--data", "in"), "nothing to test on"),
         (("video", "--data", "in"), "no videos"),
         (("text", "--data", "in"), "in: no .txt files"),
+        (("graph", "mmcl"), "compare needs rows: --rows hcl,dcl, a loss with --with"),
         (("graph",), "takes DOMAIN PAPER, or DOMAIN with --data of your own"),
     ):
         for label in ("cats", "dogs"):

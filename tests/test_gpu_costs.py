@@ -133,3 +133,28 @@ def test_a_long_run_says_what_it_takes(tmp_path: Path, monkeypatch: pytest.Monke
     assert "GPU" in line
     smoke = [Chosen(long, long.cells("smoke"))]
     assert running.estimate(smoke, smoke[0].cells, here, 2) is None
+
+
+def test_claims_are_listed_by_what_decides_them_and_share_their_trainings(
+    known: dict[str, GpuStep], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = [table("vision", "margins", "table-2")]
+    assert gpu.by_claim(tables, tmp_path, tmp_path)[0] == []
+    for cell in tables[0].cells("paper"):
+        known[kind_of("vision", cell.config)] = GpuStep(0.01, 6.2)
+    costs, missing = gpu.by_claim(tables, tmp_path, tmp_path)
+    assert missing == []
+    (one,) = [each for each in costs if each.claim == "margins-table-2-emphasis"]
+    assert one.tables == ("vision/margins/table-2",)
+    compared = {
+        cell.address: cell
+        for cell in tables[0].cells("paper")
+        for claim in tables[0].claims
+        for pair in claim.comparisons
+        if not claim.additional and "paper" in pair.tiers
+        if cell.row in (pair.better, pair.than) and cell.column in pair.columns
+    }
+    together = sum((each.cost for each in costs), GpuCost())
+    assert together.hours == pytest.approx(cost_of(compared.values(), set()).hours)
+    apart = cost_of((c for c in compared.values() if c.row in ("MoCo", "MoCo + pos.")), set())
+    assert one.cost.hours <= apart.hours  # MoCo may be trained for a claim before it

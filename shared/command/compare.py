@@ -254,8 +254,8 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
         _print(console, found)
         _print_folders(console, each, places)
         if options.to is not None:
-            _write(options.to, found, each, options.spread)
-            text = f"written to {options.to}: {', '.join(shown.FILES)}, {KEPT}/"
+            names = _write(options.to, found, each, options.spread)
+            text = f"written to {options.to}: {', '.join(names)}, {KEPT}/"
             console.print(text, soft_wrap=True, highlight=False, markup=False)
     return print_ending(console, *pools, again=options.again)
 
@@ -776,9 +776,9 @@ def _print_folders(console: Console, one: Prepared, places: Places) -> None:
         console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-def _write(to: Path, found: Comparison, one: Prepared, spread: Any) -> None:
-    """Write the files, the records, and what they are."""
-    shown.write(to, found, spread=spread)
+def _write(to: Path, found: Comparison, one: Prepared, spread: Any) -> list[str]:
+    """Write the files, the records, and what they are; returns the names of the files."""
+    files = shown.write(to, found, spread=spread)
     keys = {(cell.row, cell.column, cell.seed): cell.key for cell in one.cells}
     keys |= {(each.row, each.column, each.seed): each.key for each in one.kept}
     runs = [
@@ -799,3 +799,4 @@ def _write(to: Path, found: Comparison, one: Prepared, spread: Any) -> None:
         "runs": runs,
     }
     write_atomically(to / KEPT / SHEET, json.dumps(content, indent=1) + "\n")
+    return [file.name for file in files if file.parent == to]

@@ -3,13 +3,14 @@
 import csv
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shared.command.cells import imported
 from shared.experiment.config import Config, canonical_json
-from shared.experiment.tables import Cell
+from shared.experiment.frame import load
+from shared.experiment.tables import Cell, Table
 from shared.losses import max_margin
 from shared.objective import Objective
 from shared.report.wording import counted
@@ -112,22 +113,88 @@ class GpuCost:
 
 def cost_of(cells: Iterable[Cell], known: set[str]) -> GpuCost:
     """The cost of the trainings of cells, apart from those in ``known``, to which it adds them."""
-    cost = GpuCost()
+    found = _trainings(cells)
+    cost = sum((found[key] for key in found.keys() - known), GpuCost())
+    known.update(found)
+    return cost
+
+
+def _trainings(cells: Iterable[Cell]) -> dict[str, GpuCost]:
+    """The trainings of cells by what identifies them, and the cost of each."""
+    found: dict[str, GpuCost] = {}
     for cell in cells:
-        domain = imported(cell.domain)
-        experiment = domain.experiment(cell.config)
-        part = experiment.pretraining and experiment.pretraining(cell.config)
-        key = canonical_json(part or cell.config)
-        if key in known or not trains(cell.config):
+        if not trains(cell.config):
             continue
-        known.add(key)
+        experiment = imported(cell.domain).experiment(cell.config)
+        part = experiment.pretraining and experiment.pretraining(cell.config)
         step = step_of(cell.domain, cell.config)
         steps = experiment.steps and experiment.steps(cell.config)
-        if step is None or steps is None:
-            cost += GpuCost(missing=1)
-        else:
-            cost += GpuCost(steps * step.seconds / 3600, step.gigabytes)
-    return cost
+        found[canonical_json(part or cell.config)] = (
+            GpuCost(steps * step.seconds / 3600, step.gigabytes)
+            if step is not None and steps is not None
+            else GpuCost(missing=1)
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class ClaimCost:
+    """What it takes to decide a claim at the paper's setting.
+
+    Args:
+        claim: its identifier.
+        tables: those whose rows it compares, by domain, paper and name.
+        runs: how many cells have neither a run here nor a record.
+        cost: of them, apart from what claims before it train.
+    """
+
+    claim: str
+    tables: tuple[str, ...]
+    runs: int
+    cost: GpuCost
+
+
+def by_claim(
+    tables: Sequence[Table], runs: Path, results: Path
+) -> tuple[list[ClaimCost], list[str]]:
+    """The claims that could be decided at the papers' setting, the cheapest next one first.
+
+    Claims share trainings, so each is priced after those before it.
+
+    Returns:
+        Their costs; and the claims that are left out, since a training is not estimated.
+    """
+    frame = load(tables, runs=runs, results=results, tiers=("paper",))
+    needed: dict[str, dict[str, Cell]] = {}
+    for table in tables:
+        cells = [
+            line.cell for line in frame.of(table, "paper") if line.cell and not line.measurement
+        ]
+        for claim in table.claims if len(table.seeds.get("paper", ())) > 1 else ():
+            for pair in claim.comparisons if not claim.additional else ():
+                if "paper" in pair.tiers:
+                    needed.setdefault(claim.id, {}).update(
+                        (cell.address, cell)
+                        for cell in cells
+                        if cell.row in (pair.better, pair.than) and cell.column in pair.columns
+                    )
+    priced = {claim: _trainings(cells.values()) for claim, cells in needed.items() if cells}
+    missing = [claim for claim, found in priced.items() if any(c.missing for c in found.values())]
+    waiting = {claim: found for claim, found in priced.items() if claim not in missing}
+    costs: list[ClaimCost] = []
+    known: set[str] = set()
+
+    def price(claim: str) -> GpuCost:
+        found = waiting[claim]
+        return sum((found[key] for key in sorted(found.keys() - known)), GpuCost())
+
+    while waiting:
+        cheapest = min(waiting, key=lambda claim: price(claim).hours)
+        chosen = needed[cheapest].values()
+        names = tuple(dict.fromkeys(cell.table_address for cell in chosen))
+        costs.append(ClaimCost(cheapest, names, len(chosen), price(cheapest)))
+        known.update(waiting.pop(cheapest))
+    return costs, missing
 
 
 def _number(hours: float) -> str:

@@ -229,6 +229,8 @@ def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
     _check_losses(options)
     options.tier = options.tier or ("paper" if options.data is None else "short")
     options.rows = (*options.rows, *(options.row or ()))
+    if not (options.rows or options.loss or options.variant or options.data):
+        raise UserError("compare needs rows: --rows hcl,dcl, a loss with --with, or --variant")
     options.plan_only = plan_only
     _say_first(options)
     from shared.command import compare
@@ -280,11 +282,16 @@ def _plan(arguments: Sequence[str]) -> int:
     devices = ("cpu", "h100")
     text = "h100: also hours and memory of GPUs, as docs/expected.csv estimates them; default: "
     parser.add_argument("--device", choices=devices, help=f"{text}h100 where there is a GPU")
-    options, places = _parsed(parser, arguments)
+    text = "of a DOMAIN or all: the claims by the GPU-hours that decide them, cheapest first"
+    parser.add_argument("--claims", action="store_true", help=text)
+    by_claim = "--claims" in arguments
+    options, places = _parsed(parser, arguments, words=("[DOMAIN]",) if by_claim else None)
     from shared.command import running
     from shared.command.cells import choose
     from shared.command.pool import visible_devices
 
+    if by_claim:
+        return running.plan_claims(options.words[0] if options.words else None, places())
     options.device = options.device or devices[bool(visible_devices())]
     return running.plan_cells(choose(options), places(), options)
 

@@ -1,14 +1,18 @@
 """Running chosen cells, each in its own process, and measuring the tables that they fill."""
 
 import argparse
+import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from rich import box
 from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
 
 from shared.command import gpu
-from shared.command.cells import Chosen, Places, run_folder, tables_of_paper
+from shared.command.cells import Chosen, Places, every_table, run_folder, tables_of_paper
 from shared.command.plan import costs_of, planned
 from shared.command.pool import Pool, default_jobs, visible_devices
 from shared.command.progress import duration
@@ -22,7 +26,6 @@ from shared.report.measuring import measure, narrowed
 from shared.report.wording import counted, named_seeds, published_value
 
 FEW = 2  # commits that are listed by name
-
 SAID = 3600.0  # seconds; what takes longer says so before it starts
 
 
@@ -45,6 +48,34 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
             console.print(f"{each.table.address}: {cost}.", soft_wrap=True, highlight=False)
     if options.device == gpu.H100 and len(left_of) > 1:
         console.print(f"In all: {whole}.", soft_wrap=True, highlight=False)
+    return 0
+
+
+def plan_claims(domain: str | None, places: Places) -> int:
+    """Print what deciding each claim at the papers' setting costs on a GPU; the exit code."""
+    console = Console()
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("claim", "runs", "GPU-hours", "so far", "memory", "command"):
+        grid.add_column(name, justify="left" if name in ("claim", "command") else "right")
+    costs, missing = gpu.by_claim(every_table(domain), places.runs, places.results)
+    hours = 0.0
+    for each in costs:
+        hours += each.cost.hours
+        words = (address.split("/") for address in each.tables)
+        commands = [f"./reproduce.sh {of} {paper} --table {name}" for of, paper, name in words]
+        memory = f"{math.ceil(each.cost.gigabytes)} GB" if each.cost.gigabytes else ""
+        own, total = f"{each.cost.hours:,.1f}", f"{hours:,.1f}"
+        grid.add_row(each.claim, f"{each.runs:,}", own, total, memory, Text("\n".join(commands)))
+    console.print(grid, soft_wrap=True)
+    text = (
+        "Hours of training on an H100, as docs/expected.csv estimates them; each claim after those "
+        "above it, with which it shares trainings. Claims of one seed, which decide nothing, are "
+        "not listed."
+    )
+    if missing:
+        text += f" {counted(len(missing), 'claim')} with trainings that are not estimated: "
+        text += f"{', '.join(missing)}."
+    console.print(text, highlight=False)
     return 0
 
 

@@ -42,7 +42,6 @@ from shared.report.wording import (
 )
 
 GAINS, CURVES = "gains.png", "curves.pdf"  # the first is written as PDF as well
-FILES = ("table.md", "table.tex", "table.csv", "gains.pdf", CURVES, "METHODS.md")
 KEPT = "records"  # the folder of the records, and of those that others have sent
 RULES = (
     "Each gain is estimated twice; the p value is the larger of the two, adjusted by Holm's "
@@ -60,6 +59,8 @@ CITED: Mapping[str, str] = {
     "margin_nce": "margins",
     "alignment": "margins",
 }
+# What InfoNCE stands for by domain or method; elsewhere for SimCLR.
+FRAMEWORKS = {"graph": "graphcl", "text": "quickthoughts", "rl": "curl", "moco": "moco"}
 PROJECTION = "cllr"  # the key of the paper of an objective's projection
 HOLM = "holm"
 # Of a configuration, what says how long and on how much it trains.
@@ -365,13 +366,13 @@ def headline(comparison: Comparison, spread: Spread = "deviation") -> str:
         f"{named(number.metric)}{f' ({number.unit})' * bool(number.unit)}"
         for number in comparison.numbers.values()
     )
-    what = "standard deviation" if spread == "deviation" else "95% interval"
+    what = "± standard deviation" if spread == "deviation" else "[95% interval]"
     return " ".join(
         filter(
             None,
             (
                 f"{comparison.title} ({comparison.scale}), on {comparison.data}: "
-                f"{' and '.join(metrics)}, mean ± {what} over {_seeds(comparison)}.",
+                f"{' and '.join(metrics)}, mean {what} over {_seeds(comparison)}.",
                 f"Budget: {budget(comparison)}." if budget(comparison) else "",
                 f"Protocol {comparison.protocol}.",
                 f"Bold: better than {comparison.against} (p < {LEVEL} after Holm's adjustment over "
@@ -550,7 +551,8 @@ def forest(comparison: Comparison) -> Picture | None:
                 color = COLOURS.get(gain.word, GREY)
                 lines[line.label] = [Point(gain.gain, gain.low, gain.high, color=color)]
         if lines:
-            unit = f"gain in {named(number.metric)}{f' ({number.unit})' * bool(number.unit)}"
+            of = {"%": " (points)"}.get(number.unit, f" ({number.unit})" * bool(number.unit))
+            unit = f"gain in {named(number.metric)}{of}"
             panels.append(Panel(column.label, unit, lines, 0.0))
     if not panels:
         return None
@@ -640,7 +642,7 @@ def _paragraph(comparison: Comparison, spread: Spread) -> tuple[str, list[str]]:
             key
             for column in comparison.columns
             for source in comparison.numbers[line.label, column.label].sources.values()
-            for key in _papers_of(source.record.config)
+            for key in _papers_of(source.record.config, comparison.address.partition("/")[0])
         )
         cited |= keys
         marks = f" [{', '.join(f'@{key}' for key in keys)}]" if keys else ""
@@ -669,13 +671,16 @@ def _paragraph(comparison: Comparison, spread: Spread) -> tuple[str, list[str]]:
     )
 
 
-def _papers_of(config: Mapping[str, Any]) -> Iterator[str]:
+def _papers_of(config: Mapping[str, Any], domain: str) -> Iterator[str]:
     """The keys of the papers of a configuration's losses."""
     objective = config.get("objective") if config.get("train", True) else None
     if not isinstance(objective, Mapping):
         return
     for each in (objective["loss"], *objective.get("penalties", ())):
-        if (key := CITED.get(str(each["function"]))) is not None:
+        key = CITED.get(str(each["function"]))
+        if key == "simclr":
+            key = FRAMEWORKS.get(domain, FRAMEWORKS.get(str(config.get("method")), key))
+        if key is not None:
             yield key
     if objective.get("projection"):
         yield PROJECTION
