@@ -590,7 +590,7 @@ def others() -> list[tuple[Workload, list[int]]]:
             if key not in found:
                 place = (cell.domain, table.paper, table.name, cell.row, cell.column)
                 small = (config.batch_size,) if cell.domain in ("text", "graph") else (2, 4)
-                small = (8, 16) if cell.domain == "rl" else small
+                small = {"rl": (8, 16), "video": (4, 6)}.get(cell.domain, small)
                 augmented = 4 if cell.domain == "video" else None
                 found[key] = Workload(key, place, small, augmented), []
             sizes = found[key][1]

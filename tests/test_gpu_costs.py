@@ -100,7 +100,7 @@ def test_every_line_is_of_a_kind_that_a_table_has() -> None:
         if trains(cell.config)
     }
     assert {line["kind"] for line in lines} <= kinds
-    assert {line["kind"].split()[0] for line in lines} <= set(DOMAINS)
+    assert {line["kind"].split()[0] for line in lines} == set(DOMAINS)
     assert all(float(line["peak_bytes"]) > 0 for line in lines)
     (simclr,) = cells("vision", "margins", "table-2", row=SIMCLR, column="CIFAR10")[:1]
     assert step_of("vision", simclr.config) is not None
