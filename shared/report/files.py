@@ -81,9 +81,10 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
         lines += [f"## {escaped(grid.heading)}", "", *grid_lines(grid), ""]
     for heading, remarks in _remarks(measured):
         lines += [f"## {heading}", "", *(f"- {escaped(each)}" for each in remarks), ""]
+    lines += ["## Published elsewhere", ""] if table.references else []
     for published in table.references:
         grid = elsewhere(published)
-        lines += ["## Published elsewhere", "", escaped(grid.heading), "", *grid_lines(grid), ""]
+        lines += [escaped(grid.heading), "", *grid_lines(grid), ""]
         lines += [f"- {escaped(f'{label}: {note}')}" for label, note in published.notes.items()]
         lines += [""] * bool(published.notes)
     if runs := list(_runs(measured)):
