@@ -16,6 +16,7 @@ from shared.objective import Objective
 from shared.report.wording import counted
 
 H100 = "h100"  # the one device with estimates
+MEMORY = 80  # gigabytes of one
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "expected.csv"
 # Fields of configurations that change what a step takes; those that a domain has not are left out.
 FIELDS = (
@@ -104,6 +105,7 @@ class GpuCost:
         """``about 12 GPU-hours of training, up to 31 GB of GPU memory``, or what is not known."""
         known = f"about {_number(self.hours)} GPU-hours of training on H100s, "
         known += f"up to {math.ceil(self.gigabytes)} GB of GPU memory"
+        known += " over several GPUs" * (self.gigabytes > MEMORY)
         if not self.missing:
             return known if self.hours else "no training on a GPU"
         if not self.hours:

@@ -19,7 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
 
-from shared.command import cells, verify
+from shared.command import cells, gpu, verify
 from shared.command.cells import (
     Places,
     domain_of,
@@ -130,7 +130,9 @@ def write_results(
         if tier != "smoke"
     ]
     every = claims.readings(tables, claims.read_shares(places.results))
-    results = summary.Results(tables, every)
+    results = summary.Results(
+        tables, every, lambda some: f"{gpu.cost_of(some, set())} (estimated, not measured)"
+    )
     for measured in tables:
         if measured.records:
             files.write(to, measured, results.read_from(measured), tex=tex)

@@ -6,13 +6,13 @@ anchor of its own, ``results/additional.md`` has the additional questions of the
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.errors import UserError
 from shared.experiment.files import write_atomically
-from shared.experiment.tables import SettingWord
+from shared.experiment.tables import Cell, SettingWord
 from shared.report import pictures
 from shared.report.claims import (
     AGAINST,
@@ -135,10 +135,12 @@ class Results:
     Args:
         tables: every table of the paper-scale and reduced tiers, measured or not.
         readings: the readings of all of them.
+        on_gpus: what cells take on GPUs, in words; None where that is not wanted.
     """
 
     tables: Sequence[Measured]
     readings: Sequence[Reading]
+    on_gpus: Callable[[Sequence[Cell]], str] | None = None
     findings: tuple[Finding, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -447,6 +449,7 @@ def _left(results: Results, readings: Iterable[Reading]) -> str:
             pairs = wanted.setdefault(reading.address, set())
             pairs |= {(reading.better, reading.column), (reading.than, reading.column)}
     minutes: dict[str, float] = {}
+    left: list[Cell] = []
     for measured in results.tables:
         if measured.tier == "paper" and measured.table.address in wanted:
             pairs = wanted[measured.table.address]
@@ -456,10 +459,12 @@ def _left(results: Results, readings: Iterable[Reading]) -> str:
                 place = (cell.row, cell.column)
                 if place in pairs and cell.seed not in done[place]:
                     minutes[cell.address] = columns[cell.column].minutes
+                    left.append(cell)
     if not minutes:
         return "nothing at the paper's setting."
     time = duration(sum(minutes.values()) / 60)
-    return f"{len(minutes):,} runs at the paper's setting, about {time} on one CPU core."
+    text = f"{len(minutes):,} runs at the paper's setting, about {time} on one CPU core"
+    return f"{text}{f', or {results.on_gpus(left)}' if results.on_gpus else ''}."
 
 
 def duration(hours: float) -> str:
