@@ -15,7 +15,10 @@ import torch
 def asked(*_, **__):
     raise AssertionError("a GPU was asked for at import")
 
-torch.cuda._lazy_init = torch._C._cuda_init = torch._C._cuda_getDeviceCount = asked
+torch.cuda._lazy_init = asked
+for name in ("_cuda_init", "_cuda_getDeviceCount"):
+    if hasattr(torch._C, name):  # a CPU build has neither, and torch asks which build it is by them
+        setattr(torch._C, name, asked)
 for name in sys.argv[1:]:
     importlib.import_module(name)
 assert not torch.cuda.is_initialized()

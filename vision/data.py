@@ -51,7 +51,7 @@ from shared.experiment.data import (
 )
 from shared.experiment.files import replacing, write_atomically
 from shared.experiment.folders import class_files
-from vision import crops, own, prepared
+from vision import crops, prepared
 from vision.augmentation import Policy
 from vision.crops import Crops
 from vision.images import decode as _decode
@@ -110,6 +110,8 @@ def describe(name: str) -> Dataset:
     if name == DIGITS:
         return _DIGITS
     if name.startswith(OWN):
+        from vision import own  # torchvision takes a second
+
         return own.described(Path(name.removeprefix(OWN)))
     if name not in DATASETS:
         known = f"{', '.join(DATASETS)}, {DIGITS} and {OWN}PATH"
@@ -158,6 +160,8 @@ def load(
     if name == DIGITS:
         return _digits(part)
     if name.startswith(OWN):
+        from vision import own  # torchvision takes a second
+
         return own.folder(describe(name).folder, part, skip_damaged=allow_missing)
     if name in _ARCHIVES:
         return _archive(name, data_root, split)
@@ -224,6 +228,8 @@ def read_own(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[st
         MissingData: there is no such folder.
         UserError: as :func:`vision.own.folder`; it has no test images, or no classes.
     """
+    from vision import own
+
     own.check_scored(path)
     name = f"{OWN}{path}"
     return {"dataset": name}, {name: fingerprint(name, data_root)}
@@ -736,6 +742,8 @@ def _how_to_get(name: str, folder: Path) -> str:
 def _raw_files(name: str, folder: Path) -> list[Path]:
     """All files of a dataset that are read; missing ones among them where their names are known."""
     if name.startswith(OWN):
+        from vision import own  # torchvision takes a second
+
         return own.every_file(folder)
     marker = [folder / MARKER] if (folder / MARKER).is_file() else []
     if name in _ARCHIVES:
@@ -825,6 +833,8 @@ def _loaded(
     for views in loader:
         if isinstance(views, UserError):
             if images.place is not None:  # one error for all of them, not one after the other
+                from vision import own  # torchvision takes a second
+
                 own.check_all(images.place)
             raise views
         yield views

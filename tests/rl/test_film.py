@@ -19,6 +19,7 @@ from rl.export import POLICY_NAMES
 from rl.film import codec_is_there, play, write, write_mp4
 from rl.tables import TABLE_5
 from shared.errors import UserError
+from shared.experiment.frame import load
 from shared.experiment.run import Run
 from shared.report.figures import finished
 
@@ -48,7 +49,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_films_show_an_episode(trained: Path) -> None:
     films = write("lmcl", "smoke", trained)
-    random, curl, same = finished(TABLE_5, "smoke", trained)
+    random, curl, same = finished(load([TABLE_5], runs=trained), TABLE_5, "smoke", trained)
     assert same.folder == curl.folder  # "CURL, batch 128" is filmed once
     suffixes = ("gif", "mp4") if codec_is_there() else ("gif",)
     assert films == [run.folder / f"episode.{end}" for run in (random, curl) for end in suffixes]
@@ -76,7 +77,11 @@ def test_films_show_an_episode(trained: Path) -> None:
 
 @pytest.mark.slow
 def test_the_episode_is_the_first_of_the_last_evaluation(trained: Path) -> None:
-    (curl,) = (run for run in finished(TABLE_5, "smoke", trained) if run.cell.row == "CURL")
+    (curl,) = (
+        run
+        for run in finished(load([TABLE_5], runs=trained), TABLE_5, "smoke", trained)
+        if run.cell.row == "CURL"
+    )
     pictures, total = play(curl)
     assert pictures.shape == (
         curl.config.episode_steps // curl.config.action_repeat + 1,
@@ -106,7 +111,11 @@ def test_films_are_kept_until_there_is_another_result(trained: Path) -> None:
 
 @pytest.mark.slow
 def test_a_policy_that_is_lost_is_named(trained: Path, tmp_path: Path) -> None:
-    (curl,) = (run for run in finished(TABLE_5, "smoke", trained) if run.cell.row == "CURL")
+    (curl,) = (
+        run
+        for run in finished(load([TABLE_5], runs=trained), TABLE_5, "smoke", trained)
+        if run.cell.row == "CURL"
+    )
     lost = tmp_path / "lost"
     shutil.copytree(curl.folder, lost)
     (lost / "model.safetensors").unlink()
