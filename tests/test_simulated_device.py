@@ -101,6 +101,7 @@ RUNS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("domain", RUNS)
+@pytest.mark.filterwarnings("ignore:frames are drawn by the CPU")  # beside the simulated GPU
 def test_loading_training_and_evaluation_stay_on_their_device(domain: str, tmp_path: Path) -> None:
     paper, name = RUNS[domain]
     (table,) = (each for each in domain_of(domain).tables[paper] if each.name == name)
