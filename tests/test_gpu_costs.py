@@ -157,4 +157,4 @@ def test_claims_are_listed_by_what_decides_them_and_share_their_trainings(
     together = sum((each.cost for each in costs), GpuCost())
     assert together.hours == pytest.approx(cost_of(compared.values(), set()).hours)
     apart = cost_of((c for c in compared.values() if c.row in ("MoCo", "MoCo + pos.")), set())
-    assert one.cost.hours <= apart.hours  # MoCo may be trained for a claim before it
+    assert one.cost.hours <= apart.hours * (1 + 1e-9)  # MoCo may be trained for a claim before it

@@ -116,7 +116,7 @@ class GpuCost:
 def cost_of(cells: Iterable[Cell], known: set[str]) -> GpuCost:
     """The cost of the trainings of cells, apart from those in ``known``, to which it adds them."""
     found = _trainings(cells)
-    cost = sum((found[key] for key in found.keys() - known), GpuCost())
+    cost = sum((each for key, each in found.items() if key not in known), GpuCost())
     known.update(found)
     return cost
 
@@ -188,7 +188,7 @@ def by_claim(
 
     def price(claim: str) -> GpuCost:
         found = waiting[claim]
-        return sum((found[key] for key in sorted(found.keys() - known)), GpuCost())
+        return sum((each for key, each in found.items() if key not in known), GpuCost())
 
     while waiting:
         cheapest = min(waiting, key=lambda claim: price(claim).hours)
