@@ -366,7 +366,8 @@ def graph() -> Step:
 
 def graphs_like(name: str, count: int) -> Any:
     """``count`` random graphs of a data set's mean size and labels."""
-    from graph.data import DATASETS, Graphs
+    from graph.data import Graphs
+    from graph.datasets import DATASETS
 
     about = DATASETS[name]
     nodes, edges, labels = round(about.nodes), round(about.edges), about.features

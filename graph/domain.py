@@ -1,13 +1,12 @@
 """The graph domain as one object; what is heavy is imported when it is called."""
 
 from graph.config import Config
+from graph.datasets import DATASETS
 from graph.tables import TABLES
 from shared.experiment.domain import Domain, Experiment, LazyImport, OwnData
 
 
 def _steps(config: Config) -> int | None:
-    from graph.data import DATASETS
-
     about = DATASETS.get(config.dataset)
     return config.epochs * -(-about.graphs // config.batch_size) if about else None
 
@@ -18,7 +17,7 @@ DOMAIN = Domain(
     experiments=(
         Experiment(Config, LazyImport("graph.train:measure"), several=True, steps=_steps),
     ),
-    datasets=LazyImport("graph.data:DATASETS"),
+    datasets=LazyImport("graph.datasets:DATASETS"),
     fetch=LazyImport("graph.data:fetch"),
     export=LazyImport("graph.export:write"),
     score=LazyImport("graph.export:score"),

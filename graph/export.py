@@ -14,7 +14,8 @@ from torch import nn
 
 from graph.augmentation import add_self_loops_but_last
 from graph.config import Config
-from graph.data import ATLAS, DATASETS, fingerprint, load
+from graph.data import ATLAS, fingerprint, load
+from graph.datasets import DATASETS
 from graph.encoder import make_encoder
 from graph.evaluation import embed
 from graph.evaluation import score as scored

@@ -11,14 +11,8 @@ from torch import Tensor, nn
 
 from graph.augmentation import add_self_loops_but_last, augment
 from graph.config import Config
-from graph.data import (
-    ATLAS,
-    DATASETS,
-    Graphs,
-    batches,
-    check,
-    permutation,
-)
+from graph.data import ATLAS, Graphs, batches, check, permutation
+from graph.datasets import DATASETS
 from graph.encoder import ProjectionHead, check_stated, make_encoder
 from graph.evaluation import LOGISTIC, calibrate, embed, score, sizes
 from graph.export import save_encoder

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import chdir, suppress
 from ctypes.util import find_library
+from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType
 
@@ -195,3 +196,20 @@ def at_once(
         return tuple(capsys.readouterr())
 
     return call
+
+
+@pytest.fixture
+def new_server() -> None:
+    """Cells are forked of a server that imports their domain, not of what other tests have left."""
+    forkserver._forkserver._stop()
+
+
+@pytest.fixture
+def losses(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file with the loss of a test module, under a name that no other test has imported."""
+    file = tmp_path / f"losses_{abs(hash(request.node.nodeid))}.py"
+    file.write_text(request.module.LOSS)
+    before = list(sys.path)
+    yield file
+    sys.path[:] = before
+    sys.modules.pop(file.stem, None)

@@ -6,9 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -47,23 +45,6 @@ ENVIRONMENT = {
     "hardware": {"system": "Linux", "processor": "AMD EPYC", "cores": 2, "memory_bytes": 1},
     "data": {"MUTAG": "0" * 64},
 }
-
-
-@pytest.fixture
-def new_server() -> None:
-    """Cells are forked of a server that imports their domain, not of what other tests have left."""
-    forkserver._forkserver._stop()
-
-
-@pytest.fixture
-def losses(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A file with a loss, under a name that no other test has imported."""
-    file = tmp_path / f"losses_{abs(hash(request.node.nodeid))}.py"
-    file.write_text(LOSS)
-    before = list(sys.path)
-    yield file
-    sys.path[:] = before
-    sys.modules.pop(file.stem, None)
 
 
 def edited(file: Path, text: str) -> None:

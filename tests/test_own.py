@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -57,23 +56,6 @@ def torch_as_it_was() -> Iterator[None]:
     torch.set_default_device(None)
     torch.use_deterministic_algorithms(False)
     torch.set_grad_enabled(True)
-
-
-@pytest.fixture
-def new_server() -> None:
-    """Cells are forked of a server that imports their domain, not of what other tests have left."""
-    forkserver._forkserver._stop()
-
-
-@pytest.fixture
-def losses(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A file with a loss, under a name that no other test has imported."""
-    file = tmp_path / f"losses_{abs(hash(request.node.nodeid))}.py"
-    file.write_text(LOSS)
-    before = list(sys.path)
-    yield file
-    sys.path[:] = before
-    sys.modules.pop(file.stem, None)
 
 
 def values(folder: Path) -> list[float]:

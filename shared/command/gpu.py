@@ -2,13 +2,14 @@
 
 import csv
 import functools
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shared.command.cells import imported
-from shared.experiment.config import Config, canonical_json
+from shared.experiment.config import Config
 from shared.experiment.frame import load
 from shared.experiment.tables import Cell, Table
 from shared.losses import max_margin
@@ -131,7 +132,7 @@ def _trainings(cells: Iterable[Cell]) -> dict[str, GpuCost]:
         part = experiment.pretraining and experiment.pretraining(cell.config)
         step = step_of(cell.domain, cell.config)
         steps = experiment.steps and experiment.steps(cell.config)
-        found[canonical_json(part or cell.config)] = (
+        found[json.dumps(part, sort_keys=True) if part else cell.key] = (
             GpuCost(steps * step.seconds / 3600, step.gigabytes)
             if step is not None and steps is not None
             else GpuCost(missing=1)

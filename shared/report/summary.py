@@ -4,6 +4,7 @@
 anchor of its own, ``results/additional.md`` has the additional questions of the suite.
 """
 
+import functools
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -149,6 +150,14 @@ class Results:
     def of(self, paper: str) -> list[Finding]:
         """The findings of a paper; of the additional questions for an empty name."""
         return [each for each in self.findings if each.claim.paper == paper]
+
+    @functools.cached_property
+    def left(self) -> dict[str, str]:
+        """By paper what its missing runs take; its own page and the first one say so."""
+        return {
+            paper: _left(self, [reading for each in self.of(paper) for reading in each.readings])
+            for paper in PAPERS
+        }
 
     def read_from(self, measured: Measured) -> list[Reading]:
         """The readings of one table."""
@@ -365,7 +374,7 @@ def _about(results: Results, key: str) -> list[str]:
         "",
         *(line for each in some if each.measured for line in _entry(each, key)),
         *(["- **Not run:**", *(f"    - {each}" for each in idle)] if idle else []),
-        f"- **To run all of it:** {_left(results, [r for e in some for r in e.readings])}",
+        f"- **To run all of it:** {results.left[key]}",
     ]
 
 

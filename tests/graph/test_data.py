@@ -13,7 +13,6 @@ from graph.data import (
     ARCHIVES,
     ATLAS,
     CONTENTS,
-    DATASETS,
     Graphs,
     batches,
     fetch,
@@ -22,6 +21,7 @@ from graph.data import (
     permutation,
     verify_raw,
 )
+from graph.datasets import DATASETS
 from shared.errors import UserError
 from shared.experiment.data import MissingData, sha256_of
 
