@@ -1,8 +1,12 @@
-"""What tests of the documentation share: the Python of a page, run from top to bottom."""
+"""What tests of pages share: the Python of a page run from top to bottom, LaTeX compiled."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -14,3 +18,18 @@ def run_page(page: str) -> dict[str, Any]:
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(compile(block, f"docs/{page}", "exec"), names)
     return names
+
+
+def compile_latex(table: str, folder: Path) -> None:
+    """Compile an article with the table; a line wider than the page is an error."""
+    program = next(filter(shutil.which, ("tectonic", "pdflatex")), None)
+    if program is None:
+        pytest.skip("needs LaTeX: pdflatex or tectonic")
+    text = "\\documentclass{article}\n\\usepackage[T1]{fontenc}\n"
+    text += "\\usepackage{booktabs,graphicx}\n"
+    (folder / "page.tex").write_text(f"{text}\\begin{{document}}\n{table}\\end{{document}}\n")
+    options = ["-interaction=nonstopmode", "-halt-on-error"] if program == "pdflatex" else []
+    done = subprocess.run([program, *options, "page.tex"], cwd=folder, capture_output=True)
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+    assert (folder / "page.pdf").read_bytes().startswith(b"%PDF")
+    assert b"Overfull" not in done.stdout

@@ -4,7 +4,6 @@ import csv
 import json
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +21,10 @@ from shared.command.own import baseline_of
 from shared.errors import UserError
 from shared.experiment.records import Record, content_hash, record_line
 from shared.experiment.tables import Column
-from shared.report.comparison import Comparison, Line, Number, Source, latex, tex_escaped
+from shared.report.comparison import Comparison, Line, Number, Source, latex
+from shared.report.files import tex_escaped
 from shared.report.statistics import ColumnModel, holm
+from tests.pages import compile_latex
 
 # InfoNCE without the positive in the denominator, which GraphCL's row trains with.
 LOSS = '''\
@@ -136,15 +137,7 @@ def test_latex_is_escaped_and_bold_where_better() -> None:
 
 @pytest.mark.slow
 def test_latex_compiles(tmp_path: Path) -> None:
-    program = next(filter(shutil.which, ("tectonic", "pdflatex")), None)
-    if program is None:
-        pytest.skip("needs LaTeX: pdflatex or tectonic")
-    text = "\\documentclass{article}\n\\usepackage[T1]{fontenc}\n\\usepackage{booktabs}\n"
-    text += f"\\begin{{document}}\n{latex(comparison())}\n\\end{{document}}\n"
-    (tmp_path / "page.tex").write_text(text, encoding="utf-8")
-    options = ["-interaction=nonstopmode"] if program == "pdflatex" else []
-    subprocess.run([program, *options, "page.tex"], cwd=tmp_path, check=True, capture_output=True)
-    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+    compile_latex(latex(comparison()), tmp_path)
 
 
 @pytest.mark.slow

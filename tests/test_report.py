@@ -37,6 +37,7 @@ from shared.report.files import csv_text, latex, markdown
 from shared.report.measuring import Measured, MeasuredCell, read_figures
 from shared.report.wording import further_of, headline, legend_of
 from tests.measured import measure
+from tests.pages import compile_latex
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = "svm-10fold-nested-v1"
@@ -325,9 +326,17 @@ def test_text_means_itself_in_markdown_and_latex() -> None:
     assert markdown(measured).startswith("# a \\| b\\_c &lt;d> &amp; 5%\n")
     assert "- a \\| b &lt;c>" in markdown(measured)
     text = latex(measured)
-    assert r"b\_c <d> \& 5\%" in text
-    assert r"own \& <new>\_1 & measured & 85.50 ± 0.71; 2 of 3 seeds & " in text
+    assert r"b\_c $<$d$>$ \& 5\%" in text
+    assert r"own \& $<$new$>$\_1 & measured & 85.50 ± 0.71; 2 of 3 seeds & " in text
     assert text.count("{") == text.count("}")
+    for mark in legend_of(measured):
+        assert rf"\footnotesize {mark}" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broad", [False, True])
+def test_latex_compiles_and_fits_the_page(measured: Measured, broad: bool, tmp_path: Path) -> None:
+    compile_latex(latex(wide() if broad else measured), tmp_path)
 
 
 def test_latex_has_intervals_when_asked_and_seeds_added_after_a_look_are_marked() -> None:

@@ -26,7 +26,15 @@ from shared.experiment.run import WATCHED
 from shared.experiment.tables import Column, Tier
 from shared.report import pictures
 from shared.report.claims import has_collapsed
-from shared.report.files import ACROSS, COMMIT, escaped, grid_lines, table_lines
+from shared.report.files import (
+    ACROSS,
+    COMMIT,
+    escaped,
+    grid_lines,
+    table_lines,
+    tex_escaped,
+    tex_table,
+)
 from shared.report.pictures import BLUE, GREEN, GREY, RED, Curves, Panel, Picture, Point
 from shared.report.statistics import LEVEL, ColumnModel, Summary, holm, summarise, wider
 from shared.report.wording import (
@@ -65,8 +73,6 @@ PROJECTION = "cllr"  # the key of the paper of an objective's projection
 HOLM = "holm"
 # Of a configuration, what says how long and on how much it trains.
 BUDGET = ("epochs", "steps", "environment_steps", "batch_size", "backbone", "network", "images")
-TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-TEX |= {"<": "$<$", ">": "$>$"} | {each: f"\\{each}" for each in "&%$#_{}"}
 
 
 @dataclass(frozen=True)
@@ -468,17 +474,14 @@ def _lines_of(comparison: Comparison, grid: Grid) -> list[str]:
 
 
 def latex(comparison: Comparison, spread: Spread = "deviation") -> str:
-    """The numbers as a table of LaTeX; needs the package booktabs.
+    """The numbers as a table of LaTeX; needs the packages booktabs and graphicx.
 
     With a single column its further metrics stand beside it.
     """
-    import pandas  # takes a second to import
-
     grids = [main_grid(comparison, spread)]
     if len(comparison.columns) == 1:
         grids += further_grids(comparison, spread)
-    head = ["method", *(tex_escaped(name) for name in grids[0].head[1:])]
-    head += [tex_escaped(grid.heading.partition(",")[0]) for grid in grids[1:]]
+    head = ["method", *grids[0].head[1:], *(g.heading.partition(",")[0] for g in grids[1:])]
     texts = {label: rest for grid in grids[:1] for label, *rest in grid.lines}
     others = [{label: rest[0] for label, *rest in grid.lines} for grid in grids[1:]]
     lines = []
@@ -489,19 +492,13 @@ def latex(comparison: Comparison, spread: Spread = "deviation") -> str:
         ]
         cells += [tex_escaped(other.get(label, DASH)) for other in others]
         lines.append([tex_escaped(label), *cells])
-    text: str = pandas.DataFrame(lines, columns=head).to_latex(
-        index=False,
-        escape=False,
+    return tex_table(
+        head,
+        lines,
+        caption=headline(comparison, spread),
+        label=f"{comparison.tier} {comparison.address} {comparison.against}",
         column_format="l" + "r" * (len(head) - 1),
-        caption=tex_escaped(headline(comparison, spread)),
-        label=f"tab:{slug(f'{comparison.tier} {comparison.address} {comparison.against}')}",
     )
-    return text
-
-
-def tex_escaped(text: str) -> str:
-    """Text with LaTeX's special characters escaped."""
-    return "".join(TEX.get(each, each) for each in text)
 
 
 def csv_text(comparison: Comparison) -> str:

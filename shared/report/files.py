@@ -47,6 +47,9 @@ ADDITIONAL = "additional"  # the page of the additional questions
 # Of a reading, see reading_cells.
 HEAD = ("rows", "column", "word", "gain, 95% interval", "published gain", "seeds of each")
 ACROSS = 4  # panels of a picture beside each other
+TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+TEX |= {"<": "$<$", ">": "$>$"} | {each: f"\\{each}" for each in "&%$#_{}"}
+FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"
 COMMIT = 10  # characters shown of one
 FEW = 2  # commits or processors that are listed by name
 
@@ -123,26 +126,25 @@ def csv_text(measured: Measured) -> str:
 
 
 def latex(measured: Measured, spread: Spread = "deviation") -> str:
-    """The numbers as a table of LaTeX, by pandas; needs the package booktabs.
+    """The numbers as a table of LaTeX; needs the packages booktabs and graphicx.
 
     Args:
         measured: the table.
         spread: what stands beside a mean: the standard deviation over seeds or its 95% interval.
     """
-    import pandas  # takes a second to import
-
-    lines = [[label, whose, *texts] for label, whose, *texts in _lines(measured, spread)]
+    lines = [[*map(tex_escaped, line)] for line in _lines(measured, spread)]
     head = ["method", "", *(column.label for column in measured.columns)]
     caption = (
         f"{measured.table.title}: {headline(measured, spread)} {origin(measured.table.published)}"
     )
-    text: str = pandas.DataFrame(lines, columns=head).to_latex(
-        index=False,
-        escape=True,
-        caption=re.sub(r"([&%$#_{}])", r"\\\1", caption),
-        label=f"tab:{slug(f'{measured.tier} {measured.table.address}')}",
+    return tex_table(
+        head,
+        lines,
+        caption=caption,
+        label=f"{measured.tier} {measured.table.address}",
+        notes=legend_of(measured),
+        column_format="l" * len(head),
     )
-    return text
 
 
 def write(
@@ -181,6 +183,44 @@ def escaped(text: str) -> str:
     """Text with Markdown's special characters escaped."""
     text = re.sub(r"([\\|*_`\[\]])", r"\\\1", " ".join(text.split()))
     return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def tex_escaped(text: str) -> str:
+    """Text with LaTeX's special characters escaped."""
+    return "".join(TEX.get(each, each) for each in text)
+
+
+def tex_table(
+    head: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    *,
+    caption: str,
+    label: str,
+    column_format: str,
+    notes: Sequence[str] = (),
+) -> str:
+    """A table of LaTeX by pandas; one that is wider than the page is scaled down to it.
+
+    Args:
+        head: of the columns, text.
+        lines: as many cells each; LaTeX already.
+        caption: text.
+        label: text that becomes the label after ``tab:``.
+        column_format: of the tabular.
+        notes: text in small print below the table.
+    """
+    import pandas  # takes a second to import
+
+    text: str = pandas.DataFrame(lines, columns=[*map(tex_escaped, head)]).to_latex(
+        index=False,
+        escape=False,
+        column_format=column_format,
+        caption=tex_escaped(caption),
+        label=f"tab:{slug(label)}",
+    )
+    small = "".join(f"\\par{{\\footnotesize {tex_escaped(each)}}}\n" for each in notes)
+    text = text.replace("\\begin{tabular}", f"{FIT}\\begin{{tabular}}")
+    return text.replace("\\end{tabular}\n", f"\\end{{tabular}}}}\n{small}")
 
 
 def grid_lines(grid: Grid, *, numbers: bool = True) -> list[str]:
