@@ -232,6 +232,7 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
     finally:
         if lock.is_locked:
             shutil.rmtree(part, ignore_errors=True)
+            Path(lock.lock_file).unlink(missing_ok=True)  # no process waits for it
             lock.release()
 
 
