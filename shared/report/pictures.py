@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import ArrayLike
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -335,6 +335,8 @@ def curves(
                 axis.set_xticks(range(len(places)), [f"{x:.4g}" for x in places], rotation=45)
             elif places and places[-1] >= THOUSANDS:
                 axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+            elif all(float(x).is_integer() for x in places):
+                axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             if not (panel.lines or panel.levels):
                 axis.set_axis_off()
             elif not together and number >= len(panels) - across:
