@@ -22,6 +22,7 @@ from filelock import FileLock
 
 import shared
 from shared.command.pool import cores
+from shared.compat import make_torchvision_importable
 
 with suppress(ImportError):
     # Setting up its log, submitit closes all handlers of logs; absl's, once DM Control has imported
@@ -32,8 +33,9 @@ if torch.cuda.is_available():  # before cuBLAS is used: deterministic algorithms
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")
 gc.disable()  # until all tests are collected: nearly all that is made till then stays
 torch.set_num_threads(1)
+make_torchvision_importable()  # a test file may import it before the package that does this
 
-# EvaluationRequest apart from rl's own search, which would else excuse its own mistakes.
+# Looked for apart from rl's own search, whose mistakes it would else excuse.
 NO_RENDERER = sys.platform == "linux" and not any(map(find_library, ("EGL", "OSMesa")))
 if NO_RENDERER:
     os.environ["MUJOCO_GL"] = "off"  # else DM Control takes a display that is not there, and aborts

@@ -28,10 +28,7 @@ from shared import (
     term,
 )
 from shared.chunks import check_chunk, split
-from shared.compat import make_torchvision_importable
 from tests.rounding import lengths_of, rounding
-
-make_torchvision_importable()
 
 LOSSES = {
     "info_nce": term(info_nce, temperature=nn.Parameter(torch.tensor(0.5))),

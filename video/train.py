@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
 
 from shared import Criterion, Pairs
 from shared.distributed import local_slice, replicated, synchronise
@@ -191,21 +192,13 @@ def train_step(
     return {"loss": loss.detach(), **parts}
 
 
-@torch.no_grad()
 def calibrate(
     config: Config, encoder: nn.Module, videos: Videos, device: torch.device, *, workers: int = 1
 ) -> None:
     """Give the batch norms of an untrained encoder the statistics of one epoch of first views."""
-    norms = [module for module in encoder.modules() if isinstance(module, nn.BatchNorm3d)]
-    for norm in norms:
-        norm.momentum = None  # the mean over all batches
-    encoder.train()
     order = order_of(len(videos.videos), config.seed, 0)
     chosen = ((index, 0) for index in order.split(config.batch_size))
-    for first, _ in batches(config, videos, chosen, device=device, workers=workers):
-        encoder(first)
-    for norm in norms:
-        norm.momentum = config.batch_norm_momentum
+    update_bn(batches(config, videos, chosen, device=device, workers=workers), encoder)
 
 
 def queue_of(config: Config, videos: int) -> int:

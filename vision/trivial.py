@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, one_hot
+from torch.optim.swa_utils import update_bn
 
 from vision.data import central_crops
 from vision.datasets import ImageFiles, Images
@@ -56,7 +57,6 @@ class Trivial(nn.Module):
         return one_hot(box.flatten(1), LEVELS**3).float().mean(1)
 
 
-@torch.no_grad()
 def calibrate(
     encoder: nn.Module,
     images: Images | ImageFiles,
@@ -73,21 +73,11 @@ def calibrate(
         mean: per channel, on the scale from 0 to 1.
         std: per channel.
     """
-    norms = [each for each in encoder.modules() if isinstance(each, nn.BatchNorm2d)]
-    was_training, momenta = encoder.training, [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # every batch has equal weight
-    encoder.train()
     device = next(encoder.parameters()).device
     everything: Iterable[Tensor]
     if isinstance(images, Images):
         everything = images.pixels.split(BATCH)
     else:
         everything = central_crops(images, size, batch_size=BATCH)
-    for pixels in everything:
-        views = as_test_images(pixels.to(device), size, mean, std)
-        encoder(views.contiguous(memory_format=torch.channels_last))
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-    encoder.train(was_training)
+    views = (as_test_images(pixels.to(device), size, mean, std) for pixels in everything)
+    update_bn((each.contiguous(memory_format=torch.channels_last) for each in views), encoder)

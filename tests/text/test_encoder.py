@@ -11,8 +11,11 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from transformers import (
+    AutoModel,
+    PreTrainedTokenizerFast,
+)
 
-from shared.compat import make_torchvision_importable
 from text.encoder import (
     ENCODERS,
     BagOfWords,
@@ -23,13 +26,6 @@ from text.encoder import (
     Recurrent,
     Transformer,
     sentence_encoder,
-)
-
-make_torchvision_importable()
-
-from transformers import (  # noqa: E402 (needs the line above)
-    AutoModel,
-    PreTrainedTokenizerFast,
 )
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,10 +12,15 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
 from torch import Tensor
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    pipeline,
+)
 
 from shared.command.reproduce import main
-from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import SUMS
 from shared.experiment.export import CARD
@@ -27,15 +32,6 @@ from text.evaluation import evaluate
 from text.export import FILES, MODEL, MODULES, PROJECTION, load, read, write
 from text.tokens import make_tokenizer
 from text.train import save_model
-
-make_torchvision_importable()
-
-from sentence_transformers import SentenceTransformer  # noqa: E402 (needs the line above)
-from transformers import (  # noqa: E402
-    AutoModel,
-    AutoTokenizer,
-    pipeline,
-)
 
 SENTENCES = (
     "The rain fell all night on the roof .",

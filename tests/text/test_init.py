@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import (
+    BertConfig,
+    BertModel,
+    DistilBertConfig,
+    DistilBertModel,
+)
 
 import text
-from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.run import Run
 from shared.experiment.weights import InitialWeights
@@ -17,15 +22,6 @@ from text.encoder import QuickThought
 from text.saved import initialise
 from text.tokens import make_tokenizer
 from text.train import save_model, shape_of
-
-make_torchvision_importable()
-
-from transformers import (  # noqa: E402 (needs the line above)
-    BertConfig,
-    BertModel,
-    DistilBertConfig,
-    DistilBertModel,
-)
 
 SMALL = dataclasses.replace(Config().reduced(), steps=2, tasks=("neighbours",))
 OLD = ["the rain fell all night", "nobody slept in the house"]

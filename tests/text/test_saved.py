@@ -9,20 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers as tr
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules
 from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import WordLevel
 
-from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
 from text.saved import hugging_face_encoder
-
-make_torchvision_importable()
-
-import transformers as tr  # noqa: E402 (needs the line above)
-from sentence_transformers import SentenceTransformer  # noqa: E402
-from sentence_transformers.sentence_transformer import modules  # noqa: E402
 
 WORDS = "a rose is it not and by any other name".split()
 SENTENCES = ["it is a rose", "rose", "a rose by any other name is a rose", "Not a tulip", "name it"]

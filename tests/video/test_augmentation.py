@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torchvision.transforms.v2 import functional
 
-from shared.compat import make_torchvision_importable
 from video.augmentation import (
     MEAN,
     OF_PYTORCHVIDEO,
@@ -32,9 +32,6 @@ from video.augmentation import (
 )
 from video.config import Config
 from video.data import Video, Videos
-
-make_torchvision_importable()
-from torchvision.transforms.v2 import functional  # noqa: E402
 
 # The others: test_pytorchvideo.
 OURS = tuple(policy for policy in POLICIES if policy not in OF_PYTORCHVIDEO)

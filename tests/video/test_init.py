@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torchvision.models.video import s3d
 
-from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.run import Run
 from shared.experiment.weights import InitialWeights
@@ -15,10 +15,6 @@ from video.data import load
 from video.encoder import Networks, check, encoder_of
 from video.export import save_encoder
 from video.train import pretrain
-
-make_torchvision_importable()
-
-from torchvision.models.video import s3d  # noqa: E402 (needs the line above)
 
 SMALL = dataclasses.replace(Config().reduced(), size=17, head_hidden=16, head_output=8)
 

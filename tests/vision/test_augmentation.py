@@ -14,14 +14,11 @@ import pytest
 import torch
 from scipy.stats import kstest
 from torch import Tensor
+from torchvision.transforms.v2 import functional
 
-from shared.compat import make_torchvision_importable
 from shared.pixels import resized_crop, uniforms
 from tests.simulated_device import SimulatedDevice
 from vision.augmentation import POLICIES, Parameters, Policy, augment, parameters
-
-make_torchvision_importable()
-from torchvision.transforms.v2 import functional  # noqa: E402
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 ADJUST: tuple[Callable[[Tensor, float], Tensor], ...] = (

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torchvision.models import resnet18
 
 from shared.command.reproduce import main
-from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.domain import EvaluationRequest
 from vision.checkpoint_eval import loaded, score
@@ -29,11 +30,6 @@ from vision.evaluation import knn
 from vision.export import save_encoder
 from vision.features import embed
 from vision.own import folder
-
-make_torchvision_importable()
-
-import timm  # noqa: E402 (needs the line above)
-from torchvision.models import resnet18  # noqa: E402
 
 State = dict[str, Tensor]
 

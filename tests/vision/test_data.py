@@ -14,23 +14,20 @@ from urllib.response import addinfourl
 import numpy as np
 import pytest
 import torch
+
+# After the call above, without which the import fails beside a CPU build of torch.
+import torchvision
 from PIL import Image
 from sklearn.datasets import load_digits
+from torchvision.transforms.v2 import functional
 
 import vision.data
-from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import MissingData, sha256_of
 from tests.errors import error_of
 from vision.augmentation import POLICIES, parameters
 from vision.data import central_crops, choose, describe, fetch, fingerprint, load, missing, stream
 from vision.datasets import DATASETS, DIGITS, Dataset, ImageFiles, Images
-
-make_torchvision_importable()
-
-# After the call above, without which the import fails beside a CPU build of torch.
-import torchvision  # noqa: E402
-from torchvision.transforms.v2 import functional  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

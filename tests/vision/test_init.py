@@ -4,12 +4,13 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import timm
 import torch
+import torchvision
 from safetensors.torch import save_file
 from torch import nn
 
 import vision
-from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.run import Run
 from shared.experiment.weights import InitialWeights
@@ -17,11 +18,6 @@ from vision.config import Config
 from vision.encoder import make_encoder
 from vision.export import load_encoder, save_encoder
 from vision.methods import Networks, check
-
-make_torchvision_importable()
-
-import timm  # noqa: E402 (needs the line above)
-import torchvision  # noqa: E402
 
 DIGITS = dataclasses.replace(Config().reduced(), backbone="resnet8", method="moco_v2")
 
