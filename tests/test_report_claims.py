@@ -23,16 +23,19 @@ from shared.objective import SHARE
 from shared.report.claims import (
     CLAIMS,
     FORM,
+    ITERATIONS,
     Finding,
     Reading,
     findings,
     json_text,
+    read_costs,
     readings,
     significant,
 )
+from shared.report.files import escaped
 from shared.report.measuring import Measured
 from shared.report.statistics import seeds_for, wider
-from shared.report.summary import Results, first_page
+from shared.report.summary import Results, first_page, paper_page
 from tests.measured import measure
 from tests.recomputed_words import differing, recomputed
 
@@ -330,6 +333,27 @@ def test_the_summary_tells_a_claim_in_three_lines() -> None:
     assert "run: [toy/toy/table-0](toy/toy/table-0.md): 3 seeds. Two steps." in few
     assert "gains from +5.10 to +9.10 in 5 readings" in many
     assert "**Nothing has been measured at a paper's full setting.**" in few
+
+
+@pytest.mark.parametrize(
+    ("ratios", "word", "text"),
+    [
+        ([1.0, 1.1, 1.2], "open", "takes 1.10 [0.85, 1.35] times"),
+        ([1.1, 1.101, 1.102], "agrees", "takes 1.10 [1.10, 1.10] times"),
+        ([1.1, 1.25, 1.4], "open", "takes 1.25 [0.88, 1.62] times"),
+        ([1.7, 1.71, 1.72], "disagrees", "takes 1.71 [1.69, 1.73] times"),
+    ],
+)
+def test_the_time_of_an_iteration_has_a_word_beside_the_findings(
+    ratios: list[float], word: str, text: str, tmp_path: Path
+) -> None:
+    row = {"row": "CLLR, nuclear", "against": "SimCLR", "ratios": ratios, "processor": "EPYC"}
+    (tmp_path / ITERATIONS).write_text(json.dumps({"iterations": [row, {**row, "row": "DCL"}]}))
+    results = Results((), (), costs=read_costs(tmp_path))
+    lines = [line for line in paper_page(results, "cllr").splitlines() if "overhead" in line]
+    assert len(lines) == 1
+    assert escaped(f": {word}. An iteration of CLLR, nuclear {text}") in lines[0]
+    assert "Time of an iteration" not in paper_page(results, "lmcl")
 
 
 def test_smoke_is_read_by_nobody() -> None:

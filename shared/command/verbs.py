@@ -131,7 +131,10 @@ def write_results(
     ]
     every = claims.readings(tables, claims.read_shares(places.results))
     results = summary.Results(
-        tables, every, lambda some: f"{gpu.cost_of(some, set())} (estimated, not measured)"
+        tables,
+        every,
+        lambda some: f"{gpu.cost_of(some, set())} (estimated, not measured)",
+        claims.read_costs(places.results),
     )
     for measured in tables:
         if measured.records:

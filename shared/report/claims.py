@@ -24,6 +24,7 @@ from shared.report.statistics import (
     LEVEL,
     ColumnModel,
     Estimate,
+    Summary,
     holm,
     seeds_for,
     summarise,
@@ -31,8 +32,9 @@ from shared.report.statistics import (
     wider,
 )
 
-CLAIMS, SHARES = "claims.json", "shares.json"
+CLAIMS, SHARES, ITERATIONS = "claims.json", "shares.json", "iterations.json"
 FORM = "claims-v5"
+SAME_COST = 1.25  # times the baseline's seconds an iteration, the margin of the suite
 INERT = 0.01  # share of the gradient on the embeddings below which a term is inert
 NEAR = 1.0  # point, from the accuracy of the largest class, within which a row has collapsed
 RANK = 2.0  # effective rank of the features below which a row has collapsed
@@ -273,6 +275,40 @@ def read_shares(results: Path) -> Shares:
         place = (one["table"], one["tier"], one["row"])
         by_row.setdefault(place, []).append(max(one["terms"].values()))
     return {place: statistics.median(some) for place, some in by_row.items()}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds an iteration of a row beside those of its baseline.
+
+    Args:
+        row: its label.
+        against: that of the baseline.
+        ratio: of the two, over rounds.
+        processor: on which it was timed.
+    """
+
+    row: str
+    against: str
+    ratio: Summary
+    processor: str
+
+    @property
+    def word(self) -> Outcome:
+        """Whether an iteration takes about the time of the baseline's."""
+        low, high = self.ratio.low, self.ratio.high
+        if high is not None and high < SAME_COST:
+            return "agrees"
+        return "disagrees" if low is not None and low > SAME_COST else "open"
+
+
+def read_costs(results: Path) -> tuple[Cost, ...]:
+    """The iterations timed in ``results/iterations.json``; none without it."""
+    file = results / ITERATIONS
+    return tuple(
+        Cost(one["row"], one["against"], summarise(one["ratios"]), one["processor"])
+        for one in (json.loads(file.read_text())["iterations"] if file.exists() else ())
+    )
 
 
 def json_text(every: Sequence[Reading]) -> str:
