@@ -205,7 +205,7 @@ def in_short(results: Results, folder: str = "") -> str:
         "claims of",
         *COUNTED,
         "not run, of all",
-        "published gains that are significant by the paper's own deviations",
+        "the paper's printed gains: significant by its own deviations",
     )
     return "\n".join([_at_paper(results), "", *table_lines(head, lines, numbers=False)]) + "\n"
 
