@@ -417,7 +417,7 @@ def seconds_of_batch(workload: Workload) -> float:
         graphs = steps.graphs_like(config.dataset, config.batch_size)
         return _median_of_process_time(lambda: list(views(config, graphs, 0)), 3)
     if domain == "video":
-        from video.loading import _begun, _Buffer
+        from video.loading import _Buffer, _submit_copies
 
         # Of the main thread: those that copy clips work beside it.
         videos, index = steps.clips_of_noise(config, 16), torch.arange(config.batch_size) % 16
@@ -427,9 +427,9 @@ def seconds_of_batch(workload: Workload) -> float:
         with ThreadPoolExecutor(1) as pool:
             for epoch in range(4):
                 start = time.thread_time()
-                begun = _begun(config, videos, index, epoch, buffer, pool)
+                batch = _submit_copies(config, videos, index, epoch, buffer, pool)
                 times.append(time.thread_time() - start)
-                for part in begun.parts:
+                for part in batch.parts:
                     part.result()
         return statistics.median(times[1:])
     if domain == "rl":

@@ -66,7 +66,9 @@ def measure(config: ImitationConfig, run: Run) -> Metrics:
         test_frames=fingerprint[1],
     )
     if config.acts != "head":
-        return played(config, run, policy_without_features(config, material), {"observe": "state"})
+        return evaluate_policy(
+            config, run, policy_without_features(config, material), {"observe": "state"}
+        )
 
     if config.probe_input == "pixels":
         features = principal_components(config, material.train)
@@ -74,8 +76,10 @@ def measure(config: ImitationConfig, run: Run) -> Metrics:
         run.score = partial(state_so_far, config, material.train, material.test)
         contrast = pretrain(config, material.train, run)
         save_weights(run, contrast, ("encoder.",))
-        features = encoded(config, contrast.encoder.eval())
-    train, test = (of_frames(config, features, each) for each in (material.train, material.test))
+        features = feature_extractor(config, contrast.encoder.eval())
+    train, test = (
+        extract_features(config, features, each) for each in (material.train, material.test)
+    )
     head = fit_head(config, train, material.actions[0])
     agreement = 100 * float(r2_score(material.actions[1].numpy(), head(test).numpy()))
 
@@ -93,7 +97,7 @@ def measure(config: ImitationConfig, run: Run) -> Metrics:
         window = slice(side, side + config.crop)
         return head(features(observation[:, :, window, window]))
 
-    result = played(config, run, act, {})
+    result = evaluate_policy(config, run, act, {})
     details = result["details"] | read.pop("details")
     return {**result, "action_r2": agreement, **read, "details": details}
 
@@ -141,7 +145,7 @@ def policy_without_features(
     return lambda state: torch.from_numpy(mean_action(best, state.numpy()))
 
 
-def played(
+def evaluate_policy(
     config: ImitationConfig, run: Run, act: Callable[[Tensor], Tensor], others: dict[str, Any]
 ) -> dict[str, Any]:
     """The return of a policy over a configuration's episodes, each in a separate environment.
@@ -164,7 +168,7 @@ def played(
     return {"return": fmean(sums), "details": {"episodes": sums}}
 
 
-def encoded(config: ImitationConfig, encoder: Encoder) -> Features:
+def feature_extractor(config: ImitationConfig, encoder: Encoder) -> Features:
     """Features of an encoder on any device."""
     device = next(encoder.parameters()).device
 
@@ -184,17 +188,18 @@ def principal_components(config: ImitationConfig, frames: Frames) -> Features:
     pixels = centre_crops(frames, rows, config.crop, config.stack).flatten(1).float().div_(255)
     mean = pixels.mean(0)
     pixels -= mean
-    # Of the frames' inner products, which are fewer than the pixels'.
+    # By the Gram matrix, since there are fewer frames than pixels.
     values, vectors = torch.linalg.eigh((pixels @ pixels.T).double())
     kept = min(config.latent, len(rows) - 1)
     values, vectors = values[-kept:], vectors[:, -kept:]
-    # With unit variance on these frames, and without components that are due to rounding.
-    scale = (values / len(rows)).clamp(min=float(values[-1]) * 1e-9).sqrt()
-    components = pixels.T @ (vectors / values.clamp(min=float(values[-1]) * 1e-9).sqrt()).float()
+    # Unit variance on these frames; the floor damps components that are only rounding.
+    floor = float(values[-1]) * 1e-9
+    scale = (values / len(rows)).clamp(min=floor).sqrt()
+    components = pixels.T @ (vectors / values.clamp(min=floor).sqrt()).float()
     return lambda crops: (crops.flatten(1).float().div(255) - mean) @ components / scale.float()
 
 
-def of_frames(config: ImitationConfig, features: Features, frames: Frames) -> Tensor:
+def extract_features(config: ImitationConfig, features: Features, frames: Frames) -> Tensor:
     """The features (n, d) of the centre-cropped stack that ends with each frame."""
     parts = torch.arange(len(frames.frames)).split(128)
     return torch.cat(

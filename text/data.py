@@ -192,7 +192,8 @@ def sentences(corpus: str, layout: str, data_root: Path) -> Iterator[tuple[int, 
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
     if corpus == MANUAL:
         return _manual()
-    return _numbered(data_root / corpus, _corpus_files(corpus, data_root), layout)
+    files = _corpus_files(corpus, data_root)
+    return _numbered(_corpus_folder(corpus, data_root), files, layout)
 
 
 def chapters_of(books: int, corpus: str, layout: str, data_root: Path) -> int:
@@ -214,9 +215,8 @@ def chapters_of(books: int, corpus: str, layout: str, data_root: Path) -> int:
         return books
     first = _corpus_files(corpus, data_root)[:books]
     # A paragraph, of however many sentences, belongs to one chapter.
-    numbered = _numbered(
-        data_root / corpus, first, layout, split=lambda text: [text] if text else []
-    )
+    folder = _corpus_folder(corpus, data_root)
+    numbered = _numbered(folder, first, layout, split=lambda text: [text] if text else [])
     return 1 + max(chapter for chapter, _ in numbered)
 
 

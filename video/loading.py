@@ -1,13 +1,13 @@
-"""The views of training steps, whose clips threads copy while the device works on those before.
+"""Prefetched training views: threads copy the next batch's clips while the device works.
 
 Shapes: n videos, B clips of a batch, T frames of a clip, h x w pixels of a stored frame, S side of
 a clip in pixels.
 
-Where all frames fit in a share of a GPU's memory they are brought there once, and clips are
-gathered there. Otherwise threads copy them out of the memory-mapped file into buffers that are used
-again and again, of each frame only what its crop sees; for a GPU the buffers are page-locked, so
-that nobody awaits the way to the device. Either way the views are those of
-:func:`video.augmentation.views`, to the bit, however many threads there are.
+Where all frames fit in a share of a GPU's memory they are moved there once, and clips are gathered
+there. Otherwise threads copy them out of the memory-mapped file into reused buffers, of each frame
+the cropped region only; for a GPU the buffers are pinned, so that transfers do not block. Either
+way the views are those of :func:`video.augmentation.views`, to the bit, however many threads there
+are.
 """
 
 import dataclasses
@@ -33,9 +33,9 @@ from video.augmentation import (
 from video.config import Config
 from video.data import Videos
 
-AHEAD = 1  # batches that are copied while one is worked on
-RESIDENT = 0.25  # of a GPU's free memory that the frames may take; networks need the rest
-TOGETHER = 8  # clips that a thread copies at a time
+PREFETCH_BATCHES = 1  # batches that are copied while one is worked on
+RESIDENT_FRACTION = 0.25  # of a GPU's free memory that the frames may take; networks need the rest
+CLIPS_PER_TASK = 8  # clips that a thread copies at a time
 
 
 def batches(
@@ -62,7 +62,7 @@ def batches(
             yield views(videos, index, config, epoch, device=device)
         return
     buffers: deque[_Buffer] = deque()
-    waiting: deque[_Copied] = deque()
+    waiting: deque[_PendingBatch] = deque()
     pool = ThreadPoolExecutor(workers)
     try:
         for index, epoch in chosen:
@@ -70,23 +70,24 @@ def batches(
                 shape = (2, len(index), config.clip_frames, *videos.frames.shape[1:])
                 buffers.extend(
                     _Buffer(torch.zeros(shape, dtype=videos.frames.dtype), device)
-                    for _ in range(1 + AHEAD)
+                    for _ in range(1 + PREFETCH_BATCHES)
                 )
-            waiting.append(_begun(config, videos, index, epoch, buffers.popleft(), pool))
-            if len(waiting) > AHEAD:
-                yield _finished(config, waiting[0], device)
+            waiting.append(_submit_copies(config, videos, index, epoch, buffers.popleft(), pool))
+            if len(waiting) > PREFETCH_BATCHES:
+                # Its buffer is reused once the caller is done with views that may share memory.
+                yield _await_views(config, waiting[0], device)
                 buffers.append(waiting.popleft().buffer)
         while waiting:
-            yield _finished(config, waiting.popleft(), device)
+            yield _await_views(config, waiting.popleft(), device)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def resident(videos: Videos, device: torch.device) -> Videos:
-    """The videos with all frames on a GPU where they fit in ``RESIDENT`` of its free memory."""
+    """The videos, all frames on a GPU where they fit in ``RESIDENT_FRACTION`` of its memory."""
     if device.type != "cuda" or videos.frames.device.type != "cpu":
         return videos
-    if videos.frames.nbytes > RESIDENT * torch.cuda.mem_get_info(device)[0]:
+    if videos.frames.nbytes > RESIDENT_FRACTION * torch.cuda.mem_get_info(device)[0]:
         return videos
     return dataclasses.replace(videos, frames=videos.frames.to(device))
 
@@ -100,11 +101,11 @@ class _Buffer:
     def __init__(self, clips: Tensor, device: torch.device) -> None:
         self.clips = clips.pin_memory() if device.type == "cuda" else clips
         # Set behind the copies to the device: what they read must stay until they are done.
-        self.read = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
+        self.transfer_done = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
 
 
 @dataclass(frozen=True)
-class _Copied:
+class _PendingBatch:
     """A batch whose clips are being copied."""
 
     index: Tensor
@@ -114,14 +115,14 @@ class _Copied:
     parts: list[Future[None]]
 
 
-def _begun(
+def _submit_copies(
     config: Config,
     videos: Videos,
     index: Tensor,
     epoch: int,
     buffer: _Buffer,
     pool: ThreadPoolExecutor,
-) -> _Copied:
+) -> _PendingBatch:
     """Draw what happens to the clips of a batch, and have them copied."""
     height, width = videos.frames.shape[-2:]
     frames, target = videos.frames.numpy(), buffer.clips.numpy()
@@ -148,33 +149,35 @@ def _begun(
         first, lack = first_frames(videos, index, start, config.clip_frames)
         clips = target[view, : len(index)]
         work = list(zip(clips, first.tolist(), lack.tolist(), drawn.box.T, strict=True))
-        for place in range(0, len(index), TOGETHER):
-            some = work[place : place + TOGETHER]
-            parts.append(pool.submit(_copy, frames, some, buffer.read))
+        for place in range(0, len(index), CLIPS_PER_TASK):
+            some = work[place : place + CLIPS_PER_TASK]
+            parts.append(pool.submit(_copy, frames, some, buffer.transfer_done))
         every_drawn.append(drawn)
-    return _Copied(index, epoch, (every_drawn[0], every_drawn[1]), buffer, parts)
+    return _PendingBatch(index, epoch, (every_drawn[0], every_drawn[1]), buffer, parts)
 
 
 def _copy(
     frames: np.ndarray,
     work: list[tuple[np.ndarray, int, int, np.ndarray]],
-    read: torch.cuda.Event | None,
+    transfer_done: torch.cuda.Event | None,
 ) -> None:
     """Copy clips once their buffer has been read: target, first frame, lack of frames and crop."""
-    if read is not None:
-        read.synchronize()
+    if transfer_done is not None:
+        transfer_done.synchronize()
     for target, first, lack, box in work:
         copy_clip(target, frames, first, lack, box)
 
 
-def _finished(config: Config, copied: _Copied, device: torch.device) -> tuple[Tensor, Tensor]:
+def _await_views(
+    config: Config, copied: _PendingBatch, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """The views of a batch, once its clips are copied."""
     for part in copied.parts:
         part.result()
     buffer, size = copied.buffer, len(copied.index)
     every_clips = [each[:size].to(device, non_blocking=True) for each in buffer.clips]
-    if buffer.read is not None:
-        buffer.read.record()
+    if buffer.transfer_done is not None:
+        buffer.transfer_done.record()
     first, second = (
         augment(
             clips.transpose(1, 2),

@@ -130,6 +130,7 @@ def place_of(domain: str, content: Mapping[str, Any], key: str) -> Path:
     losses = [str(term["function"]).partition("@")[0] for term in terms if term]
     if content.get("train") is False or ("objective" in content and not losses):
         losses = ["untrained"]
+    # Of a long name the end, which has the seed.
     method = slug("-".join([*losses, "seed", str(content["seed"])]))[-LONGEST:].strip("-")
     return Path(domain, slug(dataset)[:LONGEST] or "data", f"{method}-{key}")
 

@@ -160,12 +160,10 @@ class Frame:
             if line.counts
             for metric, value in _numbers(line).items()
         ]
-        names = _described(None).keys() | {"metric", "value"}
         numbers = {"value", "seconds", "gigabytes"}
         return {
             name: np.array([row[name] for row in rows], dtype=float if name in numbers else object)
-            for name in [*_described(None), "metric", "value"]
-            if name in names
+            for name in (*_described(None), "metric", "value")
         }
 
     def dataframe(self) -> "pd.DataFrame":
@@ -261,23 +259,24 @@ def join(
     """
     prefix = f"{name_of(table, tier)}/"
     cells = table.cells(tier) if cells is None else cells
-    homes_of: dict[str, set[str]] = {}
+    cells_by_key: dict[str, set[str]] = {}
     for cell in cells:
-        homes_of.setdefault(cell.key, set()).add(cell.address)
+        cells_by_key.setdefault(cell.key, set()).add(cell.address)
     candidates: list[tuple[Source, Record, str]] = []
-    called: dict[str, set[str]] = {}
+    recorded: dict[str, set[str]] = {}
     for source in sources:
         address = source.record.address
         if address.startswith(prefix):
             today = source.record.upgraded(type(table.config))
             key = run_key(str(today.result["tier"]), today.config)
             candidates.append((source, today, key))
-            called.setdefault(key, set()).add(address)
+            recorded.setdefault(key, set()).add(address)
     found: dict[str, list[tuple[Source, Record]]] = {}
     for source, today, key in candidates:
-        homes = homes_of.get(key, set())
-        mine = (homes & {today.address}) | (homes - called[key])
-        for address in mine or {today.address}:
+        # Its own cell, and cells with its configuration that no record names.
+        cells_of = cells_by_key.get(key, set())
+        targets = (cells_of & {today.address}) | (cells_of - recorded[key])
+        for address in targets or {today.address}:
             found.setdefault(address, []).append((source, replace(today, address=address)))
 
     metrics = {column.label: table.metric_of(column) for column in table.columns_of(tier)}
@@ -292,7 +291,7 @@ def join(
             why = (status or {}).get(cell.address, NOT_RUN)
             lines.append(Line(table, tier, cell, None, None, why, counts=True))
     declared = {cell.address for cell in cells}
-    for address in found.keys() - declared:
+    for address in (each for each in found if each not in declared):
         *others, last = found[address]
         for source, today in (*others, last):
             counts = source is last[0]

@@ -88,7 +88,8 @@ class Reading:
         high: its upper end.
         estimates: of the gain; both have to give a word.
         p: the larger p value of the two estimates.
-        adjusted: ``p`` after Holm's adjustment; None for a reading that is in no family.
+        adjusted: ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset;
+            None for a reading that is in no family.
         level: mean of the two rows.
         bar: that of the table's bar in the column; None without one.
         bar_row: the row that is the bar.
@@ -215,10 +216,10 @@ def readings(measured: Iterable[Measured], shares: Shares | None = None) -> tupl
         every = found[places[0]].claim.scope == "every"
         for place, p, adjusted in zip(places, p_values, holm(p_values), strict=True):
             one = found[place]
-            holds = p if every else adjusted
-            outcome = _outcome(one, holds, adjusted)
+            p_for = p if every else adjusted  # that all hold needs no adjustment
+            outcome = _outcome(one, p_for, adjusted)
             needed = _seeds_needed(one, 1 if every else len(places)) if outcome == "open" else None
-            found[place] = replace(one, adjusted=holds, outcome=outcome, seeds_needed=needed)
+            found[place] = replace(one, adjusted=p_for, outcome=outcome, seeds_needed=needed)
     return tuple(found)
 
 
@@ -566,26 +567,26 @@ def _bound(claim: Claim) -> float:
     return {"comparable": -1.0, "no gain": 1.0}.get(claim.form, 0.0) * (claim.margin or 0.0)
 
 
-def _outcome(reading: Reading, holds: float, adjusted: float) -> Outcome:
-    """The word of a reading that may have one, by its adjusted p values.
+def _outcome(reading: Reading, p_for: float, p_against: float) -> Outcome:
+    """The word of a reading that may have one.
 
     Args:
         reading: with gain and interval.
-        holds: of the claim.
-        adjusted: of what speaks against it.
+        p_for: its p value as evidence for the claim.
+        p_against: as evidence against it.
     """
     margin = reading.claim.margin or 0.0
     assert reading.gain is not None
     assert reading.low is not None
     assert reading.high is not None
     if reading.claim.form == "null":
-        agrees = holds < LEVEL
+        agrees = p_for < LEVEL
         disagrees = reading.low > margin or reading.high < -margin
     else:
         above = reading.gain > _bound(reading.claim)
         right = not above if reading.claim.form == "no gain" else above
-        agrees = right and holds < LEVEL
-        disagrees = not right and adjusted < LEVEL
+        agrees = right and p_for < LEVEL
+        disagrees = not right and p_against < LEVEL
     if reading.setting != "paper's":
         return "agrees" if agrees else "disagrees" if disagrees else "open"
     excluded = _size_is_excluded(reading)

@@ -18,10 +18,10 @@ from rl.environment import DeepMindControl, settings_of
 from rl.evaluation import centre_crops, evaluation_seeds
 from rl.expert import episode_return, mean_action
 from rl.imitation import (
-    encoded,
+    extract_features,
+    feature_extractor,
     fit_head,
     material_of,
-    of_frames,
     policy_without_features,
     principal_components,
 )
@@ -62,7 +62,7 @@ def test_a_head_fits_what_the_features_tell() -> None:
 def test_principal_components_are_those_of_a_decomposition() -> None:
     config = dataclasses.replace(SMALL, crop=8, latent=5)
     frames = frames_of_noise()
-    features = of_frames(config, principal_components(config, frames), frames)
+    features = extract_features(config, principal_components(config, frames), frames)
     crops = centre_crops(frames, torch.arange(60), 8, config.stack)
     pixels = crops.flatten(1).double().numpy() / 255
     base = pixels[:: imitation.STRIDE]
@@ -79,7 +79,7 @@ def test_features_are_the_encoder_s_of_the_centre_crops(precision: Any) -> None:
     config = dataclasses.replace(SMALL, precision=precision, frame_size=40)
     frames = frames_of_noise(count=20, size=40)
     encoder = Contrast(config).encoder.eval()
-    features = of_frames(config, encoded(config, encoder), frames)
+    features = extract_features(config, feature_extractor(config, encoder), frames)
     crops = centre_crops(frames, torch.arange(20), config.crop, config.stack)
     with torch.no_grad():
         expected = encoder(crops)

@@ -54,7 +54,7 @@ def assert_are_views(found: Iterator[tuple[Tensor, Tensor]], videos: Videos, con
 def test_batches_are_the_views_of_each(
     videos: Videos, changes: dict[str, Any], workers: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(loading, "TOGETHER", 2)
+    monkeypatch.setattr(loading, "CLIPS_PER_TASK", 2)
     config = dataclasses.replace(CONFIG, **changes)
     found = batches(config, videos, iter(CHOSEN), device=CPU, workers=workers)
     assert_are_views(found, videos, config)
@@ -152,7 +152,7 @@ def test_a_buffer_is_not_written_to_before_the_device_has_read_it(
 def test_a_real_gpu_gives_the_same_views(
     videos: Videos, share: float, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(loading, "RESIDENT", share)
+    monkeypatch.setattr(loading, "RESIDENT_FRACTION", share)
     found = list(batches(CONFIG, videos, CHOSEN, device=GPU, workers=2))
     for (index, epoch), pair in zip(CHOSEN, found, strict=True):
         expected = views(videos, index, CONFIG, epoch, device=GPU)
