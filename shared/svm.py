@@ -331,18 +331,19 @@ def _projected_gradient(
 ) -> Tensor:
     """Projected gradient descent on all box QPs at once: one (N, M) x (M, M) product per step.
 
-    With ``step_size`` None the step of each anchor is 1 / lambda_max, with Nesterov momentum that
-    is restarted for an anchor when it points uphill; with a number, plain steps of that size.
+    With ``step_size`` None it is FISTA (Beck and Teboulle 2009): the step of each anchor is
+    1 / lambda_max, and its momentum restarts when it points uphill (O'Donoghue and Candes 2015);
+    with a number, plain steps of that size.
     """
     cost, ridge, steps, step_size = numbers
 
-    def delta(a: Tensor, minus: float = 0.0) -> Tensor:
-        """Delta a - minus, 0 outside the negatives."""
+    def delta(a: Tensor, linear: float = 0.0) -> Tensor:
+        """Delta a - linear, 0 outside the negatives."""
         product = _with_positive(a, positive) @ points
         product = product - product.gather(1, positive[:, None]) + ridge * a
         if excess is not None:  # (N, 1)
             product = product + excess * a.sum(1, keepdim=True)
-        return torch.where(negative, product - minus if minus else product, 0.0)
+        return torch.where(negative, product - linear if linear else product, 0.0)
 
     if step_size is None:
         direction = negative.to(weights.dtype)
@@ -358,20 +359,22 @@ def _projected_gradient(
     else:
         step = weights.new_full((len(weights), 1), step_size)
 
-    ahead, age = weights, weights.new_ones(len(weights), 1)
+    extrapolated, momentum = weights, weights.new_ones(len(weights), 1)
     for count in range(EXACT_STEPS if exact else steps):
-        gradient = delta(ahead, 2.0)
-        moved = (ahead - step * gradient).clamp(0, cost)
+        gradient = delta(extrapolated, 2.0)
+        new_weights = (extrapolated - step * gradient).clamp(0, cost)
         if step_size is None:
-            way = moved - weights
-            uphill = (gradient * way).sum(1, keepdim=True) > 0
-            age = torch.where(uphill, 1.0, age)
-            older = (1 + (1 + 4 * age.square()).sqrt()) / 2
-            ahead = moved + torch.where(uphill, 0.0, (age - 1) / older) * way
-            age = older
+            update = new_weights - weights
+            uphill = (gradient * update).sum(1, keepdim=True) > 0
+            momentum = torch.where(uphill, 1.0, momentum)
+            next_momentum = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
+            extrapolated = (
+                new_weights + torch.where(uphill, 0.0, (momentum - 1) / next_momentum) * update
+            )
+            momentum = next_momentum
         else:
-            ahead = moved
-        weights = moved
+            extrapolated = new_weights
+        weights = new_weights
         if exact and count % 50 == 49:
             # At the optimum a projected step of size 1 leaves the point unchanged.
             residual = weights - (weights - delta(weights, 2.0)).clamp(0, cost)

@@ -254,9 +254,13 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("svm", "product - product.gather(1, positive[:, None]) + ridge * a", "product + ridge * a"),
     ("svm", "positive[:, None]) + ridge * a", "positive[:, None])"),
     ("svm", "product + excess * a.sum", "product - excess * a.sum"),
-    ("svm", "delta(ahead, 2.0)", "delta(ahead, 1.0)"),
-    ("svm", "(ahead - step * gradient).clamp(0, cost)", "(ahead - step * gradient).clamp(min=0)"),
-    ("svm", "(age - 1) / older", "0 * older"),
+    ("svm", "delta(extrapolated, 2.0)", "delta(extrapolated, 1.0)"),
+    (
+        "svm",
+        "(extrapolated - step * gradient).clamp(0, cost)",
+        "(extrapolated - step * gradient).clamp(min=0)",
+    ),
+    ("svm", "(momentum - 1) / next_momentum", "0 * next_momentum"),
     # distance polarization
     ("penalties", "(2 * upper - double).mul_(double.sub_", "(double - 2 * upper).mul_(double.sub_"),
     ("penalties", "double.sub_(2 * lower)", "double.sub_(lower)"),
