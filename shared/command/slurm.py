@@ -32,6 +32,7 @@ from shared.command.cells import Chosen, Places, find_cell, run_folder
 from shared.command.plan import costs_of
 from shared.command.pool import pretraining_of
 from shared.command.progress import sentence
+from shared.command.worker import Outcome
 from shared.errors import UserError, program
 from shared.experiment.config import canonical_json
 from shared.experiment.files import write_atomically
@@ -256,7 +257,7 @@ def _state(address: str, job: str, queue: dict[str, str], places: Places) -> tup
     (cell,) = find_cell(address).cells
     folder, log = run_folder(places, cell), places.runs / FOLDER / f"{job}_0_log.out"
     if record := finished(cell, places.runs):
-        return "done", sentence(("done", record.result, None))
+        return "done", sentence(Outcome("done", result=record.result))
     if (state := queue.get(job)) is None:
         lost = f"no log: cancelled before it started, or its node cannot reach {log.parent}"
         return "failed", read_failure(folder) or _last_line(log) or lost
