@@ -232,7 +232,7 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
             chosen.append(Chosen(each.table, left))
     if options.plan_only:
         return 0
-    pools = [run_waiting(chosen, places, options, console)] if chosen else []
+    pools = [run_waiting(chosen, places, options, console, priced=True)] if chosen else []
     outcomes = {address: why for pool in pools for address, why in pool.outcomes.items()}
     for each in prepared:
         found = _compared(each, known, outcomes)

@@ -191,6 +191,8 @@ def run_waiting(
     places: Places,
     options: argparse.Namespace,
     console: Console,
+    *,
+    priced: bool = False,
 ) -> Pool:
     """Run the unfinished cells; the returned pool has the outcomes of those without a result.
 
@@ -199,10 +201,13 @@ def run_waiting(
         places: the folders of runs, results and data.
         options: how to run them.
         console: where progress is shown.
+        priced: whether their cost has been printed.
     """
     waiting = not_done(chosen, places, options, console)
     pool = Pool(places, options, console, main=main_metrics(chosen))
     if waiting:
+        if not priced and (text := estimate(chosen, waiting, places, pool.jobs)):
+            say(console, text)
         pool.run(waiting, (lambda: move_aside(waiting, places, console)) if options.again else None)
     return pool
 
