@@ -3,6 +3,14 @@
 Shapes: A dimensions of an action, B of a batch.
 """
 
+# In the order in which a run comes by:
+#   measure, check_agent   a run: what is refused and recorded before anything is rendered
+#   train_with             the loop: act -> environment -> replay -> update, evaluated on the way
+#     make_update          an update of rl.agent.Agent, as a CUDA graph where it can be captured
+#     evaluation           returns of some episodes, one entry of the curve
+#   summary_of             the metrics of the protocol, from the curve
+#   write_curve, save_weights    what the run leaves beside its result
+
 import contextlib
 import csv
 import functools
