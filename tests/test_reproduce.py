@@ -18,10 +18,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 import toy.train
+from rich.console import Console
 from toy.program import AtOnce, start
 from toy.tables import TABLES, run_of
 
-from shared.command import cells, pool, reproduce, verbs, worker
+from shared.command import cells, pool, reproduce, running, verbs, worker
 from shared.errors import UserError, describe_os_error
 from shared.experiment.published import load_notes, load_published, with_claims
 from shared.experiment.run import Run
@@ -776,6 +777,14 @@ def test_a_table_of_some_seeds_says_what_it_shows(
     out, _ = at_once(*choice, "--minutes", "0.0001", code=75)
     assert "2 of 3 seeds (1)" in out
     assert "(1) 1 of 6 numbers: not run" in out
+
+
+def test_the_first_of_many_cells_is_the_same_whichever_ended_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ended = SimpleNamespace(interrupted=False, outcomes=dict.fromkeys("dcab", "failed: so"))
+    assert running.print_ending(Console(), ended, again=False) == 1  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "a and 3 more: failed: so\n"
 
 
 def test_one_reason_of_many_cells_is_said_once(at_once: AtOnce) -> None:

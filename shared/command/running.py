@@ -286,7 +286,8 @@ def print_ending(console: Console, *pools: Pool, again: bool) -> int:
     for pool in pools:
         for address, why in pool.outcomes.items():
             by_reason.setdefault(why, []).append(address)
-    for why, (first, *others) in by_reason.items():
+    for why, addresses in by_reason.items():
+        first, *others = sorted(addresses)  # whichever of them ended first
         which = f"{first} and {len(others)} more" if len(others) > FEW else None
         for address in [which] if which else [first, *others]:
             print(f"{address}: {why}", file=sys.stderr)
