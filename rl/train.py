@@ -3,6 +3,14 @@
 Shapes: A dimensions of an action, B of a batch.
 """
 
+# In the order in which a run comes by:
+#   measure, check_agent   a run: what is refused and recorded before anything is rendered
+#   train_with             the loop: act -> environment -> replay -> update, evaluated on the way
+#     make_update          an update of rl.agent.Agent, as a CUDA graph where it can be captured
+#     evaluation           returns of some episodes, one entry of the curve
+#   summary_of             the metrics of the protocol, from the curve
+#   write_curve, save_weights    what the run leaves beside its result
+
 import contextlib
 import csv
 import functools
@@ -161,8 +169,7 @@ def train_with(
             save_every=SAVE_EVERY,
         ):
             if step == 0:
-                environment.reset(seed=config.seed)
-                replay.begin(environment.frame)
+                _begin(environment, replay, config.seed)
             updates = step >= config.initial_steps
             if updates:
                 observation = torch.from_numpy(environment.observation)[None].to(device)
@@ -174,21 +181,31 @@ def train_with(
             _, reward, terminated, truncated, _ = environment.step(action)
             replay.add(action, reward, environment.frame)
             if terminated or truncated:
-                environment.reset()
-                replay.begin(environment.frame)
+                _begin(environment, replay)
 
             done = (step + 1) * config.action_repeat
             if updates and ((step + 1) % LOG_EVERY == 0 or step + 1 == decisions):
                 agent.check_finite(step)
             if done % config.evaluate_every == 0:
                 progress.curve.append(evaluation(config, run, environments, act, done))
-                scores = {"evaluation": progress.curve[-1]["return"]}
-                run.log(done, **scores)
-                if run.watch and len(progress.curve) % run.watch == 0:
-                    run.show(done, config.environment_steps, "environment steps", **scores)
-                write_curve(run, config, progress.curve)
+                _note(config, run, progress.curve)
         save_weights(run, agent, ("contrast.encoder.", "actor."))
         return summary_of(config, progress.curve)
+
+
+def _begin(environment: Any, replay: Replay, seed: int | None = None) -> None:
+    """Begin an episode; with a seed the first."""
+    environment.reset(seed=seed)
+    replay.begin(environment.frame)
+
+
+def _note(config: Config, run: Run, curve: list[dict[str, Any]]) -> None:
+    """Log, show and write the last evaluation of the curve."""
+    done, scores = curve[-1]["step"], {"evaluation": curve[-1]["return"]}
+    run.log(done, **scores)
+    if run.watch and len(curve) % run.watch == 0:
+        run.show(done, config.environment_steps, "environment steps", **scores)
+    write_curve(run, config, curve)
 
 
 def evaluation(

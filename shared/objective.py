@@ -43,6 +43,7 @@ from shared.penalties import band_statistics, distance_polarization
 from shared.projection import LowRankProjection, check_options
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
+Parts = dict[str, Tensor]
 
 # Losses whose value for equal similarities, hence for collapsed embeddings, is the logarithm of the
 # number of candidates (more with margins).
@@ -287,16 +288,10 @@ class Criterion(nn.Module):
             # A CUDA graph cannot read: it computes what every look needs, see settle.
             captured = similarity.is_cuda and torch.cuda.is_current_stream_capturing()
             due = (step or 0) % self.check_every == 0
-            looked_at = on_cpu or (due and not captured)
             if not captured:
                 self._read_looks(step)
-            if looked_at and self.objective.loss.function is max_margin:
-                # The factorisation on the CPU does not accept NaN.
-                _check_finite(*_finite(pairs, similarity.sum()), step)
-            if looked_at and self._needs_cosines and not on_cpu:
-                check_cosines(pairs, similarity)
-            if looked_at and getattr(self.objective.loss.function, "needs_negatives", False):
-                check_negatives(self.objective.loss.function.__name__, pairs)
+            if on_cpu or (due and not captured):
+                self._check_input(pairs, similarity, step)
             value = self.objective.loss(pairs, similarity)
             # Anchors without a positive are left out of the mean.
             defined = (pairs.positives() >= 0).any(1).sum()
@@ -306,35 +301,17 @@ class Criterion(nn.Module):
                 looks |= self._chance(pairs, similarity)
             if pairs.blocks:
                 mean = share_of_mean(value, defined)
+            terms = {self._names[0]: self.objective.loss.weight * mean}
             parts = {self._names[0]: mean.detach()}
-            loss = self.objective.loss.weight * mean
-            terms = {self._names[0]: loss}
-            if self.objective.penalties:
-                cosines = similarity
-                if self.similarity is not cosine:
-                    cosines = cosine(pairs.anchor, pairs.candidate)
-                for name, penalty in zip(self._names[1:], self.objective.penalties, strict=True):
-                    value = penalty(pairs, cosines)
-                    mean = value.mean() if len(value) else value.sum()  # 0 without anchors
-                    if pairs.blocks:
-                        mean = share_of_mean(value)
-                    parts[name] = mean.detach()
-                    terms[name] = penalty.weight * mean
-                    loss = loss + terms[name]
-                    if penalty.function is distance_polarization:
-                        band = {
-                            key: number
-                            for key, number in penalty.numbers.items()
-                            if key in ("lower", "upper")
-                        }
-                        parts |= band_statistics(pairs, cosines, **band)
-            if self.projection is not None and self.objective.projection is not None:
-                penalty_value, penalty_parts = self.projection(
-                    pairs.anchor if features is None else features, together=pairs.blocks > 0
-                )
-                terms["projection"] = self.objective.projection.weight * penalty_value
-                loss = loss + terms["projection"]
-                parts |= {f"projection_{name}": item for name, item in penalty_parts.items()}
+            for more, further in (
+                self._penalties(pairs, similarity),
+                self._projected(pairs, features),
+            ):
+                terms |= more
+                parts |= further
+            loss, *further_terms = terms.values()
+            for term_value in further_terms:
+                loss = loss + term_value
             measured = step is not None and (captured or step % SHARES_EVERY == 0)
             if measured and len(terms) > 1:
                 embeddings = (pairs.anchor, pairs.candidate)
@@ -358,6 +335,47 @@ class Criterion(nn.Module):
                 elif due:
                     self._looks.append((step, tuple(looks), Late(*looks.values())))
         return loss, parts
+
+    def _check_input(self, pairs: Pairs, similarity: Tensor, step: int | None) -> None:
+        """Refuse what the loss cannot be computed of, where it may be read."""
+        function = self.objective.loss.function
+        if function is max_margin:
+            # The factorisation on the CPU does not accept NaN.
+            _check_finite(*_finite(pairs, similarity.sum()), step)
+        if self._needs_cosines and similarity.device.type != "cpu":
+            check_cosines(pairs, similarity)
+        if getattr(function, "needs_negatives", False):
+            check_negatives(function.__name__, pairs)
+
+    def _penalties(self, pairs: Pairs, similarity: Tensor) -> tuple[Parts, Parts]:
+        """The penalties by name with their weights, and their parts."""
+        terms: Parts = {}
+        parts: Parts = {}
+        cosines = similarity
+        if self.objective.penalties and self.similarity is not cosine:
+            cosines = cosine(pairs.anchor, pairs.candidate)
+        for name, penalty in zip(self._names[1:], self.objective.penalties, strict=True):
+            value = penalty(pairs, cosines)
+            mean = value.mean() if len(value) else value.sum()  # 0 without anchors
+            if pairs.blocks:
+                mean = share_of_mean(value)
+            parts[name] = mean.detach()
+            terms[name] = penalty.weight * mean
+            if penalty.function is distance_polarization:
+                band = {k: x for k, x in penalty.numbers.items() if k in ("lower", "upper")}
+                parts |= band_statistics(pairs, cosines, **band)
+        return terms, parts
+
+    def _projected(
+        self, pairs: Pairs, features: Tensor | Sequence[Tensor] | None
+    ) -> tuple[Parts, Parts]:
+        """The projection's penalty with its weight, and its parts; nothing without one."""
+        if self.projection is None or self.objective.projection is None:
+            return {}, {}
+        given = pairs.anchor if features is None else features
+        value, parts = self.projection(given, together=pairs.blocks > 0)
+        named = {f"projection_{name}": item for name, item in parts.items()}
+        return {"projection": self.objective.projection.weight * value}, named
 
     if TYPE_CHECKING:  # of a module it is untyped
         __call__ = forward

@@ -126,7 +126,7 @@ def test_cells_and_records_are_joined_in_one_place() -> None:
     }
     assert found == {"shared/experiment/frame.py"}
     readers = [path for path in SHARED if joining & {name for _, name in imports(path)}]
-    names = {"frame.py", "tables.py", "pool.py"}  # a table makes keys, and the pool checks one
+    names = {"frame.py", "tables.py", "worker.py"}  # a table makes keys, a worker checks one
     assert {path.name for path in readers} == names
 
 

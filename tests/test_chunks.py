@@ -332,7 +332,7 @@ def test_methods_without_negatives_of_the_batch_take_no_chunk() -> None:
     from video.config import Config as Video
     from vision.config import Config as Vision
 
-    with pytest.raises(ValueError, match="moco_v2 has none; omit chunk"):
+    with pytest.raises(ValueError, match="chunk is not used by method moco_v2; omit it"):
         vision.methods.check(Vision(method="moco_v2", chunk=8))
     with pytest.raises(ValueError, match="moco has none; omit chunk"):
         video.encoder.check(Video(method="moco", chunk=8))

@@ -300,7 +300,7 @@ def test_a_record_of_ones_own_is_kept_whole(tmp_path: Path) -> None:
     (tmp_path / "records/a.records.jsonl").write_text(record_line(kept))
     found = command._sent(tmp_path, "paper", {type(TABLE_4.config)})
     assert [each.record for each in found.values()] == [kept]
-    assert baseline_of(TABLE_4, "paper")[0].label == "GraphCL"
+    assert baseline_of(TABLE_4, "paper").label == "GraphCL"
 
 
 @pytest.fixture

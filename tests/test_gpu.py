@@ -121,7 +121,7 @@ def test_a_graph_that_gives_other_numbers_is_refused() -> None:
 def test_captured_steps_are_the_eager_ones_as_runs_have_them(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With cuDNN's choice by timing, as :func:`shared.command.pool.set_up_torch` leaves it."""
+    """With cuDNN's choice by timing, as :func:`shared.command.worker.set_up_torch` leaves it."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     steps, changes = VISION[name]
     graphs, trained = train_vision(small_vision(**changes), steps)

@@ -3,6 +3,7 @@
 import argparse
 import csv
 import dataclasses
+import io
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from toy.program import AtOnce
 from shared.command import gpu, running
 from shared.command.cells import DOMAINS, Chosen, Places, every_table, tables_of_paper
 from shared.command.gpu import GpuCost, GpuStep, cost_of, kind_of, step_of, trains
+from shared.command.pool import Pool
 from shared.experiment.tables import Cell, Table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -131,6 +133,12 @@ def test_a_long_run_says_what_it_takes(tmp_path: Path, monkeypatch: pytest.Monke
     line = running.estimate(chosen, waiting, here, 2)
     assert line is not None
     assert "GPU" in line
+    # It is printed before anything starts.
+    console = Console(file=io.StringIO(), width=200)
+    monkeypatch.setattr(Pool, "run", lambda *_: None)
+    given = argparse.Namespace(again=False, jobs=2, threads=1, minutes=None)
+    running.run_waiting(chosen, here, given, console)
+    assert line in console.file.getvalue()  # type: ignore[attr-defined]
     smoke = [Chosen(long, long.cells("smoke"))]
     assert running.estimate(smoke, smoke[0].cells, here, 2) is None
 

@@ -12,9 +12,10 @@ from shared.command import progress
 from shared.command.cells import Chosen
 from shared.command.progress import duration, sentence, watching
 from shared.command.running import main_metrics
+from shared.command.worker import INTERRUPTED, Outcome
 
 CELLS = TABLES["toy"][0].cells(row="plain")
-DONE = ("done", {"metrics": {"norm": 3.0, "accuracy": 1.25}, "seconds": 7})
+DONE = Outcome("done", result={"metrics": {"norm": 3.0, "accuracy": 1.25}, "seconds": 7})
 
 
 class Clock:
@@ -77,7 +78,7 @@ def test_without_a_terminal_there_are_plain_lines(clock: Clock) -> None:
             clock.now += seconds
             watch.tick()
             assert len(written(console)) == lines
-        watch.ended(third, ("failed", "", "failed: it broke"))
+        watch.ended(third, Outcome("failed", "failed: it broke"))
         clock.now += 60
         watch.tick()  # nothing runs
         assert written(console) == [f"[2/3] {third.address}: failed: it broke"]
@@ -134,3 +135,4 @@ def test_a_finished_cell_shows_the_metric_that_it_is_run_for() -> None:
     both = main_metrics([Chosen(shared, tuple(shared.cells("paper", seeds=[0])))])
     assert both["toy/shared/table-1/plain/both/seed-0"] == ("accuracy", "1.00 ± 0.10")
     assert sentence(DONE) == "norm 3 (7 s)"
+    assert sentence(INTERRUPTED) == "interrupted, state saved"

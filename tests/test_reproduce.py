@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 import toy.train
+from rich.console import Console
 from toy.program import AtOnce, start
 from toy.tables import TABLES, run_of
 
-from shared.command import cells, pool, reproduce, verbs
+from shared.command import cells, pool, reproduce, running, verbs, worker
 from shared.errors import UserError, describe_os_error
 from shared.experiment.published import load_notes, load_published, with_claims
 from shared.experiment.run import Run
@@ -118,10 +120,12 @@ def test_processes_of_a_run_that_end_before_it_when_all_are_told_are_no_failure(
             signal.raise_signal(signal.SIGTERM)
         raise ConnectionResetError
 
-    monkeypatch.setattr(pool, "imported", lambda _: SimpleNamespace(measure=measure))
-    run = Run(tmp_path / "run", cell.config, tier="paper", data_root=tmp_path)
-    kind, *_ = pool.outcome(run, cell)
-    assert kind == ("interrupted" if stopping else "failed")
+    monkeypatch.setattr(worker, "imported", lambda _: SimpleNamespace(measure=measure))
+    monkeypatch.setattr(worker, "set_up_torch", lambda *_, **__: None)
+    options = Namespace(threads=1, deterministic=False, allow_missing=False, watch=None)
+    places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
+    outcome = worker.run_cell(cell, places, options, 1, lambda *_: None)
+    assert outcome.kind == ("interrupted" if stopping else "failed")
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -135,7 +139,7 @@ def test_a_gpu_gives_the_same_bits_where_that_is_asked_for(
     monkeypatch.setenv(name, "another")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     try:
-        pool.set_up_torch(torch.get_num_threads(), deterministic=deterministic)
+        worker.set_up_torch(torch.get_num_threads(), deterministic=deterministic)
         assert torch.are_deterministic_algorithms_enabled() is deterministic
         if deterministic:
             assert not torch.is_deterministic_algorithms_warn_only_enabled()
@@ -773,6 +777,14 @@ def test_a_table_of_some_seeds_says_what_it_shows(
     out, _ = at_once(*choice, "--minutes", "0.0001", code=75)
     assert "2 of 3 seeds (1)" in out
     assert "(1) 1 of 6 numbers: not run" in out
+
+
+def test_the_first_of_many_cells_is_the_same_whichever_ended_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ended = SimpleNamespace(interrupted=False, outcomes=dict.fromkeys("dcab", "failed: so"))
+    assert running.print_ending(Console(), ended, again=False) == 1  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "a and 3 more: failed: so\n"
 
 
 def test_one_reason_of_many_cells_is_said_once(at_once: AtOnce) -> None:

@@ -80,6 +80,15 @@ def test_records_as_they_were_written_have_no_fault(tmp_path: Path, records: lis
             lambda r: changed(r, {}, {"details": {"curve": [1.0, "nan"]}}),
             "number: details.curve is",
         ),
+        # Reading refuses the numbers themselves, at any depth.
+        (
+            lambda r: changed(r, {}, {"details": {"curve": [1.0, float("nan")]}}),
+            "not JSON (NaN is not a finite number)",
+        ),
+        (
+            lambda r: changed(r, {}, {"norm": float("-inf")}),
+            "not JSON (-Infinity is not a finite number)",
+        ),
         (lambda r: changed(r, {"commit": "HEAD"}), "names no commit but 'HEAD'"),
         (lambda r: changed(r, {"data": {"toys": "0" * 64}}), "as the hash of toys"),
         (lambda r: changed(r, {"data": {"toys": "ab"}}), "has 'ab' as the hash of toys"),

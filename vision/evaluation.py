@@ -16,7 +16,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -235,67 +235,39 @@ def evaluate(
     )
     if protocol.transfer is not None:
         return transferred(config, protocol.transfer, encoder, run, project=project)
-    name = config.evaluate_on or config.dataset
-    dataset = describe(name)
-    mean, std = statistics(config, dataset)
-    train, test = images or (
-        load_split(config, name, "train", run),
-        load_split(config, name, "test", run),
-    )
-    classes = dataset.classes
-    if min(int(part.labels.min()) for part in (train, test)) < 0:
-        raise ValueError("images without labels cannot be scored; give both parts' classes")
-    if images is not None:
-        classes = 1 + max(int(part.labels.max()) for part in images)
-    elif name != config.dataset:
-        record_data(run, name)
-    if config.images is not None:
-        train = choose(train, min(config.images, len(train)))
+    train, test, classes = _labelled(config, run, images)
     device = device_of(encoder)
     if isinstance(train, Images):
         train = train.to(device)  # once, not in every epoch
-    labels, test_labels = train.labels.to(device), test.labels.to(device)
+    mean, std = statistics(config, describe(config.evaluate_on or config.dataset))
+    size = config.test_size or config.image_size
 
     def embedded(images: Images | ImageFiles) -> Tensor:
         features = embed(
-            encoder,
-            images,
-            config.test_size or config.image_size,
-            mean,
-            std,
-            precision=config.precision,
-            workers=run.workers,
+            encoder, images, size, mean, std, precision=config.precision, workers=run.workers
         )
         return features if project is None else project(features)
 
     probe = protocol.probe or beside.probe
     if probe is not None and config.probe_epochs is not None:
         probe = dataclasses.replace(probe, epochs=config.probe_epochs)
-
     run.progress(0, 1 if probe is None else probe.epochs, config.protocol)
-    features, test_features = embedded(train), embedded(test)
+    found = Features(
+        embedded(train), train.labels.to(device), embedded(test), test.labels.to(device), classes
+    )
     if config.features == "encoder" and images is None:
-        run.record(effective_rank=f"{effective_rank(test_features):.4g}")
-    metrics: dict[str, object] = {
-        "knn_top1": knn(
-            features,
-            labels,
-            test_features,
-            test_labels,
-            classes=classes,
-            temperature=protocol.temperature,
-        )
-    }
+        run.record(effective_rank=f"{effective_rank(found.test):.4g}")
+    top1 = knn(
+        found.train,
+        found.labels,
+        found.test,
+        found.test_labels,
+        classes=classes,
+        temperature=protocol.temperature,
+    )
+    metrics: dict[str, object] = {"knn_top1": top1}
     if protocol.penalties:
-        try:
-            penalty, predicted = regularised_probe(
-                features, labels, test_features, protocol.penalties
-            )
-        except NothingToHoldOut as error:
-            notice(f"no l2_top1: {error}")
-        else:
-            metrics["l2_top1"] = 100 * int((predicted == test_labels).sum()) / len(test_labels)
-            run.record(l2_penalty=f"{penalty:g}")
+        metrics |= _regularised(protocol.penalties, found, run)
     if probe is None:
         return metrics
 
@@ -315,10 +287,10 @@ def evaluate(
 
     with left_as_they_were(encoder):
         result = linear_probe(
-            batches if drifts or config.probe_augmentation else features,
-            labels,
-            test_features,
-            test_labels,
+            batches if drifts or config.probe_augmentation else found.train,
+            found.labels,
+            found.test,
+            found.test_labels,
             classes=classes,
             probe=probe,
             seed=config.seed,
@@ -330,6 +302,49 @@ def evaluate(
         metrics["linear_top5"] = float(result.top5[-1])
     metrics["linear_best_top1"] = float(result.top1.max())
     return metrics
+
+
+class Features(NamedTuple):
+    """What is scored: features (n, H) and (m, H), labels (n,) and (m,), the number of classes."""
+
+    train: Tensor
+    labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+    classes: int
+
+
+def _labelled(
+    config: Config, run: Run, images: tuple[Images | ImageFiles, Images | ImageFiles] | None
+) -> tuple[Images | ImageFiles, Images | ImageFiles, int]:
+    """Training and test images, those given or a dataset's, and the number of classes."""
+    name = config.evaluate_on or config.dataset
+    train, test = images or (
+        load_split(config, name, "train", run),
+        load_split(config, name, "test", run),
+    )
+    if min(int(part.labels.min()) for part in (train, test)) < 0:
+        raise ValueError("images without labels cannot be scored; give both parts' classes")
+    classes = describe(name).classes
+    if images is not None:
+        classes = 1 + max(int(part.labels.max()) for part in images)
+    elif name != config.dataset:
+        record_data(run, name)
+    if config.images is not None:
+        train = choose(train, min(config.images, len(train)))
+    return train, test, classes
+
+
+def _regularised(penalties: Sequence[float], found: Features, run: Run) -> dict[str, object]:
+    """The accuracy with the best of the penalties, which the run records; none if none is best."""
+    try:
+        penalty, predicted = regularised_probe(found.train, found.labels, found.test, penalties)
+    except NothingToHoldOut as error:
+        notice(f"no l2_top1: {error}")
+        return {}
+    run.record(l2_penalty=f"{penalty:g}")
+    right = int((predicted == found.test_labels).sum())
+    return {"l2_top1": 100 * right / len(found.test_labels)}
 
 
 def linear_probe(

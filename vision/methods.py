@@ -7,10 +7,11 @@ direction, whose losses are averaged, and the backbone's features of the student
 CLLR's projection is applied.
 """
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -275,112 +276,127 @@ def check(config: Config) -> None:
     Raises:
         ValueError: with the reason, in one line.
     """
-    function = config.objective.loss.function
     if config.method not in METHODS:
         raise ValueError(f"method is one of {', '.join(METHODS)}; got {config.method!r}")
-    if config.method == "byol" and function is not alignment:
-        raise ValueError(
-            f"byol compares positives only, {function.__name__} needs negatives; use the loss "
-            f"alignment, or method 'moco_v3'"
-        )
-    if config.method != "byol" and function is alignment:
-        raise ValueError(
-            f"alignment has no negatives, and {config.method} nothing else to prevent collapse; "
-            f"use method 'byol'"
-        )
-    if (config.method == "swav") is not (function is swapped_prediction):
-        raise ValueError(
-            f"swav and the loss swapped_prediction go together, since the loss uses prototypes and "
-            f"no negatives; got {config.method} and {function.__name__}"
-        )
-    if config.init is not None and (config.weights is not None or config.features != "encoder"):
-        raise ValueError("init starts a training, which weights and features do without; drop init")
     check_backbone(config.backbone, config.stem, half=config.method == "cmc", heads=config.heads)
-    sizes = {config.image_size, config.test_size or config.image_size}
-    if config.method == "swav" and config.small_crops:
-        sizes.add(config.small_size)
-    if len(sizes) > 1 and fixed_size(config.backbone):
-        raise ValueError(
-            f"{name_of(config.backbone)} is built for one image size; got "
-            f"{', '.join(map(str, sorted(sizes)))}, make them equal or use another backbone"
-        )
-    _check_swav(config)
-    _check_cmc(config)
-    if config.pairs not in get_args(Pairing):
-        raise ValueError(f"pairs is one of {', '.join(get_args(Pairing))}; got {config.pairs!r}")
-    if config.method != "simclr" and config.pairs != "both":
-        raise ValueError(f"pairs {config.pairs!r} are SimCLR's; {config.method} has its own")
-    if config.symmetric and config.method not in ("moco_v3", "byol"):
-        raise ValueError(f"{config.method} has one direction only; symmetric is for moco_v3, byol")
-    small = {config.small_augmentation} if config.small_crops else set()
-    if unknown := {*config.augmentations, *small} - set(POLICIES):
-        raise ValueError(
-            f"augmentations are of {', '.join(POLICIES)}; got {', '.join(sorted(unknown))}"
-        )
     check_chunk(config.chunk)
-    if config.chunk is not None and config.method in ("moco_v2", "swav", "cmc"):
-        raise ValueError(
-            f"chunk is for negatives from the batch, {config.method} has none; omit chunk, or "
-            f"take method 'simclr' or 'moco_v3'"
-        )
-    if config.head_layers not in (1, 2):
-        raise ValueError(f"head_layers is 1 or 2; got {config.head_layers}")
-    if config.mixed is not None:
-        if config.method != "moco_v2":
-            raise ValueError(
-                f"mixed needs the keys of a queue; {config.method} has none, use 'moco_v2'"
-            )
-        if min(config.mixed) < 0 or not 1 <= config.mixed[0] <= config.queue:
-            raise ValueError(
-                f"mixed is (N, s, s'), N from 1 to the queue's {config.queue} and the others at "
-                f"least 0; got {config.mixed}"
-            )
-    elif config.mixed_from:
-        raise ValueError(f"mixed_from {config.mixed_from:g} needs mixed, which is None; set both")
-    if config.gamma_schedule and function is not max_margin:
-        raise ValueError(f"gamma_schedule is for kernels; {function.__name__} has no kernel")
-    if config.features != "encoder" and config.epochs:
-        raise ValueError(f"features {config.features!r} are not trained; set epochs = 0")
-    if config.weights is not None and (config.epochs or config.features != "encoder"):
-        raise ValueError(
-            f"weights {config.weights!r} are trained; set epochs = 0 and features = 'encoder'"
-        )
-    if config.weights is not None and config.calibrated:
-        raise ValueError("calibrated is for an untrained encoder; omit weights")
-    if config.calibrated and config.epochs:
-        raise ValueError("calibrated is for an untrained encoder; set epochs = 0")
-    if config.batch_size < 2:
-        raise ValueError(f"batch_size {config.batch_size}: a single image has no negatives; use 2")
+    faults = itertools.chain(
+        _faults_of_loss(config),
+        _faults_of_options(config),
+        FAULTS[config.method](config) if config.method in FAULTS else (),
+        _faults_of_images(config),
+        _faults_of_training(config),
+    )
+    for fault in faults:
+        raise ValueError(fault)
     require_ranges(config)
-    if config.method == "moco_v2":
-        require("queue", config.queue, COUNT)
 
 
-def _check_swav(config: Config) -> None:
-    if config.method != "swav":
-        if config.small_crops:
-            raise ValueError(f"small_crops are SwAV's; {config.method} compares two views")
-        return
-    if config.prototypes < 2:
-        raise ValueError(f"prototypes {config.prototypes}: a single one cannot discriminate; use 2")
-    if config.small_crops < 0 or config.queue < 0:
-        raise ValueError(
-            f"small_crops and queue are at least 0; got {config.small_crops} and {config.queue}"
+# Losses that need one method, and why that takes no other.
+LOSSES: Mapping[str, tuple[Callable[..., Tensor], str]] = {
+    "byol": (alignment, "it has no negatives, and the method keeps it from collapse"),
+    "swav": (swapped_prediction, "it compares with prototypes, which the method has"),
+}
+# Options of some methods: the value that stands for none, and the methods.
+OPTIONS: Mapping[str, tuple[Any, tuple[str, ...]]] = {
+    "pairs": ("both", ("simclr",)),
+    "symmetric": (False, ("moco_v3", "byol")),
+    "chunk": (None, ("simclr", "moco_v3", "byol")),  # the others have no negatives in the batch
+    "mixed": (None, ("moco_v2",)),
+    "small_crops": (0, ("swav",)),
+}
+
+
+def _faults_of_loss(config: Config) -> Iterator[str]:
+    loss = config.objective.loss.function
+    for method, (own, why) in LOSSES.items():
+        if (config.method == method) is not (loss is own):
+            yield (
+                f"method {method} and the loss {own.__name__} go together, since {why}; got "
+                f"{config.method} and {loss.__name__}"
+            )
+    if config.gamma_schedule and loss is not max_margin:
+        yield f"gamma_schedule is for kernels; {loss.__name__} has no kernel"
+
+
+def _faults_of_options(config: Config) -> Iterator[str]:
+    if config.pairs not in get_args(Pairing):
+        yield f"pairs is one of {', '.join(get_args(Pairing))}; got {config.pairs!r}"
+    for name, (none, methods) in OPTIONS.items():
+        if getattr(config, name) != none and config.method not in methods:
+            yield (
+                f"{name} is not used by method {config.method}; omit it, or use method "
+                f"{' or '.join(methods)}"
+            )
+    if config.mixed is None and config.mixed_from:
+        yield f"mixed_from {config.mixed_from:g} needs mixed, which is None; set both"
+
+
+def _faults_of_moco_v2(config: Config) -> Iterator[str]:
+    require("queue", config.queue, COUNT)
+    mixed = config.mixed
+    if mixed is not None and (min(mixed) < 0 or not 1 <= mixed[0] <= config.queue):
+        yield (
+            f"mixed is (N, s, s'), N from 1 to the queue's {config.queue} and the others at "
+            f"least 0; got {mixed}"
         )
 
 
-def _check_cmc(config: Config) -> None:
-    if config.method != "cmc":
-        return
+def _faults_of_swav(config: Config) -> Iterator[str]:
+    if config.prototypes < 2:
+        yield f"prototypes {config.prototypes}: a single one cannot discriminate; use 2"
+    if config.small_crops < 0 or config.queue < 0:
+        yield f"small_crops and queue are at least 0; got {config.small_crops} and {config.queue}"
+
+
+def _faults_of_cmc(config: Config) -> Iterator[str]:
     if config.statistics != "none":
-        raise ValueError(
+        yield (
             f"cmc converts images in [0, 1] to Lab; set statistics to 'none', not "
             f"{config.statistics!r}"
         )
     if config.queue < 1:
-        raise ValueError(f"queue {config.queue}: cmc's only negatives come from it; use 1 or more")
+        yield f"queue {config.queue}: cmc's only negatives come from it; use 1 or more"
     if not 0 <= config.memory_momentum < 1:
-        raise ValueError(f"memory_momentum is from 0 to below 1; got {config.memory_momentum}")
+        yield f"memory_momentum is from 0 to below 1; got {config.memory_momentum}"
+
+
+FAULTS: Mapping[str, Callable[[Config], Iterator[str]]] = {
+    "moco_v2": _faults_of_moco_v2,
+    "swav": _faults_of_swav,
+    "cmc": _faults_of_cmc,
+}
+
+
+def _faults_of_images(config: Config) -> Iterator[str]:
+    small = config.method == "swav" and config.small_crops
+    sizes = {config.image_size, config.test_size or config.image_size}
+    sizes |= {config.small_size} if small else set()
+    if len(sizes) > 1 and fixed_size(config.backbone):
+        yield (
+            f"{name_of(config.backbone)} is built for one image size; got "
+            f"{', '.join(map(str, sorted(sizes)))}, make them equal or use another backbone"
+        )
+    augmentations = {*config.augmentations, *([config.small_augmentation] if small else [])}
+    if unknown := augmentations - set(POLICIES):
+        yield f"augmentations are of {', '.join(POLICIES)}; got {', '.join(sorted(unknown))}"
+
+
+def _faults_of_training(config: Config) -> Iterator[str]:
+    if config.init is not None and (config.weights is not None or config.features != "encoder"):
+        yield "init starts a training, which weights and features do without; drop init"
+    if config.head_layers not in (1, 2):
+        yield f"head_layers is 1 or 2; got {config.head_layers}"
+    if config.features != "encoder" and config.epochs:
+        yield f"features {config.features!r} are not trained; set epochs = 0"
+    if config.weights is not None and (config.epochs or config.features != "encoder"):
+        yield f"weights {config.weights!r} are trained; set epochs = 0 and features = 'encoder'"
+    if config.calibrated and config.weights is not None:
+        yield "calibrated is for an untrained encoder; omit weights"
+    if config.calibrated and config.epochs:
+        yield "calibrated is for an untrained encoder; set epochs = 0"
+    if config.batch_size < 2:
+        yield f"batch_size {config.batch_size}: a single image has no negatives; use 2"
 
 
 def _teacher(networks: Networks) -> Teacher:

@@ -3,6 +3,19 @@
 Shapes: n images of the training set, B of a batch, S side in pixels, H features of the backbone.
 """
 
+# In the order in which a run comes by:
+#   measure              a run: data, then an encoder (trained, from the store, or given), then its
+#                        score by vision.evaluation
+#   pretrain             the loop: batch -> step -> teacher
+#     batches            views of each batch, augmented on the device, the same when it resumes
+#     make_step          a training step, as a CUDA graph where it can be captured
+#       train_step       gradient, then the optimiser's step
+#         gradient       forward and backward; new keys in a queue
+#           losses       views -> vision.methods.compare -> criterion -> loss and its parts
+#     make_optimiser, learning_rate, teacher_momentum    schedules, by step
+#   _ready, _put, _take  what is kept between training and evaluation, and in the store
+#   _score_so_far        what --watch shows
+
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence

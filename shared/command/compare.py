@@ -35,6 +35,7 @@ from shared.command.cells import (
     run_folder,
 )
 from shared.command.own import (
+    able_rows,
     baseline_of,
     load_loss,
     older_runs,
@@ -58,12 +59,47 @@ from shared.experiment.tables import Cell, Column, Published, Row, Table, Tier
 from shared.objective import Term
 from shared.report import comparison as shown
 from shared.report.comparison import KEPT, Comparison, Line, Number, Source
+from shared.report.console import say
 from shared.report.wording import DASH, TIER_NOTES, counted, gain_text, named_seeds, shown_metric
 
 FORM = "comparison-v1"
 SHEET = "comparison.json"
 HERE = "run here"
+Place = tuple[str, str, int]  # row, column and seed
 STYLES = {"better": "green", "worse": "red", "open": "yellow"}
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What a comparison is of: ``comparison.json``.
+
+    Args:
+        table: address of the table.
+        tier: of the cells.
+        changed: the settings of every row.
+        own: the name of data of the user's; empty for the table's.
+        against: label of the baseline.
+        rows: the rows.
+        runs: the key of each run by row, column and seed.
+    """
+
+    table: str
+    tier: Tier
+    changed: tuple[str, ...]
+    own: str
+    against: str
+    rows: tuple[Line, ...]
+    runs: Mapping[Place, str] = field(default_factory=dict)
+
+    @property
+    def scope(self) -> dict[str, str]:
+        """What two comparisons in one folder have in common."""
+        return {
+            "table": self.table,
+            "tier": self.tier,
+            "data": self.own or "of the table",
+            "settings": ", ".join(self.changed) or "none",
+        }
 
 
 @dataclass(frozen=True)
@@ -72,66 +108,22 @@ class Prepared:
 
     Args:
         table: the table.
-        tier: of the cells.
-        against: label of the baseline.
-        lines: the rows.
-        cells: theirs.
-        changed: the settings of every row.
+        sheet: its rows; the runs that the folder holds beside the cells.
+        cells: of the rows.
         data: what is trained and scored on, in words.
-        own: the name of data of the user's; empty for the table's.
-        kept: what the folder holds beside these.
     """
 
     table: Table
-    tier: Tier
-    against: str
-    lines: tuple[Line, ...]
+    sheet: Sheet
     cells: tuple[Cell, ...]
-    changed: tuple[str, ...] = ()
     data: str = ""
-    own: str = ""
-    kept: tuple["Entry", ...] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns in which a row has a cell, in the order of the table."""
-        labels = {cell.column for cell in self.cells} | {each.column for each in self.kept}
-        return tuple(each for each in self.table.columns_of(self.tier) if each.label in labels)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One run of a written comparison: its row, column and seed, and the key of its run."""
-
-    row: str
-    column: str
-    seed: int
-    key: str
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """What a folder holds: ``comparison.json``.
-
-    Args:
-        file: where it was read.
-        table: address of the table.
-        tier: of the cells.
-        changed: the settings of every row.
-        own: the name of data of the user's; empty for the table's.
-        against: label of the baseline.
-        lines: the rows.
-        entries: the runs.
-    """
-
-    file: Path
-    table: str
-    tier: str
-    changed: tuple[str, ...]
-    own: str
-    against: str
-    lines: tuple[Line, ...]
-    entries: tuple[Entry, ...]
+        labels = {cell.column for cell in self.cells} | {column for _, column, _ in self.sheet.runs}
+        columns = self.table.columns_of(self.sheet.tier)
+        return tuple(each for each in columns if each.label in labels)
 
 
 @dataclass
@@ -155,42 +147,37 @@ class Known:
     own: Mapping[str, str] = field(default_factory=dict)
 
     def source(self, cell: Cell, table: Table) -> Source | None:
-        """The finished run or the record that is valid for a cell; None without one."""
-        folder = run_folder(self.places, cell)
-        if (record := finished(cell, self.places.runs)) is not None:
-            today = record.upgraded(type(cell.config))
-            if _is_valid(today, cell, table):
-                self._check_data(record, str(folder))
-                return Source(record, HERE, folder / LOG)
-        if self.run_all:
-            return None
-        if (sent := self.sent.get(cell.key)) and _is_valid(
-            sent.record.upgraded(type(cell.config)), cell, table
-        ):
-            self._check_data(sent.record, "the folder of --to")
-            return dataclasses.replace(
-                sent, record=dataclasses.replace(sent.record, address=cell.address)
-            )
-        for each in self.committed.get(cell.key, ()):
-            if processor_of(each) == self.processor and _is_valid(
-                each.upgraded(type(cell.config)), cell, table
-            ):
-                record = dataclasses.replace(each, address=cell.address)
-                return Source(record, recorded_at(each))
-        return None
-
-    def _check_data(self, record: Record, where: str) -> None:
-        """Refuse a run on other files of the same name.
+        """The finished run or the record that is valid for a cell; None without one.
 
         Raises:
-            UserError: it used such files.
+            UserError: it used other files of the user's, of the same name.
         """
-        for name, digest in self.own.items():
-            if record.environment["data"].get(name, digest) != digest:
-                raise UserError(
-                    f"{name.partition(':')[2]} holds other data than those of {where}; rename it, "
-                    f"or start over with --again in another --to"
-                )
+        for source, where in self._candidates(cell):
+            if not _is_valid(source.record.upgraded(type(cell.config)), cell, table):
+                continue
+            data = source.record.environment["data"]
+            for name, digest in self.own.items():
+                if data.get(name, digest) != digest:
+                    raise UserError(
+                        f"{name.partition(':')[2]} holds other data than those of {where}; rename "
+                        f"it, or start over with --again in another --to"
+                    )
+            record = dataclasses.replace(source.record, address=cell.address)
+            return dataclasses.replace(source, record=record)
+        return None
+
+    def _candidates(self, cell: Cell) -> Iterator[tuple[Source, str]]:
+        """What has the key of a cell, the best first, and where it is."""
+        folder = run_folder(self.places, cell)
+        if (record := finished(cell, self.places.runs)) is not None:
+            yield Source(record, HERE, folder / LOG), str(folder)
+        if self.run_all:
+            return
+        if (sent := self.sent.get(cell.key)) is not None:
+            yield sent, "the folder of --to"
+        for each in self.committed.get(cell.key, ()):
+            if processor_of(each) == self.processor:
+                yield Source(each, recorded_at(each)), "the committed records"
 
     def elsewhere(self, cells: Sequence[Cell]) -> set[str]:
         """The other processors on which cells have a committed record."""
@@ -245,7 +232,7 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
             chosen.append(Chosen(each.table, left))
     if options.plan_only:
         return 0
-    pools = [run_waiting(chosen, places, options, console)] if chosen else []
+    pools = [run_waiting(chosen, places, options, console, priced=True)] if chosen else []
     outcomes = {address: why for pool in pools for address, why in pool.outcomes.items()}
     for each in prepared:
         found = _compared(each, known, outcomes)
@@ -255,8 +242,7 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
         _print_folders(console, each, places)
         if options.to is not None:
             names = _write(options.to, found, each, options.spread)
-            text = f"written to {options.to}: {', '.join(names)}, {KEPT}/"
-            console.print(text, soft_wrap=True, highlight=False, markup=False)
+            say(console, f"written to {options.to}: {', '.join(names)}, {KEPT}/")
     return print_ending(console, *pools, again=options.again)
 
 
@@ -278,7 +264,7 @@ def _prepare(
     if options.to is not None and len(prepared) > 1:
         names = ", ".join(each.table.name for each in prepared)
         raise UserError(f"--to {options.to} takes one table; choose with --table: {names}")
-    sheets = _sheets(options.to) if options.to is not None else []
+    sheets = _sheets(options.to) if options.to is not None else {}
     kinds = {type(each.config) for one in prepared for each in one.cells}
     tier = options.tier
     known = Known(
@@ -408,16 +394,10 @@ def _rows_of(
             dataclasses.replace(cell, row=label)
             for cell in with_set(some, [*options.set, *settings])
         )
-    return Prepared(
-        table,
-        tier,
-        base.label,
-        tuple(lines),
-        tuple(cells),
-        tuple(options.set),
-        str(options.data or " and ".join(dict.fromkeys(cell.column for cell in cells))),
-        str(options.data or ""),
-    )
+    data = str(options.data or "")
+    sheet = Sheet(table.address, tier, tuple(options.set), data, base.label, tuple(lines))
+    columns = " and ".join(dict.fromkeys(cell.column for cell in cells))
+    return Prepared(table, sheet, tuple(cells), data or columns)
 
 
 def _baseline(table: Table, tier: Tier, options: argparse.Namespace, wanted: list[str]) -> Row:
@@ -425,30 +405,16 @@ def _baseline(table: Table, tier: Tier, options: argparse.Namespace, wanted: lis
 
     Where that is not among the rows asked for, it is the first of them.
     """
-    needs_loss = bool(options.loss)
     if options.against is not None:
-        return _named_row(table, tier, options.against, needs_loss=needs_loss)
-    usual, _ = baseline_of(table, tier) if not wanted or needs_loss else (None, "")
-    if not wanted:
-        assert usual is not None
-        return usual
-    asked = [table.cells(tier, row=each)[0].row for each in wanted]
-    claimed = _claimed(table, tier)
-    label = claimed if claimed in asked else asked[0]
-    return _named_row(table, tier, label, needs_loss=needs_loss)
-
-
-def _claimed(table: Table, tier: Tier) -> str:
-    try:
-        return baseline_of(table, tier)[0].label
-    except UserError:
-        return ""
-
-
-def _named_row(table: Table, tier: Tier, name: str, *, needs_loss: bool) -> Row:
-    label = _one_row(table, tier, name)
-    if needs_loss:
-        return baseline_of(table, tier, label)[0]
+        label = _one_row(table, tier, options.against)
+    elif not wanted:
+        return baseline_of(table, tier)
+    else:
+        asked = [table.cells(tier, row=each)[0].row for each in wanted]
+        usual = baseline_of(table, tier) if options.loss or able_rows(table, tier) else None
+        label = usual.label if usual and usual.label in asked else asked[0]
+    if options.loss:
+        return baseline_of(table, tier, label)
     return next(row for row in table.rows if row.label == label)
 
 
@@ -514,9 +480,10 @@ def _sent(to: Path, tier: Tier, kinds: set[type]) -> dict[str, Source]:
     return {key: Source(some[0], recorded_at(some[0])) for key, some in records.items()}
 
 
-def _sheets(to: Path) -> list[Sheet]:
-    """What the folder holds, the user's and others'; the user's first."""
-    return [_sheet(file) for file in sorted((to / KEPT).rglob(SHEET), key=lambda f: len(f.parts))]
+def _sheets(to: Path) -> dict[Path, Sheet]:
+    """What the folder holds, the user's and others', by file; the user's first."""
+    files = sorted((to / KEPT).rglob(SHEET), key=lambda file: len(file.parts))
+    return {file: _sheet(file) for file in files}
 
 
 def _sheet(file: Path) -> Sheet:
@@ -525,14 +492,13 @@ def _sheet(file: Path) -> Sheet:
         if content["form"] != FORM:
             raise ValueError(f"has the form {content['form']}, this program reads {FORM}")
         return Sheet(
-            file,
             content["table"],
             content["tier"],
             tuple(content["changed"]),
             content["own"],
             content["against"],
             tuple(Line(**each) for each in content["rows"]),
-            tuple(Entry(**each) for each in content["runs"]),
+            {(run["row"], run["column"], run["seed"]): run["key"] for run in content["runs"]},
         )
     except KeyError as error:
         raise UserError(f"{file} lacks {error}; move it away, or choose another --to") from None
@@ -540,52 +506,45 @@ def _sheet(file: Path) -> Sheet:
         raise UserError(f"{file} {error}; move it away, or choose another --to") from None
 
 
-def _with_kept(one: Prepared, sheets: Sequence[Sheet], options: argparse.Namespace) -> Prepared:
+def _with_kept(
+    one: Prepared, sheets: Mapping[Path, Sheet], options: argparse.Namespace
+) -> Prepared:
     """With the rows, columns and seeds that the folder holds already.
 
     Raises:
         UserError: the folder holds another comparison.
     """
-    lines = {line.label: line for line in one.lines}
-    here = {(cell.row, cell.column, cell.seed) for cell in one.cells}
-    kept: dict[tuple[str, str, int], Entry] = {}
-    against = one.against
-    for sheet in sheets:
-        differ = {
-            "table": (sheet.table, one.table.address),
-            "tier": (sheet.tier, one.tier),
-            "data": (sheet.own or "of the table", one.own or "of the table"),
-            "settings": (", ".join(sheet.changed) or "none", ", ".join(one.changed) or "none"),
-        }
-        for what, (there, now) in differ.items():
-            if there != now:
+    rows = {row.label: row for row in one.sheet.rows}
+    here = {_place(cell) for cell in one.cells}
+    kept: dict[Place, str] = {}
+    against = one.sheet.against
+    for file, sheet in sheets.items():
+        for what, there in sheet.scope.items():
+            if there != (now := one.sheet.scope[what]):
                 raise UserError(
-                    f"{sheet.file.parent} holds a comparison with {what} {there}, not {now}; "
+                    f"{file.parent} holds a comparison with {what} {there}, not {now}; "
                     f"choose another --to, or the same {what}"
                 )
-        lines |= {line.label: line for line in sheet.lines if line.label not in lines}
-        for each in sheet.entries:
-            place = (each.row, each.column, each.seed)
-            if place not in here:
-                kept.setdefault(place, each)
+        rows |= {row.label: row for row in sheet.rows if row.label not in rows}
+        known = here | kept.keys()
+        kept |= {place: key for place, key in sheet.runs.items() if place not in known}
         if options.against is None and not options.rows:
             against = sheet.against
-    order = [row.label for row in one.table.rows]
-    ordered = sorted(lines.values(), key=lambda line: _place(line.label, order))
-    return dataclasses.replace(
-        one, lines=tuple(ordered), kept=tuple(kept.values()), against=against
-    )
+    order = {row.label: number for number, row in enumerate(one.table.rows)}
+    ordered = sorted(rows.values(), key=lambda row: order.get(row.label, len(order)))
+    sheet = dataclasses.replace(one.sheet, rows=tuple(ordered), runs=kept, against=against)
+    return dataclasses.replace(one, sheet=sheet)
 
 
-def _place(label: str, order: Sequence[str]) -> int:
-    return order.index(label) if label in order else len(order)
+def _place(cell: Cell) -> Place:
+    return cell.row, cell.column, cell.seed
 
 
 def _take_older(
     prepared: Sequence[Prepared],
     losses: Sequence[tuple[tuple[Path, str, list[str]], Term]],
     known: Known,
-    sheets: Sequence[Sheet],
+    sheets: Mapping[Path, Sheet],
     options: argparse.Namespace,
     console: Console,
 ) -> None:
@@ -594,11 +553,11 @@ def _take_older(
     Raises:
         UserError: the folder that is written to has such runs, and ``--same-loss`` is not given.
     """
-    by_label = {
-        (each.row, each.column, each.seed): known.sent[each.key].record
-        for sheet in sheets
-        for each in sheet.entries
-        if each.key in known.sent
+    by_place = {
+        place: known.sent[key].record
+        for sheet in sheets.values()
+        for place, key in sheet.runs.items()
+        if key in known.sent
     }
     for (file, name, _), loss in losses:
         cells = [
@@ -609,7 +568,7 @@ def _take_older(
         ]
         now, then, text = functions.identity(loss.function), "", ""
         for cell in cells:
-            record = by_label.get((cell.row, cell.column, cell.seed))
+            record = by_place.get(_place(cell))
             if record is None or record.config == cell.content:
                 continue
             if without_hashes(record.config) == without_hashes(cell.content):
@@ -636,27 +595,23 @@ def _take_older(
         elif then:
             text += ": --same-loss takes them if it computes the same"
         if text:
-            console.print(text, soft_wrap=True, highlight=False, markup=False)
+            say(console, text)
 
 
-def _sources(
-    one: Prepared, known: Known
-) -> Iterator[tuple[str, str, int, Source | None, Cell | None]]:
-    """Row, column, seed, and the source of each run that is compared."""
-    for cell in one.cells:
-        yield cell.row, cell.column, cell.seed, known.source(cell, one.table), cell
-    for each in one.kept:
-        if (source := known.sent.get(each.key)) is not None:
-            yield each.row, each.column, each.seed, source, None
+def _sources(one: Prepared, known: Known) -> dict[Place, Source | None]:
+    """The source of each run that is compared; None for one that is not there yet."""
+    here = {_place(cell): known.source(cell, one.table) for cell in one.cells}
+    kept = {place: known.sent.get(key) for place, key in one.sheet.runs.items()}
+    return here | {place: source for place, source in kept.items() if source is not None}
 
 
 def _print_sources(console: Console, one: Prepared, known: Known) -> None:
     """Print what is compared with what, and for each row which seeds are there and from where."""
-    start = f"{one.table.address} ({one.tier} tier): "
-    text = f"{start}{counted(len(one.lines), 'row')}, compared with {one.against}"
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    sheet, sources = one.sheet, _sources(one, known)
+    rows = counted(len(sheet.rows), "row")
+    say(console, f"{sheet.table} ({sheet.tier} tier): {rows}, compared with {sheet.against}")
     found: dict[tuple[str, str], dict[str, list[int]]] = {}
-    for row, column, seed, source, _ in _sources(one, known):
+    for (row, column, seed), source in sources.items():
         origin = source.origin if source else "to run"
         found.setdefault((row, column), {}).setdefault(origin, []).append(seed)
     texts: dict[str, list[str]] = {}
@@ -665,22 +620,21 @@ def _print_sources(console: Console, one: Prepared, known: Known) -> None:
         texts.setdefault(f"{row}: {said}", []).append(column)
     for text, columns in texts.items():
         where = "" if len(columns) == len(one.columns) else f" ({', '.join(columns)})"
-        console.print(f"  {text}{where}", soft_wrap=True, highlight=False, markup=False)
+        say(console, f"  {text}{where}")
     counts = {len(seeds) for seeds in _seeds_by_row(one).values()}
     if len(counts) > 1:
-        text = f"rows have {min(counts)} to {max(counts)} seeds; --seeds 0-4 runs these of all"
-        console.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)
-    left = [cell for cell in one.cells if known.source(cell, one.table) is None]
-    text = f"{len(one.cells) - len(left)} of {counted(len(one.cells), 'cell')} there"
-    console.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)
+        few, many = min(counts), max(counts)
+        say(console, f"  rows have {few} to {many} seeds; --seeds 0-4 runs these of all")
+    left = [cell for cell in one.cells if sources[_place(cell)] is None]
+    say(console, f"  {len(one.cells) - len(left)} of {counted(len(one.cells), 'cell')} there")
     if others := known.elsewhere(left):
-        text = f"recorded on {', '.join(sorted(others))}, not on {known.processor}: run here"
-        console.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)
+        on = ", ".join(sorted(others))
+        say(console, f"  recorded on {on}, not on {known.processor}: run here")
 
 
 def _seeds_by_row(one: Prepared) -> dict[str, set[int]]:
     """The seeds of each row that is trained."""
-    trained = {line.label for line in one.lines if not line.baseline}
+    trained = {row.label for row in one.sheet.rows if not row.baseline}
     found: dict[str, set[int]] = {}
     for cell in one.cells:
         if cell.row in trained:
@@ -690,13 +644,15 @@ def _seeds_by_row(one: Prepared) -> dict[str, set[int]]:
 
 def _compared(one: Prepared, known: Known, outcomes: Mapping[str, str]) -> Comparison:
     """The comparison, of what is finished by now."""
+    addresses = {_place(cell): cell.address for cell in one.cells}
     sources: dict[tuple[str, str], dict[int, Source]] = {}
     missing: dict[tuple[str, str], dict[int, str]] = {}
-    for row, where, seed, source, cell in _sources(one, known):
+    for (row, where, seed), source in _sources(one, known).items():
         if source is not None:
             sources.setdefault((row, where), {})[seed] = source
-        elif cell is not None:
-            missing.setdefault((row, where), {})[seed] = outcomes.get(cell.address, NOT_RUN)
+        else:
+            why = outcomes.get(addresses[row, where, seed], NOT_RUN)
+            missing.setdefault((row, where), {})[seed] = why
     records = [each.record for some in sources.values() for each in some.values()]
     numbers = {}
     for column in one.columns:
@@ -707,7 +663,7 @@ def _compared(one: Prepared, known: Known, outcomes: Mapping[str, str]) -> Compa
             for each in some.values()
         ]
         metric = shown_metric(one.table.metric_of(column), results)
-        for line in one.lines:
+        for line in one.sheet.rows:
             place = (line.label, column.label)
             numbers[place] = Number(
                 metric, one.table.unit_of(metric), sources.get(place, {}), missing.get(place, {})
@@ -717,12 +673,12 @@ def _compared(one: Prepared, known: Known, outcomes: Mapping[str, str]) -> Compa
     return Comparison(
         one.table.address,
         one.table.title,
-        one.tier,
-        one.changed,
+        one.sheet.tier,
+        one.sheet.changed,
         one.data,
         ", ".join(protocols) or one.table.protocol,
-        one.against,
-        one.lines,
+        one.sheet.against,
+        one.sheet.rows,
         one.columns,
         numbers,
         {each: one.table.unit_of(each) for each in one.table.also if each not in shown_metrics},
@@ -772,31 +728,21 @@ def _print_folders(console: Console, one: Prepared, places: Places) -> None:
     for row, folders in found.items():
         first, *others = dict.fromkeys(folders)
         more = f" and {len(others)} more beside" if others else ""
-        text = f"  {row}: {first}{more}"
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        say(console, f"  {row}: {first}{more}")
 
 
 def _write(to: Path, found: Comparison, one: Prepared, spread: Any) -> list[str]:
     """Write the files, the records, and what they are; returns the names of the files."""
     files = shown.write(to, found, spread=spread)
-    keys = {(cell.row, cell.column, cell.seed): cell.key for cell in one.cells}
-    keys |= {(each.row, each.column, each.seed): each.key for each in one.kept}
+    keys = {_place(cell): cell.key for cell in one.cells} | dict(one.sheet.runs)
     runs = [
-        {"row": line.label, "column": column.label, "seed": seed, "key": keys[place]}
-        for line in found.lines
+        {"row": row.label, "column": column.label, "seed": seed, "key": keys[place]}
+        for row in found.lines
         for column in found.columns
-        for seed in sorted(found.numbers[line.label, column.label].sources)
-        if (place := (line.label, column.label, seed)) in keys
+        for seed in sorted(found.numbers[row.label, column.label].sources)
+        if (place := (row.label, column.label, seed)) in keys
     ]
-    content = {
-        "form": FORM,
-        "table": found.address,
-        "tier": found.tier,
-        "changed": list(found.changed),
-        "own": one.own,
-        "against": found.against,
-        "rows": [dataclasses.asdict(line) for line in found.lines],
-        "runs": runs,
-    }
+    rows = [dataclasses.asdict(row) for row in found.lines]
+    content = {"form": FORM, **vars(one.sheet), "rows": rows, "runs": runs}
     write_atomically(to / KEPT / SHEET, json.dumps(content, indent=1) + "\n")
     return [file.name for file in files if file.parent == to]

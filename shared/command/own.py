@@ -41,6 +41,7 @@ from shared.experiment.records import Damaged, read_json
 from shared.experiment.tables import Cell, Row, Table, Tier
 from shared.objective import Objective, Term
 from shared.pairs import cosine, two_views
+from shared.report.console import say
 from shared.report.statistics import summarise
 from shared.report.wording import DASH, TIER_NOTES, mean_sd, shown_metric
 
@@ -58,7 +59,6 @@ SETTINGS = {
     "precision of products": torch.get_float32_matmul_precision,
     "recording of gradients": torch.is_grad_enabled,
 }
-Values = dict[tuple[str, str], dict[int, float]]  # by row and column, then by seed
 
 
 def run_with_settings(options: argparse.Namespace, places: Places) -> int:
@@ -72,14 +72,14 @@ def run_with_settings(options: argparse.Namespace, places: Places) -> int:
     chosen = [
         dataclasses.replace(each, cells=with_set(each.cells, options.set)) for each in declared
     ]
-    text = f"These runs are yours, in {places.runs / USER_TIER}; they enter no table and no report."
-    console.print(text, soft_wrap=True, highlight=False)
+    where = places.runs / USER_TIER
+    say(console, f"These runs are yours, in {where}; they enter no table and no report.")
     for before, after in zip(declared, chosen, strict=True):
         print_changes(console, f"{after.table.address} as declared", before.cells, after.cells)
     if older := older_runs(chosen, places):
         folders = ", ".join(str(folder) for folder, _ in older[:2]) + ", ..." * (len(older) > 2)
-        text = f"{folders}: the same settings with other weights as init; they stay as they are"
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        text = "the same settings with other weights as init; they stay as they are"
+        say(console, f"{folders}: {text}")
     pool = run_waiting(chosen, places, options, console)
     for each in chosen:
         _print_values(console, each, options.set, places)
@@ -136,8 +136,8 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
     return loss
 
 
-def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Row, str]:
-    """The row of a table that a user's loss is compared with, and why that one.
+def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> Row:
+    """The row of a table that a user's loss is compared with.
 
     Among the rows that train with a loss: the row ``wanted``, else the one that most of the paper's
     claims compare with, else the first that the paper gives, else the first.
@@ -147,24 +147,20 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Ro
     """
     if wanted is not None:
         label = table.cells(tier, row=wanted)[0].row
-        able = [row for row in _able(table, tier) if row.label == label]
+        able = [row for row in able_rows(table, tier) if row.label == label]
         if not able:
             raise UserError(f"{table.address}: {label} trains with no loss")
-        return able[0], "as you said"
-    able = _able(table, tier)
-    counts = Counter(each.than for claim in table.claims for each in claim.comparisons)
-    claimed = [row for row in able if counts[row.label]]
-    if claimed:
-        row = max(claimed, key=lambda row: counts[row.label])
-        return row, f"which {counts[row.label]} of {counts.total()} claims are made against"
-    if published := [row for row in able if row.published is not None]:
-        return published[0], "the first row that the paper gives"
+        return able[0]
+    able = able_rows(table, tier)
     if not able:
         raise UserError(f"{table.address} has no row that trains with a loss")
-    return able[0], "the first row"
+    counts = Counter(each.than for claim in table.claims for each in claim.comparisons)
+    if not any(counts[row.label] for row in able):
+        return max(able, key=lambda row: row.published is not None)
+    return max(able, key=lambda row: counts[row.label])
 
 
-def _able(table: Table, tier: Tier) -> list[Row]:
+def able_rows(table: Table, tier: Tier) -> list[Row]:
     """The rows that train with a replaceable loss."""
     objectives: dict[str, Any] = {}
     for cell in table.cells(tier):
@@ -326,58 +322,41 @@ def print_changes(
             text = f"{path}: {' -> '.join(map(shown, pair))}"
             changes.setdefault(text, {})[there.row] = None
     rows = {cell.row for cell in before}
-    console.print(f"{what}:" if changes else f"{what}: nothing", soft_wrap=True, highlight=False)
+    say(console, f"{what}:" if changes else f"{what}: nothing")
     for text, which in changes.items():
         where = "" if len(which) == len(rows) else f"  ({', '.join(which)})"
-        console.print(f"  {text}{where}", soft_wrap=True, highlight=False, markup=False)
-
-
-def _values(chosen: Chosen, places: Places) -> tuple[Values, list[str]]:
-    """A metric of the finished cells by row, column and seed, and its name in each column."""
-    tier = chosen.cells[0].tier
-    results: dict[str, list[Mapping[str, Any]]] = {}
-    found: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
-    for cell in chosen.cells:
-        some = found.setdefault((cell.row, cell.column), {})
-        if (record := finished(cell, places.runs)) is not None:
-            some[cell.seed] = record.result["metrics"]
-            results.setdefault(cell.column, []).append(some[cell.seed])
-    names = {
-        column.label: shown_metric(chosen.table.metric_of(column), results.get(column.label, []))
-        for column in chosen.table.columns_of(tier)
-    }
-    values = {
-        (row, column): {seed: float(each[names[column]]) for seed, each in some.items()}
-        for (row, column), some in found.items()
-    }
-    return values, list(dict.fromkeys(names[column] for _, column in found))
-
-
-def _shown(values: Mapping[int, float]) -> str:
-    if not values:
-        return DASH
-    summary = summarise(values.values())
-    return mean_sd(summary.mean, summary.sd)
+        say(console, f"  {text}{where}")
 
 
 def _print_values(console: Console, chosen: Chosen, settings: Sequence[str], home: Places) -> None:
     """Print rows and columns of numbers without published ones, and where the runs are."""
-    values, metrics = _values(chosen, home)
-    rows, columns = (dict.fromkeys(pair[i] for pair in values) for i in (0, 1))
+    table, tier = chosen.table, chosen.cells[0].tier
+    found: dict[str, dict[str, list[Mapping[str, Any]]]] = {}  # by column and row, over seeds
+    for cell in chosen.cells:
+        some = found.setdefault(cell.column, {}).setdefault(cell.row, [])
+        if (record := finished(cell, home.runs)) is not None:
+            some.append(record.result["metrics"])
+    metric_of = {column.label: table.metric_of(column) for column in table.columns_of(tier)}
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     grid.add_column("method")
-    for column in columns:
+    texts: dict[str, dict[str, str]] = {cell.row: {} for cell in chosen.cells}
+    metrics = {}
+    for column, by_row in found.items():
         grid.add_column(column, justify="right")
-    for row in rows:
-        grid.add_row(Text(row), *(_shown(values.get((row, column), {})) for column in columns))
-    table, tier = chosen.table, chosen.cells[0].tier
+        name = shown_metric(metric_of[column], [each for some in by_row.values() for each in some])
+        metrics[name] = table.unit_of(name)
+        for row, some in by_row.items():
+            summary = summarise(float(each[name]) for each in some) if some else None
+            texts[row][column] = mean_sd(summary.mean, summary.sd) if summary else DASH
+    for row, of_row in texts.items():
+        grid.add_row(Text(row), *(of_row.get(column, DASH) for column in found))
     # Never the tier alone, which would read as the paper's setting.
     title = f"{table.address} ({tier} tier, changed by {', '.join(settings)})"
     console.print(Text(title, style="bold"))
-    unit = ", ".join(f"{metric} ({table.unit_of(metric)})" for metric in metrics)
+    unit = ", ".join(f"{metric} ({unit})" for metric, unit in metrics.items())
     console.print(Text(f"{unit}, mean ± deviation over seeds"))
     if note := TIER_NOTES[tier]:
         console.print(Text(note, style="bold yellow"))
     console.print(grid)
     for folder in dict.fromkeys(run_folder(home, cell) for cell in chosen.cells):
-        console.print(f"  {folder}", soft_wrap=True, highlight=False, markup=False)
+        say(console, f"  {folder}")

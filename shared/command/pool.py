@@ -1,19 +1,17 @@
 """Runs cells side by side, each in its own process, and collects their outcomes."""
 
 import contextlib
+import math
 import multiprocessing
 import os
 import resource
 import signal
 import stat
-import tempfile
 import threading
 import time
-import traceback
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from types import FrameType
@@ -22,25 +20,14 @@ from typing import Any
 from rich.console import Console
 
 from shared import functions
-from shared.capture import SWITCH, CaptureFailed, graphs_wanted
+from shared.capture import SWITCH, graphs_wanted
 from shared.command import devices
 from shared.command.cells import Places, imported, run_folder
 from shared.command.progress import Main, Watch, watching
-from shared.distributed import all_gather_objects, is_lost
-from shared.errors import UserError, describe_os_error
-from shared.experiment.config import USER_TIER, Config, canonical, canonical_json, run_key
-from shared.experiment.data import MissingData
-from shared.experiment.frame import NOT_RUN
-from shared.experiment.records import Damaged, read_record
-from shared.experiment.run import (
-    STOPS,
-    Conflict,
-    Interrupted,
-    Locked,
-    Run,
-    WorkerDone,
-    record_failure,
-)
+from shared.command.worker import INTERRUPTED, Outcome, run_cell
+from shared.errors import UserError
+from shared.experiment.config import Config, canonical_json
+from shared.experiment.run import STOPS
 from shared.experiment.tables import Cell
 
 # Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.
@@ -74,6 +61,10 @@ class Pool:
         options: of the command line, how cells are run.
         console: where progress is shown.
         main: by address, the metric that a cell is run for, and what the paper gives there.
+
+    Attributes:
+        interrupted: whether cells were left unfinished since the command was asked to stop.
+        outcomes: by address, why a cell has no result.
     """
 
     def __init__(
@@ -89,16 +80,15 @@ class Pool:
         self.console = console
         self.main = main
         self.jobs = options.jobs or default_jobs(options.threads)
-        self._begun = time.monotonic()
         self.interrupted = False
-        self.outcomes: dict[str, str] = {}  # by address, why a cell has no result
+        self.outcomes: dict[str, str] = {}
+        self._ends = time.monotonic() + 60 * (options.minutes or math.inf)
         self._waiting: list[Cell] = []
         self._trained_as: Mapping[str, str] = {}  # by address, what it is pretrained as
         # By the pipe that the process talks through; the last is its device.
         self._running: dict[Any, tuple[Cell, Any, str | None]] = {}
         self._devices = visible_devices()
         self._tried: set[str] = set()  # datasets that could not be fetched
-        self._said: set[str] = set()  # about the devices
         self._graphs = graphs_wanted()
         self._without_graphs: set[str] = set()  # addresses of cells that could not be captured
 
@@ -120,26 +110,15 @@ class Pool:
             if (part := pretraining_of(cell)) is not None
         }
         with asked_to_stop() as asked, watching(self.console, len(cells), self.main) as watch:
-            for line in devices.check():
-                self._say(line)
+            watch.said(cells[0], devices.check())
             _start_server()
             if before is not None and not asked:
                 before()
             while self._running or (self._waiting and not asked):
                 while len(self._running) < self.jobs and not asked and (cell := self._next()):
-                    here, there = context.Pipe()
-                    device = self._free_device()
-                    graphs = self._graphs and cell.address not in self._without_graphs
-                    how = (workers, device, graphs)
-                    given = (cell, self.places, self.options, *how, there)
-                    process = context.Process(
-                        target=_work, args=(*given, dict(functions.same)), name=cell.address
-                    )
-                    process.start()
-                    there.close()
-                    self._running[here] = (cell, process, device)
+                    self._start(cell, workers, context)
                     watch.started(cell)
-                if self._is_time_up() and not asked:
+                if time.monotonic() >= self._ends and not asked:
                     asked.append(signal.SIGTERM)
                 if asked and not stopping:
                     stopping = True
@@ -165,11 +144,6 @@ class Pool:
             self._waiting.remove(free[0])
         return next(iter(free), None)
 
-    def _is_time_up(self) -> bool:
-        """Whether the time limit of the command has passed."""
-        minutes = self.options.minutes
-        return minutes is not None and time.monotonic() - self._begun >= 60 * minutes
-
     def _free_device(self) -> str | None:
         """The first GPU with the fewest cells; None where there is no choice."""
         if len(self._devices) < 2:
@@ -177,8 +151,24 @@ class Pool:
         taken = Counter(device for _, _, device in self._running.values())
         return min(self._devices, key=lambda device: taken[device])
 
+    def _start(self, cell: Cell, workers: int, context: Any) -> None:
+        """Start the process of a cell."""
+        here, there = context.Pipe()
+        device = self._free_device()
+        graphs = self._graphs and cell.address not in self._without_graphs
+        variables = {SWITCH: str(int(graphs))}  # the server may have started with another value
+        if device is not None:
+            variables["CUDA_VISIBLE_DEVICES"] = device
+        given = (cell, self.places, self.options, workers)
+        process = context.Process(
+            target=_work, args=(there, variables, dict(functions.same), given), name=cell.address
+        )
+        process.start()
+        there.close()
+        self._running[here] = (cell, process, device)
+
     def _listen(self, pipe: Any, watch: Watch, *, stopping: bool) -> None:
-        """Handle one message of a process; any but "device", "progress" and "shown" is its last."""
+        """Handle one message of a process: a call of the watch, or its outcome, which is last."""
         cell, process, _ = self._running[pipe]
         try:
             message = pipe.recv()
@@ -186,52 +176,31 @@ class Pool:
             process.join()
             why = f"failed: {_describe_end(process.exitcode, cell.config)}"
             # A process that is stopped before it handles signals just ends.
-            message = ("interrupted",) if stopping else ("failed", "", why)
-        if message[0] == "progress":
-            watch.heard(cell, *message[1:])
-            return
-        if message[0] == "shown":
-            watch.shown(cell, message[1])
-            return
-        if message[0] == "device":
-            for line in message[1]:
-                self._say(line)
+            message = INTERRUPTED if stopping else Outcome("failed", why)
+        if not isinstance(message, Outcome):
+            name, *given = message
+            getattr(watch, name)(cell, *given)
             return
         process.join()
         del self._running[pipe]
         pipe.close()
-        if message[0] == "missing" and self._fetch(cell, message[1]):
-            self._waiting.insert(0, cell)
-            watch.stopped(cell)
-            return
-        if message[0] == "not captured":
+        if message.kind == "not captured":
             self._without_graphs.add(cell.address)
-            self._say(f"{cell.address}: {message[1]}; it goes on without graphs")
+            watch.said(cell, [f"{cell.address}: {message.why}; it goes on without graphs"])
+        if message.kind == "not captured" or self._fetch(cell, message.dataset):
             self._waiting.insert(0, cell)
             watch.stopped(cell)
             return
-        if message[0] == "interrupted":
+        if message.kind == "interrupted":
             self.interrupted = True
-        elif message[0] != "done":
-            self.outcomes[cell.address] = message[-1]
-            if message[0] != "refused":  # a refused folder belongs to another run
-                self._note(cell, message)
+        elif message.kind != "done":
+            self.outcomes[cell.address] = message.why
+            message.note(run_folder(self.places, cell))
         watch.ended(cell, message)
 
-    def _say(self, line: str) -> None:
-        """Print a line, once."""
-        if line not in self._said:
-            self._said.add(line)
-            self.console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-    def _note(self, cell: Cell, message: tuple[Any, ...]) -> None:
-        _, trace, why = message
-        with contextlib.suppress(OSError):  # a full disk has been reported already
-            record_failure(run_folder(self.places, cell), why, trace)
-
     def _fetch(self, cell: Cell, name: str) -> bool:
-        """Try once to fetch a dataset that a cell lacks."""
-        if self.options.no_download or name in self._tried:
+        """Try once to fetch the dataset that a cell lacks; whether it is there now."""
+        if not name or self.options.no_download or name in self._tried:
             return False
         self._tried.add(name)
         self.console.print(f"fetching {name} ...")
@@ -241,6 +210,30 @@ class Pool:
             self.console.print(f"fetching {name} failed: {error}", soft_wrap=True)
             return False
         return True
+
+
+def _work(
+    pipe: Connection,
+    variables: Mapping[str, str],
+    same: Mapping[str, str],
+    given: tuple[Cell, Places, Namespace, int],
+) -> None:
+    """The process of one cell: run it, and send its outcome through the pipe.
+
+    Args:
+        pipe: to the pool.
+        variables: of the environment, set before anything uses the GPUs; renderers read them too.
+        same: see :data:`shared.functions.same`.
+        given: the arguments of :func:`run_cell`.
+    """
+    os.environ.update(variables)
+    functions.same.update(same)
+
+    def send(message: Any) -> None:
+        with contextlib.suppress(OSError):  # the parent is gone; the files say it all
+            pipe.send(message)
+
+    send(run_cell(*given, lambda *message: send(message)))
 
 
 def _start_server() -> None:
@@ -293,169 +286,6 @@ def _nothing() -> None:
     """What a process does that only shows that it can be started."""
 
 
-def _work(
-    cell: Cell,
-    places: Places,
-    options: Namespace,
-    workers: int,
-    device: str | None,
-    graphs: bool,
-    pipe: Connection,
-    same: Mapping[str, str],
-) -> None:
-    """The process of one cell: run it, and send its outcome through the pipe."""
-    functions.same.update(same)
-    if device is not None:  # before anything uses the GPUs; renderers read it as well
-        os.environ["CUDA_VISIBLE_DEVICES"] = device
-    os.environ[SWITCH] = str(int(graphs))  # the server may have started with another value
-    set_up_torch(options.threads, deterministic=options.deterministic)
-
-    def send(*message: Any) -> None:
-        with contextlib.suppress(OSError):  # the parent is gone; the files say it all
-            pipe.send(message)
-
-    send("device", devices.used(options.threads, cell.config))
-    if run_key(cell.tier, canonical(cell.config)) != cell.key:  # as this process has imported it
-        send("refused", "the source of its loss changed since the command began; start it again")
-        return
-    run = Run(
-        run_folder(places, cell),
-        cell.config,
-        tier=USER_TIER if cell.own else cell.tier,
-        workers=workers,
-        data_root=places.data,
-        allow_missing=options.allow_missing,
-        progress=partial(send, "progress"),
-        watch=options.watch,
-        show=partial(send, "shown"),
-        store=places.store_of(cell),
-    )
-    send(*outcome(run, cell))
-
-
-def set_up_torch(threads: int, *, deterministic: bool) -> None:
-    """Set up torch so that every process of a cell computes the same numbers.
-
-    Args:
-        threads: of torch.
-        deterministic: on a GPU as well; an operator that has no deterministic form then raises
-            RuntimeError. To be called before the process has used cuBLAS.
-    """
-    import torch
-
-    # A cell has the same bits however many run beside it. They may differ with the number of
-    # threads, which therefore does not depend on the machine.
-    torch.set_num_threads(threads)
-    # By default only on the CPU: on a GPU it would cost much speed.
-    same_bits = deterministic or not torch.cuda.is_available()
-    torch.use_deterministic_algorithms(same_bits, warn_only=not deterministic)
-    if deterministic:
-        # The value that torch's documentation names for cuBLAS and for recurrent layers alike.
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"
-    # Filling would write every new tensor twice, for reads of uninitialised memory. The name
-    # exists only at run time, so mypy does not see it.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cudnn.benchmark = not deterministic  # its choice can be another in each process
-
-
-def outcome(run: Run, cell: Cell) -> tuple[Any, ...]:
-    """Run a cell, unless another process has done so by now, and return the outcome.
-
-    Returns:
-        One of: "done" and the result; "interrupted"; "missing", a dataset and why; "refused" and
-        why; "not captured" and why, for a CUDA graph; "failed", the traceback and why; of several
-        processes also "served", for those that are not needed after training, and "lost", the
-        traceback and why, when another one is gone.
-    """
-    folder = run.folder
-    try:
-        domain = imported(cell.domain)
-        with temporary_folder(), run:
-            _stop_with_parent(run)
-            if functions.same:
-                run.record(
-                    same_loss=", ".join(f"{now} for {then}" for now, then in functions.same.items())
-                )
-            # As the first process sees it.
-            (finished, *_) = all_gather_objects(read_record(folder, cell.address) is not None)
-            if finished:
-                run.continue_on_rank_zero()
-            else:
-                with _stopped_together(run):
-                    run.finish(domain.measure(cell.config, run))
-            record = read_record(folder, cell.address)
-        assert record is not None  # just written
-        return ("done", record.result)
-    except WorkerDone:
-        return ("served",)
-    except Interrupted:
-        return ("interrupted",)
-    except MissingData as error:
-        why = f"{NOT_RUN}: data missing; {error.remedy}"
-        return ("missing", error.name, why)
-    except (Locked, Conflict, Damaged) as error:
-        return ("refused", str(error))
-    except SystemExit as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        why = f"failed: SystemExit({error.code!r}) from {frame.filename}, line {frame.lineno}"
-        return ("failed", traceback.format_exc(), why)
-    except OSError as error:
-        return ("failed", traceback.format_exc(), f"failed: {describe_os_error(error)}")
-    except CaptureFailed as error:
-        return ("not captured", str(error))
-    except UserError as error:
-        return ("failed", traceback.format_exc(), f"failed: {error}")
-    except FloatingPointError as error:
-        why = f"failed: {error}"
-        if run.saved_step is not None:
-            file = folder / "checkpoint.pt"
-            why = f"{why}; last good checkpoint: {file} at step {run.saved_step}"
-        return ("failed", traceback.format_exc(), why)
-    except Exception as error:
-        if is_lost(error):
-            return ("lost", traceback.format_exc(), lost(run.processes))
-        why = f"failed: {type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
-        if _is_out_of_memory(error):
-            why = f"failed: {_describe_out_of_memory(cell.config)}"
-        return ("failed", traceback.format_exc(), why)
-
-
-@contextlib.contextmanager
-def _stopped_together(run: Run) -> Iterator[None]:
-    """Treat the end of a run's helper processes as an interruption when the run was interrupted.
-
-    Terminals and schedulers signal all processes of a job at once, so helpers may end first.
-    """
-    try:
-        yield
-    except (EOFError, ConnectionError, KeyboardInterrupt) as error:
-        if run.stopping:
-            raise Interrupted from error
-        raise
-
-
-def lost(processes: int, which: str = "one", went: str = "ended") -> str:
-    """The message when one of several processes ended without a message."""
-    return (
-        f"failed: {which} of its {processes} processes {went}; "
-        f"rerun the same command to resume from the last checkpoint"
-    )
-
-
-def _stop_with_parent(run: Run) -> None:
-    """Save and stop when the parent process is gone."""
-    parent, number = multiprocessing.parent_process(), os.getppid()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-        while parent is None and os.getppid() == number:  # under torchrun
-            time.sleep(1)
-        run.stopping = True
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 @contextlib.contextmanager
 def asked_to_stop() -> Iterator[list[int]]:
     """A list of the received ``STOPS``: the first signal, then only later SIGINTs.
@@ -492,36 +322,6 @@ def _leave_terminal() -> None:
             if stat.S_ISCHR(os.fstat(number).st_mode):
                 os.dup2(nowhere, number)
     os.close(nowhere)
-
-
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[None]:
-    """Give libraries a folder for temporary files that is deleted at the end of the block."""
-    before = os.environ.get("TMPDIR")
-    with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as folder:
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
-        try:
-            yield
-        finally:
-            tempfile.tempdir = None
-            del os.environ["TMPDIR"]
-            if before is not None:
-                os.environ["TMPDIR"] = before
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    import torch
-
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    # The CPU allocator raises a plain RuntimeError with one of these phrases.
-    words = ("not enough memory", "can't allocate memory")
-    return isinstance(error, RuntimeError) and any(each in str(error) for each in words)
-
-
-def _describe_out_of_memory(config: Config) -> str:
-    size = getattr(config, "batch_size", None)
-    return "out of memory" if size is None else f"out of memory; lower batch_size ({size})"
 
 
 def _describe_end(code: int | None, config: Config) -> str:

@@ -2,8 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.progress import (
@@ -16,6 +15,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
+from shared.command.worker import Outcome
 from shared.experiment.tables import Cell
 from shared.report.wording import counted
 
@@ -68,6 +68,7 @@ class Watch:
         self._running: dict[str, TaskID] = {}
         self._printed, self._line = time.monotonic(), ""
         self._why = ""  # the last cell has no result
+        self._said: set[str] = set()
 
     def started(self, cell: Cell) -> None:
         """A process was started."""
@@ -88,22 +89,29 @@ class Watch:
         """A cell shows a line."""
         self._print(f"{label_of(cell)}: {text}")
 
+    def said(self, _: Cell, lines: Sequence[str]) -> None:
+        """Print lines that hold for more than one cell, each once."""
+        for line in lines:
+            if line not in self._said:
+                self._said.add(line)
+                self._print(line)
+
     def stopped(self, cell: Cell) -> None:
         """A cell went back to waiting."""
         self.bars.remove_task(self._running.pop(cell.address))
 
-    def ended(self, cell: Cell, message: tuple[Any, ...]) -> None:
+    def ended(self, cell: Cell, outcome: Outcome) -> None:
         """A cell ended: print one line, its main metric or why there is none."""
         self.stopped(cell)
         self.bars.advance(self._all)
         done, total = self._count(self._all)
-        count, text = f"[{done}/{total}] ", sentence(message, *self.main.get(cell.address, ()))
+        count, text = f"[{done}/{total}] ", sentence(outcome, *self.main.get(cell.address, ()))
         label = cell.address
         if not self.bars.disable:
             room = max(LEAST, self.bars.console.width - len(count) - len(text) - 2)
             label = label_of(cell)
             label = label if len(label) <= room else f"{label[: room - 1]}…"
-        if message[0] in ("failed", "missing", "refused"):
+        if outcome.kind in ("failed", "missing", "refused"):
             again, self._why = text == self._why, text
             text = "the same" if again else text
         self._print(f"{count}{label}: {text}")
@@ -152,20 +160,18 @@ def duration(seconds: float) -> str:
     return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"
 
 
-def sentence(message: tuple[Any, ...], metric: str = "", published: str = "") -> str:
+def sentence(outcome: Outcome, metric: str = "", published: str = "") -> str:
     """The outcome of a cell: its main metric beside the published one, or why there is none.
 
     Args:
-        message: of :func:`shared.command.pool.outcome`.
+        outcome: of the cell.
         metric: that the cell is run for; empty: the first that it has.
         published: what the paper gives there; empty for nothing.
     """
-    if message[0] == "done":
-        metrics = message[1]["metrics"]
-        numbers = [name for name, value in metrics.items() if isinstance(value, int | float)]
-        name = metric if metric in numbers else numbers[0]
-        beside = f"; paper: {published}" if published else ""
-        return f"{name} {metrics[name]:.4g} ({duration(message[1]['seconds'])}){beside}"
-    if message[0] == "interrupted":
-        return "interrupted, state saved"
-    return str(message[-1])
+    if outcome.result is None:
+        return outcome.why
+    metrics = outcome.result["metrics"]
+    numbers = [name for name, value in metrics.items() if isinstance(value, int | float)]
+    name = metric if metric in numbers else numbers[0]
+    beside = f"; paper: {published}" if published else ""
+    return f"{name} {metrics[name]:.4g} ({duration(outcome.result['seconds'])}){beside}"

@@ -21,7 +21,7 @@ from shared.experiment.records import read_json
 from shared.experiment.run import INTERRUPTED, archive, check_config
 from shared.experiment.store import discard
 from shared.experiment.tables import Cell
-from shared.report.console import Terminal
+from shared.report.console import Terminal, say
 from shared.report.measuring import measure, narrowed
 from shared.report.wording import counted, named_seeds, published_value
 
@@ -129,12 +129,7 @@ def _without_recorded(
             if len(at) > FEW:
                 text = f"{counted(at.total(), 'cell')} recorded at {len(at)} commits"
             them = "it" if at.total() == 1 else "them"
-            console.print(
-                f"{table.address}: {text}; --again runs {them} here",
-                soft_wrap=True,
-                highlight=False,
-                markup=False,
-            )
+            say(console, f"{table.address}: {text}; --again runs {them} here")
         rest = tuple(cell for cell in each.cells if cell not in some)
         left += [Chosen(table, rest)] * bool(rest)
     return left
@@ -160,12 +155,8 @@ def _print_undeclared(chosen: Sequence[Chosen], console: Console) -> None:
             every = len(labels) == len({cell.row for cell in each.cells})
             of = "" if every else f" of {'; '.join(labels)}"
             what = f"{named_seeds(seeds)}{of} {'is' if len(seeds) == 1 else 'are'} not declared"
-            console.print(
-                f"{each.table.address}: {what}: run and kept, in no table; compare takes them",
-                soft_wrap=True,
-                highlight=False,
-                markup=False,
-            )
+            text = f"{each.table.address}: {what}: run and kept, in no table; compare takes them"
+            say(console, text)
 
 
 def show_tables(
@@ -200,6 +191,8 @@ def run_waiting(
     places: Places,
     options: argparse.Namespace,
     console: Console,
+    *,
+    priced: bool = False,
 ) -> Pool:
     """Run the unfinished cells; the returned pool has the outcomes of those without a result.
 
@@ -208,10 +201,13 @@ def run_waiting(
         places: the folders of runs, results and data.
         options: how to run them.
         console: where progress is shown.
+        priced: whether their cost has been printed.
     """
     waiting = not_done(chosen, places, options, console)
     pool = Pool(places, options, console, main=main_metrics(chosen))
     if waiting:
+        if not priced and (text := estimate(chosen, waiting, places, pool.jobs)):
+            say(console, text)
         pool.run(waiting, (lambda: move_aside(waiting, places, console)) if options.again else None)
     return pool
 
@@ -260,7 +256,10 @@ def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
 def not_done(
     chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
 ) -> list[Cell]:
-    """The unfinished cells, or with --again all of them; the cheapest first."""
+    """The unfinished cells, or with --again all of them.
+
+    Those of cheap columns come first, so that most of a table is finished early.
+    """
     places.runs.mkdir(parents=True, exist_ok=True)
     cells = _checked(chosen, places, again=options.again)
     waiting = [cell for cell in cells if options.again or finished(cell, places.runs) is None]
@@ -268,18 +267,13 @@ def not_done(
     every = {cell.address: cell.key for each in chosen for cell in each.cells}
     if ready := sum(key not in left for key in every.values()):
         console.print(f"{counted(ready, 'cell')} done already")
-    return _cheapest_first(waiting, chosen)
-
-
-def _cheapest_first(cells: Sequence[Cell], chosen: Sequence[Chosen]) -> list[Cell]:
-    """The cells, those of cheap columns first, so that most of a table is finished early."""
     minutes = {
         (each.table.address, column.label): column.minutes
         for each in chosen
         for tier in each.table.tiers
         for column in each.table.columns_of(tier)
     }
-    return sorted(cells, key=lambda cell: minutes[cell.table_address, cell.column])
+    return sorted(waiting, key=lambda cell: minutes[cell.table_address, cell.column])
 
 
 def print_ending(console: Console, *pools: Pool, again: bool) -> int:
@@ -292,28 +286,24 @@ def print_ending(console: Console, *pools: Pool, again: bool) -> int:
     for pool in pools:
         for address, why in pool.outcomes.items():
             by_reason.setdefault(why, []).append(address)
-    for why, (first, *others) in by_reason.items():
+    for why, addresses in by_reason.items():
+        first, *others = sorted(addresses)  # whichever of them ended first
         which = f"{first} and {len(others)} more" if len(others) > FEW else None
         for address in [which] if which else [first, *others]:
             print(f"{address}: {why}", file=sys.stderr)
     return 1 if by_reason else 0
 
 
-def _every(chosen: Sequence[Chosen]) -> list[Cell]:
-    """One cell for each run: columns and tables may share a run."""
-    cells: dict[str, Cell] = {}
-    for each in chosen:
-        for cell in each.cells:
-            cells.setdefault(cell.key, cell)
-    return list(cells.values())
-
-
 def _checked(chosen: Sequence[Chosen], places: Places, *, again: bool = False) -> list[Cell]:
-    """One cell for each run, checked up front: a conflict must not surface after hours."""
-    cells = _every(chosen)
-    for cell in cells if not again else ():
-        check_config(run_folder(places, cell), cell.config)
-    return cells
+    """One cell for each run, which columns and tables may share.
+
+    They are checked up front: a conflict must not surface after hours.
+    """
+    cells: dict[str, Cell] = {}
+    for cell in (cell for each in chosen for cell in each.cells):
+        if cells.setdefault(cell.key, cell) is cell and not again:
+            check_config(run_folder(places, cell), cell.config)
+    return list(cells.values())
 
 
 def move_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
@@ -326,5 +316,4 @@ def move_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
             moved.append(archive(folder))
     if moved:
         where = f"{moved[0]}{', ...' if len(moved) > 1 else ''}"
-        text = f"moved {counted(len(moved), 'run')} aside: {where}"
-        console.print(text, soft_wrap=True, markup=False)
+        say(console, f"moved {counted(len(moved), 'run')} aside: {where}")

@@ -20,7 +20,8 @@ import signal
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from shared.command.cells import Chosen, Places, find_cell, run_folder
 from shared.command.plan import costs_of
 from shared.command.pool import pretraining_of
 from shared.command.progress import sentence
+from shared.command.worker import Outcome
 from shared.errors import UserError, program
 from shared.experiment.config import canonical_json
 from shared.experiment.files import write_atomically
@@ -49,18 +51,19 @@ SLICE = 24 * 60  # minutes of a task at most, by default; longer cells go on in 
 FASTER = {"vision": 500.0, "text": 3000.0, "rl": 150.0, "video": 80.0, "graph": 1.0}
 
 
+@dataclass
 class Task:
     """One task of the array: cells that share an encoder, one after the other.
 
     Args:
         command: runs a cell when its address is appended.
         addresses: of the cells.
+        process: of the cell at work.
     """
 
-    def __init__(self, command: Sequence[str], addresses: Sequence[str]) -> None:
-        self.command = tuple(command)
-        self.addresses = tuple(addresses)
-        self.process: subprocess.Popen[bytes] | None = None
+    command: tuple[str, ...]
+    addresses: tuple[str, ...]
+    process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> None:
         """Run the cells, and exit with the highest of their exit codes."""
@@ -82,9 +85,7 @@ class Task:
 
         if self.process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
-                process = psutil.Process(
-                    self.process.pid
-                )  # a second Popen.wait would be interrupted
+                process = psutil.Process(self.process.pid)  # Popen.wait would be interrupted
                 process.terminate()
                 process.wait()
         return DelayedSubmission(Task(self.command, self.addresses))
@@ -110,7 +111,7 @@ def submit(
         UserError: submitit or Slurm is missing, or Slurm refuses the job.
     """
     try:
-        import submitit
+        import submitit  # noqa: F401  (asked for before anything is done)
     except ImportError:
         why = "submitit is not installed; install it with: pip install -e '.[slurm]'"
         raise UserError(why) from None
@@ -124,57 +125,71 @@ def submit(
         left = [cell for cell in waiting if run_folder(places, cell) not in busy]
         if len(left) < len(waiting):
             console.print(f"{len(waiting) - len(left)} cells are queued already")
-        groups: dict[str, list[Cell]] = {}  # cells that share an encoder are one task
-        for cell in left:
-            groups.setdefault(canonical_json(pretraining_of(cell) or cell.config), []).append(cell)
-        if not groups:
+        if not left:
             return 0
         minutes, gigabytes = _limits(chosen, left, places, options)
-        executor = submitit.SlurmExecutor(folder, max_num_timeout=10_000)
-        executor.update_parameters(
+        parameters = {
             **({"gpus_per_node": options.gpus} if options.gpus else {}),
             **({"partition": options.partition} if options.partition else {}),
-            job_name=left[0].table_address.replace("/", "-"),
-            time=minutes,
-            mem=f"{math.ceil(1024 * gigabytes)}M",
-            cpus_per_task=options.cores or options.threads,
+            "job_name": left[0].table_address.replace("/", "-"),
+            "time": minutes,
+            "mem": f"{math.ceil(1024 * gigabytes)}M",
+            "cpus_per_task": options.cores or options.threads,
             # Since Slurm 22.05, srun does not inherit it from the job.
-            srun_args=[f"--cpus-per-task={options.cores or options.threads}"],
-            array_parallelism=options.array_limit or TASKS,
-            signal_delay_s=NOTICE,
-            stderr_to_stdout=True,
-            additional_parameters={"requeue": True},
-        )
-        command = [
-            *(sys.executable, "-m", MODULE, "--jobs", "1", "--threads", str(options.threads)),
-            *("--runs", str(places.runs), "--results", str(places.results)),
-            # Nodes often have no network, and hundreds of tasks would download at once.
-            *("--data-root", str(places.data), "--no-download"),
-            *(["--allow-missing"] if options.allow_missing else []),
-            *(["--deterministic"] if options.deterministic else []),
-            *(["--watch", str(options.watch)] if options.watch else []),
-        ]
-        tasks = [Task(command, [cell.address for cell in group]) for group in groups.values()]
-        try:
-            with contextlib.redirect_stderr(io.StringIO()), executor.batch():
-                submitted = [executor.submit(task) for task in tasks]
-        except (
-            submitit.core.utils.FailedJobError,
-            submitit.core.utils.FailedSubmissionError,
-        ) as error:
-            why = " ".join(str(error).split()) or "it gave no reason"
-            raise UserError(f"Slurm refused the job: {why}") from None
-        for task, job in zip(tasks, submitted, strict=True):
-            jobs |= dict.fromkeys(task.addresses, job.job_id)
+            "srun_args": [f"--cpus-per-task={options.cores or options.threads}"],
+            "array_parallelism": options.array_limit or TASKS,
+        }
+        tasks = _tasks(left, places, options)
+        for task, job in zip(tasks, _submitted(tasks, folder, parameters), strict=True):
+            jobs |= dict.fromkeys(task.addresses, job)
         write_atomically(folder / "jobs.json", json.dumps(jobs, indent=1) + "\n")
     console.print(
-        f"submitted job {submitted[0].job_id.partition('_')[0]}: {len(tasks)} tasks of up to "
+        f"submitted job {jobs[left[0].address].partition('_')[0]}: {len(tasks)} tasks of up to "
         f"{minutes} minutes and {gigabytes:g} GB for {len(left)} cells; they log to {folder}, and "
         f"{program()} status shows them",
         soft_wrap=True,
         highlight=False,
     )
     return 0
+
+
+def _tasks(cells: Sequence[Cell], places: Places, options: Namespace) -> list[Task]:
+    """The cells, those that share an encoder as one task."""
+    command = (
+        *(sys.executable, "-m", MODULE, "--jobs", "1", "--threads", str(options.threads)),
+        *("--runs", str(places.runs), "--results", str(places.results)),
+        # Nodes often have no network, and hundreds of tasks would download at once.
+        *("--data-root", str(places.data), "--no-download"),
+        *(["--allow-missing"] if options.allow_missing else []),
+        *(["--deterministic"] if options.deterministic else []),
+        *(["--watch", str(options.watch)] if options.watch else []),
+    )
+    groups: dict[str, list[str]] = {}
+    for cell in cells:
+        shared = canonical_json(pretraining_of(cell) or cell.config)
+        groups.setdefault(shared, []).append(cell.address)
+    return [Task(command, tuple(addresses)) for addresses in groups.values()]
+
+
+def _submitted(tasks: Sequence[Task], folder: Path, parameters: Mapping[str, Any]) -> list[str]:
+    """Submit the tasks as one array job that goes back into the queue; returns their names."""
+    import submitit
+
+    executor = submitit.SlurmExecutor(folder, max_num_timeout=10_000)
+    executor.update_parameters(
+        **parameters,
+        signal_delay_s=NOTICE,
+        stderr_to_stdout=True,
+        additional_parameters={"requeue": True},
+    )
+    refusals = submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), executor.batch():
+            jobs = [executor.submit(task) for task in tasks]
+    except refusals as error:
+        why = " ".join(str(error).split()) or "it gave no reason"
+        raise UserError(f"Slurm refused the job: {why}") from None
+    return [job.job_id for job in jobs]
 
 
 def print_status(places: Places) -> int:
@@ -209,20 +224,17 @@ def _limits(
     the same limits.
     """
     addresses = {cell.address for cell in cells}
-    expected = [
-        costs[cell.row, cell.source].each
-        for some in chosen
-        for costs in [costs_of(some.table, some.cells, places)]
-        for cell in some.cells
-        if cell.address in addresses
-    ]
     faster = FASTER.get(cells[0].domain, 1.0) if options.gpus else 1.0
-    seconds = max(
-        each.seconds / (1.0 if each.source == "measured" else faster) for each in expected
-    )
+    seconds = gigabytes = 0.0
+    for some in chosen:
+        costs = costs_of(some.table, some.cells, places)
+        for cell in (cell for cell in some.cells if cell.address in addresses):
+            each = costs[cell.row, cell.source].each
+            ratio = 1.0 if each.source == "measured" else faster
+            seconds = max(seconds, each.seconds / ratio)
+            gigabytes = max(gigabytes, each.gigabytes)
     minutes = min(math.ceil(2 * seconds / 60 + 10), options.time or SLICE)
-    gigabytes = 1.25 * max(each.gigabytes for each in expected) + 2
-    return minutes, options.memory or math.ceil(gigabytes)
+    return minutes, options.memory or math.ceil(1.25 * gigabytes + 2)
 
 
 def _jobs(runs: Path) -> dict[str, str]:
@@ -256,7 +268,7 @@ def _state(address: str, job: str, queue: dict[str, str], places: Places) -> tup
     (cell,) = find_cell(address).cells
     folder, log = run_folder(places, cell), places.runs / FOLDER / f"{job}_0_log.out"
     if record := finished(cell, places.runs):
-        return "done", sentence(("done", record.result, None))
+        return "done", sentence(Outcome("done", result=record.result))
     if (state := queue.get(job)) is None:
         lost = f"no log: cancelled before it started, or its node cannot reach {log.parent}"
         return "failed", read_failure(folder) or _last_line(log) or lost

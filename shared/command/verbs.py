@@ -224,7 +224,7 @@ def _run_again(
     places: Places,
     options: argparse.Namespace,
     console: Console,
-) -> Iterator[verify.Outcome]:
+) -> Iterator[verify.Rerun]:
     def wanted(cell: Cell) -> bool:
         asked = ((options.row, {cell.row}), (options.column, {cell.column, cell.run}))
         return (

@@ -25,7 +25,6 @@ from rich.text import Text
 from shared.experiment.frame import (
     NOT_RUN,
     REFUSED,
-    Frame,
     Line,
     Measurement,
     Origin,
@@ -81,7 +80,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Rerun:
     """The outcome of running one recorded cell again.
 
     Args:
@@ -115,57 +114,51 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
     for line in frame:
         if line.source is not None:
             lines.setdefault(line.source.where, []).append(line)
-    committed, finished = _grouped(frame, "record"), _grouped(frame, "run")
-    groups: list[Group] = []
-    faults = [str(error) for origin, error in frame.damaged if origin == "record"]
-    matched: list[Measurement] = []
-    for name, sources in committed.items():
-        valid = 0
-        for source in sources:
-            some = lines.get(source.where, ())
-            homes = [line for line in some if name_of(line.table, line.tier) == name]
-            if whys := _objections(source.record, homes):
-                faults += [f"{source.where}: {source.record.address} {why}" for why in whys]
-            else:
-                matched += filter(None, [homes[0].measurement])
-                valid += 1
-        for address, times in Counter(source.record.address for source in sources).items():
-            if times > 1:
-                faults.append(f"{name}: two records of {address}")
-        groups.append(Group(name, True, _by_place(sources), valid))
-    faults += _inconsistent_data(groups, tables)
-    notes = _not_in_history(groups)
-    faults += [str(error) for origin, error in frame.damaged if origin == "run"]
-    for name, sources in finished.items():
-        valid = 0
-        for source in sources:
-            homes = [line for line in lines.get(source.where, ()) if line.cell is not None]
-            wrong = sorted({line.why for line in homes if line.why.startswith(REFUSED)})
-            where = f"{source.where}: {source.record.address}"
-            faults += [f"{where} is not valid: {why}" for why in wrong]
-            valid += bool(homes) and not wrong
-        groups.append(Group(name, False, _by_place(sources), valid))
-        if idle := len(sources) - valid:
-            notes.append(f"{name}: {idle} finished, but of no cell that is declared today")
-    return Checked(tuple(groups), tuple(faults), tuple(notes), tuple(matched))
-
-
-def _grouped(frame: Frame, origin: Origin) -> dict[str, list[Source]]:
-    """What was read, by its group."""
-    found: dict[str, list[Source]] = {}
+    read: dict[tuple[Origin, str], list[Source]] = {}
     for source in frame.sources:
-        if source.origin == origin:
-            found.setdefault(source.group, []).append(source)
-    return found
+        read.setdefault((source.origin, source.group), []).append(source)
+    faults: dict[Origin, list[str]] = {"record": [], "run": []}
+    for origin, error in frame.damaged:
+        faults[origin].append(str(error))
+    groups: list[Group] = []
+    notes: list[str] = []
+    matched: list[Measurement] = []
+    for (origin, name), sources in read.items():
+        valid = 0
+        for source in sources:
+            homes = _homes(source, lines.get(source.where, ()))
+            whys = _objections(source, homes)
+            faults[origin] += [f"{source.where}: {source.record.address} {why}" for why in whys]
+            if homes and not whys:
+                valid += 1
+                matched += [each for each in [homes[0].measurement] if each and origin == "record"]
+        groups.append(Group(name, origin == "record", {x.where: x.record for x in sources}, valid))
+        addresses = Counter(source.record.address for source in sources)
+        if origin == "record":
+            twice = [address for address, times in addresses.items() if times > 1]
+            faults[origin] += [f"{name}: two records of {address}" for address in twice]
+        elif idle := len(sources) - valid:
+            notes.append(f"{name}: {idle} finished, but of no cell that is declared today")
+    committed = [group for group in groups if group.committed]
+    faults["record"] += _inconsistent_data(committed, tables)
+    notes = [*_not_in_history(committed), *notes]
+    return Checked(tuple(groups), (*faults["record"], *faults["run"]), tuple(notes), tuple(matched))
 
 
-def _by_place(sources: Iterable[Source]) -> dict[str, Record]:
-    return {source.where: source.record for source in sources}
+def _homes(source: Source, lines: Sequence[Line]) -> list[Line]:
+    """The lines of the table that a record lies beside, or of the cells of a run."""
+    if source.origin == "record":
+        return [line for line in lines if name_of(line.table, line.tier) == source.group]
+    return [line for line in lines if line.cell is not None]
 
 
-def _objections(record: Record, lines: Sequence[Line]) -> list[str]:
-    """Why a record must not be committed; nothing if it is right for its cells."""
-    whys = [_invalid(record)]
+def _objections(source: Source, lines: Sequence[Line]) -> list[str]:
+    """Why a record must not be committed, or a run is not believed; nothing if it is right."""
+    if source.origin == "run":
+        return sorted(
+            {f"is not valid: {line.why}" for line in lines if line.why.startswith(REFUSED)}
+        )
+    whys = [_invalid(source.record)]
     if not lines:
         whys.append("is not valid: no table declares it today")
     whys += [f"is not valid: {line.why}" for line in lines if line.why]
@@ -210,7 +203,7 @@ def rerun(
     everything: Sequence[Measurement],
     runs: Path,
     start: Callable[[list[Cell]], Mapping[str, str]],
-) -> Iterator[Outcome]:
+) -> Iterator[Rerun]:
     """Run recorded cells again and compare; a cell without its data is replaced by another.
 
     Args:
@@ -233,21 +226,21 @@ def rerun(
             if why is not None and why.startswith(NOT_RUN):
                 lacking.add((each.table.address, each.cell.source))
                 why = why.removeprefix(f"{NOT_RUN}: ")
-                yield Outcome(address, False, f"cannot be run here: {why}", compared=False)
+                yield Rerun(address, False, f"cannot be run here: {why}", compared=False)
                 continue
             done += 1
             anew = read_record(runs / each.cell.folder, address)
             if anew is None:
-                yield Outcome(address, True, why or "failed without a message")
+                yield Rerun(address, True, why or "failed without a message")
             else:
                 yield compare(each, anew, everything)
         left = [each for each in left if (each.table.address, each.cell.source) not in lacking]
     if done < number:
         text = f"{done} of {number} cells could be run; there are no others"
-        yield Outcome("", False, text, compared=False)
+        yield Rerun("", False, text, compared=False)
 
 
-def compare(recorded: Measurement, anew: Record, everything: Sequence[Measurement]) -> Outcome:
+def compare(recorded: Measurement, anew: Record, everything: Sequence[Measurement]) -> Rerun:
     """Compare a new run of a cell with its record.
 
     On the same kind of processor, BLAS path, versions and threads the bits must be equal; elsewhere
@@ -256,10 +249,10 @@ def compare(recorded: Measurement, anew: Record, everything: Sequence[Measuremen
     """
     address, record = recorded.record.address, recorded.record
     if record.environment["data"] != anew.environment["data"]:
-        return Outcome(address, True, "the data differ from those of the record, by their hash")
+        return Rerun(address, True, "the data differ from those of the record, by their hash")
     others = _differing_conditions(record.environment, anew.environment)
     if _numbers(record) == _numbers(anew):
-        return Outcome(address, False, "; ".join(["equal to the bit", *others]))
+        return Rerun(address, False, "; ".join(["equal to the bit", *others]))
     names = {
         recorded.table.metric_of(column)
         for column in recorded.table.columns_of(recorded.cell.tier)
@@ -283,7 +276,7 @@ def compare(recorded: Measurement, anew: Record, everything: Sequence[Measuremen
         texts.append(text)
     if not others:
         others = ["on the same processor, BLAS path, versions and threads"]
-    return Outcome(address, fault, f"{'; '.join(others)}: {'; '.join(texts)}", compared)
+    return Rerun(address, fault, f"{'; '.join(others)}: {'; '.join(texts)}", compared)
 
 
 def _invalid(record: Record) -> str | None:
@@ -302,16 +295,17 @@ def _invalid(record: Record) -> str | None:
 
 
 def _not_finite(value: Any, name: str = "") -> Iterator[str]:
-    """The metrics, nested ones included, that are infinite or not a number."""
+    """The metrics, nested ones included, that are words for no finite number.
+
+    Reading refuses the numbers themselves.
+    """
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _not_finite(each, f"{name}.{key}" if name else key)
     elif isinstance(value, list):
         for each in value:
             yield from _not_finite(each, name)
-    elif value in (None, "nan", "inf", "-inf") or (
-        isinstance(value, float) and not math.isfinite(value)
-    ):
+    elif value in (None, "nan", "inf", "-inf"):
         yield f"{name} is {value}"
 
 
@@ -329,23 +323,19 @@ def _inconsistent_data(groups: Sequence[Group], tables: Iterable[Table]) -> Iter
         if group.name in kinds and any(r.environment["data"] for r in group.records.values())
     }
     for group in groups:
-        columns: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
+        hashes: dict[tuple[str, str], list[tuple[str, str, str]]] = {}  # by column and data
         for where, record in group.records.items():
             data = record.environment["data"]
             if not data and kinds.get(group.name) in with_data:
                 yield f"{where}: {record.address} names no data, unlike others of its kind"
-            column, _, seed = record.address.rpartition("/")
+            *_, column, seed = record.address.split("/")
             for name, digest in data.items():
-                place = column.rpartition("/")[2], name
-                columns.setdefault(place, []).append((where, seed, digest))
-        for (column, name), some in columns.items():
+                hashes.setdefault((column, name), []).append((where, seed, digest))
+        for (column, name), some in hashes.items():
             usual, times = Counter(digest for *_, digest in some).most_common(1)[0]
-            by_seed = {
-                each: Counter(digest for _, seed, digest in some if seed == each).most_common(1)
-                for each in {seed for _, seed, _ in some}
-            }
             for where, seed, digest in some:
-                most = usual if 2 * times > len(some) else by_seed[seed][0][0]
+                of_seed = Counter(each for _, other, each in some if other == seed)
+                most = usual if 2 * times > len(some) else of_seed.most_common(1)[0][0]
                 if digest != most:
                     yield (
                         f"{where}: {name} has another hash than the rest of the column {column}: "
@@ -355,7 +345,7 @@ def _inconsistent_data(groups: Sequence[Group], tables: Iterable[Table]) -> Iter
 
 def _not_in_history(groups: Iterable[Group]) -> list[str]:
     """Notes on commits that this repository does not have, or that git is missing."""
-    records = [record for group in groups if group.committed for record in group.records.values()]
+    records = [record for group in groups for record in group.records.values()]
     commits = sorted({record.environment["commit"] for record in records})
     try:
         done = subprocess.run(

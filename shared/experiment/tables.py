@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -369,99 +369,109 @@ class Table:
     blocked: bool = False
 
     def __post_init__(self) -> None:
-        where = f"{self.domain}/{self.paper}/{self.name}"
-        for kind, items in (("row", self.rows), ("column", self.columns)):
-            slugs = [slug(item.label) for item in items]
-            if len(set(slugs)) != len(slugs):
-                raise ValueError(f"{where}: two {kind}s share one address: {sorted(slugs)}")
-        if self.protocol != self.config.protocol:
-            raise ValueError(
-                f"{where}: protocol {self.protocol!r} is not the configuration's "
-                f"{self.config.protocol!r}"
-            )
-        for unit in (self.unit, *self.units.values()):
-            if unit not in UNITS:
-                raise ValueError(f"{where}: no unit {unit!r}; known are: {', '.join(UNITS)}")
-        if missing := set(self.units) - set(self.also):
-            raise ValueError(f"{where}: units of metrics not in also: {sorted(missing)}")
-        for row in self.rows:
-            if row.published is not None and row.published not in self.published.rows:
-                raise ValueError(f"{where}: no published row {row.published!r}")
-        printed = {row.published for row in self.rows}
-        if missing := set(self.published.rows) - printed:
-            raise ValueError(f"{where}: published rows without a cell: {sorted(missing)}")
-        labels = {column.label for column in self.columns}
-        if not self.tiers:
-            raise ValueError(f"{where}: no tier has seeds")
-        common = set.intersection(*(set(self.seeds[tier]) for tier in self.tiers))
-        for row in self.rows:
-            if strange := set(row.seeds or ()) - common:
-                raise ValueError(f"{where}: {row.label}: seeds {sorted(strange)} are of no tier")
-            if missing := set(row.in_columns) - labels:
-                raise ValueError(
-                    f"{where}: {row.label}: changes in undeclared columns: {sorted(missing)}"
-                )
-        if missing := set(self.published.columns) - labels:
-            raise ValueError(f"{where}: published columns without a cell: {sorted(missing)}")
-        named = {row.label for row in self.rows}
-        self._check_fewer(where, named, labels)
-        if missing := {label for some in self.looked.values() for label in some} - named:
-            raise ValueError(f"{where}: seeds added to undeclared rows: {sorted(missing)}")
-        self._check_claims()
-        if unknown := set(self.aggregates) - set(AGGREGATES):
-            known = ", ".join(AGGREGATES)
-            raise ValueError(f"{where}: no aggregate {unknown.pop()!r}; known are: {known}")
-        if self.aggregates and len({self.metric_of(column) for column in self.columns}) > 1:
-            raise ValueError(f"{where}: an aggregate over columns of different metrics")
-        for tier in self.tiers:
-            configs: dict[str, Config] = {}
-            for cell in self.cells(tier):
-                if configs.setdefault(cell.address, cell.config) != cell.config:
-                    raise ValueError(f"{where}: columns of run {cell.run!r} differ in {cell.row}")
+        self._refuse(
+            self._faults_of_labels(),
+            self._faults_of_metrics(),
+            self._faults_of_seeds(),
+            self._faults_of_published(),
+            self._faults_of_claims(),
+            self._faults_of_runs(),
+        )
+
+    def _refuse(self, *faults: Iterable[str]) -> None:
+        """Raise the first fault, if there is one."""
+        for fault in itertools.chain(*faults):
+            raise ValueError(f"{self.address}: {fault}")
 
     def with_claims(self, claims: tuple[Claim, ...], settings: Mapping[Tier, Setting]) -> "Table":
         """The table with other claims and settings; the cells are those that it has made."""
         found = copy.copy(self)
         object.__setattr__(found, "claims", claims)
         object.__setattr__(found, "settings", settings)
-        found._check_claims()
+        found._refuse(found._faults_of_claims())
         return found
 
-    def _check_claims(self) -> None:
-        """Claims about undeclared rows, columns or metrics are errors."""
-        where, names = self.address, {row.label for row in self.rows}
-        labels = {column.label for column in self.columns}
-        for claim in self.claims:
-            for each in claim.comparisons:
-                if missing := {each.better, each.than} - names:
-                    raise ValueError(f"{where}: {claim.id}: undeclared rows: {sorted(missing)}")
-                if missing := set(each.columns) - labels:
-                    raise ValueError(f"{where}: {claim.id}: undeclared columns: {sorted(missing)}")
-                shown = {*self.also, *map(self.metric_of, self.columns)}
-                if missing := {each.metric, each.beside} - shown - {""}:
-                    raise ValueError(
-                        f"{where}: {claim.id}: metrics that the table does not show: "
-                        f"{sorted(missing)}"
-                    )
+    @property
+    def _names(self) -> tuple[set[str], set[str]]:
+        """The labels of rows and of columns."""
+        return {row.label for row in self.rows}, {column.label for column in self.columns}
 
-    def _check_fewer(self, where: str, names: set[str], labels: set[str]) -> None:
-        """Refuse seeds of undeclared rows or columns, of no tier, or declared twice."""
+    def _faults_of_labels(self) -> Iterator[str]:
+        for kind, items in (("row", self.rows), ("column", self.columns)):
+            slugs = [slug(item.label) for item in items]
+            if len(set(slugs)) != len(slugs):
+                yield f"two {kind}s share one address: {sorted(slugs)}"
+        _, labels = self._names
+        for row in self.rows:
+            if missing := set(row.in_columns) - labels:
+                yield f"{row.label}: changes in undeclared columns: {sorted(missing)}"
+
+    def _faults_of_metrics(self) -> Iterator[str]:
+        if self.protocol != self.config.protocol:
+            yield f"protocol {self.protocol!r} is not the configuration's {self.config.protocol!r}"
+        for unit in (self.unit, *self.units.values()):
+            if unit not in UNITS:
+                yield f"no unit {unit!r}; known are: {', '.join(UNITS)}"
+        if missing := set(self.units) - set(self.also):
+            yield f"units of metrics not in also: {sorted(missing)}"
+        for name in self.aggregates:
+            if name not in AGGREGATES:
+                yield f"no aggregate {name!r}; known are: {', '.join(AGGREGATES)}"
+        if self.aggregates and len({self.metric_of(column) for column in self.columns}) > 1:
+            yield "an aggregate over columns of different metrics"
+
+    def _faults_of_seeds(self) -> Iterator[str]:
+        """Seeds of undeclared rows or columns, of no tier, or declared twice."""
+        names, labels = self._names
+        if not self.tiers:
+            yield "no tier has seeds"
+            return
+        common = set.intersection(*(set(self.seeds[tier]) for tier in self.tiers))
+        for row in self.rows:
+            if strange := set(row.seeds or ()) - common:
+                yield f"{row.label}: seeds {sorted(strange)} are of no tier"
         for each in self.fewer:
             if missing := (set(each.rows) - names) | (set(each.columns) - labels):
-                raise ValueError(f"{where}: seeds of undeclared rows or columns: {sorted(missing)}")
+                yield f"seeds of undeclared rows or columns: {sorted(missing)}"
             for tier in each.tiers:
                 if strange := set(each.seeds) - set(self.seeds.get(tier, ())):
-                    raise ValueError(
-                        f"{where}: seeds {sorted(strange)} in {list(each.columns)} are none of "
-                        f"the {tier} tier's"
-                    )
+                    where = list(each.columns)
+                    yield f"seeds {sorted(strange)} in {where} are none of the {tier} tier's"
         for tier in self.tiers:
-            for row in self.rows:
-                for column in self.columns_of(tier):
-                    if sum(each.applies_to(tier, row, column) for each in self.fewer) > 1:
-                        raise ValueError(
-                            f"{where}: seeds of {row.label} in {column.label} are declared twice"
-                        )
+            for row, column in itertools.product(self.rows, self.columns_of(tier)):
+                if sum(each.applies_to(tier, row, column) for each in self.fewer) > 1:
+                    yield f"seeds of {row.label} in {column.label} are declared twice"
+        if missing := {label for some in self.looked.values() for label in some} - names:
+            yield f"seeds added to undeclared rows: {sorted(missing)}"
+
+    def _faults_of_published(self) -> Iterator[str]:
+        printed = {row.published for row in self.rows} - {None}
+        for label in printed - set(self.published.rows):
+            yield f"no published row {label!r}"
+        if missing := set(self.published.rows) - printed:
+            yield f"published rows without a cell: {sorted(missing)}"
+        if missing := set(self.published.columns) - self._names[1]:
+            yield f"published columns without a cell: {sorted(missing)}"
+
+    def _faults_of_claims(self) -> Iterator[str]:
+        """Claims about undeclared rows, columns or metrics."""
+        names, labels = self._names
+        metrics = {*self.also, *map(self.metric_of, self.columns), ""}
+        pairs = [(claim, each) for claim in self.claims for each in claim.comparisons]
+        for claim, each in pairs:
+            if missing := {each.better, each.than} - names:
+                yield f"{claim.id}: undeclared rows: {sorted(missing)}"
+            if missing := set(each.columns) - labels:
+                yield f"{claim.id}: undeclared columns: {sorted(missing)}"
+            if missing := {each.metric, each.beside} - metrics:
+                yield f"{claim.id}: metrics that the table does not show: {sorted(missing)}"
+
+    def _faults_of_runs(self) -> Iterator[str]:
+        for tier in self.tiers:
+            configs: dict[str, Config] = {}
+            for cell in self.cells(tier):
+                if configs.setdefault(cell.address, cell.config) != cell.config:
+                    yield f"columns of run {cell.run!r} differ in {cell.row}"
 
     @property
     def address(self) -> str:

@@ -28,6 +28,11 @@ LABEL, HEADER = 26, 13  # characters of a line of a label; words are not broken
 GAP = 2  # between columns
 
 
+def say(console: Console, text: str) -> None:
+    """Print a line as it is: not wrapped, without colours and markup."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
 @dataclass(frozen=True)
 class Terminal:
     """A measured table for a console of any width; columns that do not fit go below the first.

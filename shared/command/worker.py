@@ -1,0 +1,233 @@
+"""One cell at work in its process, whoever started that: the pool or torchrun."""
+
+import contextlib
+import multiprocessing
+import os
+import tempfile
+import threading
+import time
+import traceback
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from shared import functions
+from shared.capture import CaptureFailed
+from shared.command import devices
+from shared.command.cells import Places, imported, run_folder
+from shared.distributed import all_gather_objects, is_lost
+from shared.errors import UserError, describe_os_error
+from shared.experiment.config import USER_TIER, canonical, run_key
+from shared.experiment.data import MissingData
+from shared.experiment.frame import NOT_RUN
+from shared.experiment.records import Damaged, read_record
+from shared.experiment.run import Conflict, Interrupted, Locked, Run, WorkerDone, record_failure
+from shared.experiment.tables import Cell
+
+Report = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the work of a process on a cell ended.
+
+    Args:
+        kind: "done"; "served", for a process that is not needed after training; "interrupted";
+            "missing", a dataset; "refused", a folder of another run; "not captured", as a CUDA
+            graph; "failed"; "lost", when another process of the cell is gone.
+        why: there is no result, in one line.
+        trace: the traceback of an error.
+        result: of the finished run.
+        dataset: that is missing.
+    """
+
+    kind: Literal[
+        "done", "served", "interrupted", "missing", "refused", "not captured", "failed", "lost"
+    ]
+    why: str = ""
+    trace: str = ""
+    result: Mapping[str, Any] | None = None
+    dataset: str = ""
+
+    def note(self, folder: Path) -> None:
+        """Write a failure to the folder of the run; one that is refused belongs to another run."""
+        if self.kind in ("missing", "failed", "lost"):
+            with contextlib.suppress(OSError):  # a full disk has been reported already
+                record_failure(folder, self.why, self.trace)
+
+
+INTERRUPTED = Outcome("interrupted", "interrupted, state saved")
+
+
+def run_cell(
+    cell: Cell, places: Places, options: Namespace, workers: int, report: Report
+) -> Outcome:
+    """Run a cell, unless another process has done so by now.
+
+    Args:
+        cell: the cell.
+        places: the folders of runs, results and data.
+        options: of the command line, how cells are run.
+        workers: how many processes or threads the run may use.
+        report: called with the name of a method of :class:`shared.command.progress.Watch` and its
+            arguments after the cell: what the run goes on to show.
+    """
+    set_up_torch(options.threads, deterministic=options.deterministic)
+    report("said", devices.used(options.threads, cell.config))
+    if run_key(cell.tier, canonical(cell.config)) != cell.key:  # as this process has imported it
+        why = "the source of its loss changed since the command began; start it again"
+        return Outcome("refused", why)
+    run = Run(
+        run_folder(places, cell),
+        cell.config,
+        tier=USER_TIER if cell.own else cell.tier,
+        workers=workers,
+        data_root=places.data,
+        allow_missing=options.allow_missing,
+        progress=partial(report, "heard"),
+        watch=options.watch,
+        show=partial(report, "shown"),
+        store=places.store_of(cell),
+    )
+    try:
+        with _temporary_folder(), run:
+            _stop_with_parent(run)
+            if same := functions.same:
+                run.record(same_loss=", ".join(f"{now} for {then}" for now, then in same.items()))
+            # As the first process sees it.
+            (finished, *_) = all_gather_objects(read_record(run.folder, cell.address) is not None)
+            if finished:
+                run.continue_on_rank_zero()
+            else:
+                with _stopped_together(run):
+                    run.finish(imported(cell.domain).measure(cell.config, run))
+            record = read_record(run.folder, cell.address)
+        assert record is not None  # just written
+        return Outcome("done", result=record.result)
+    except (Exception, SystemExit) as error:
+        return _ended(error, run)
+
+
+def _ended(error: Exception | SystemExit, run: Run) -> Outcome:
+    """What an error of a run means, the particular ones first."""
+    match error:
+        case WorkerDone():
+            return Outcome("served")
+        case Interrupted():
+            return INTERRUPTED
+        case MissingData():
+            why = f"{NOT_RUN}: data missing; {error.remedy}"
+            return Outcome("missing", why, dataset=error.name)
+        case Locked() | Conflict() | Damaged():
+            return Outcome("refused", str(error))
+        case CaptureFailed():
+            return Outcome("not captured", str(error))
+        case SystemExit():
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            why = f"SystemExit({error.code!r}) from {frame.filename}, line {frame.lineno}"
+        case OSError():
+            why = describe_os_error(error)
+        case UserError():
+            why = str(error)
+        case FloatingPointError():
+            why = str(error)
+            if run.saved_step is not None:
+                file = run.folder / "checkpoint.pt"
+                why += f"; last good checkpoint: {file} at step {run.saved_step}"
+        case _ if is_lost(error):
+            return Outcome("lost", lost(run.processes), traceback.format_exc())
+        case _ if _is_out_of_memory(error):
+            size = getattr(run.config, "batch_size", None)
+            why = "out of memory" if size is None else f"out of memory; lower batch_size ({size})"
+        case _:
+            why = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
+    return Outcome("failed", f"failed: {why}", traceback.format_exc())
+
+
+def set_up_torch(threads: int, *, deterministic: bool) -> None:
+    """Set up torch so that every process of a cell computes the same numbers.
+
+    Args:
+        threads: of torch.
+        deterministic: on a GPU as well; an operator that has no deterministic form then raises
+            RuntimeError. To be called before the process has used cuBLAS.
+    """
+    import torch
+
+    # A cell has the same bits however many run beside it. They may differ with the number of
+    # threads, which therefore does not depend on the machine.
+    torch.set_num_threads(threads)
+    # By default only on the CPU: on a GPU it would cost much speed.
+    same_bits = deterministic or not torch.cuda.is_available()
+    torch.use_deterministic_algorithms(same_bits, warn_only=not deterministic)
+    if deterministic:
+        # The value that torch's documentation names for cuBLAS and for recurrent layers alike.
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"
+    # Filling would write every new tensor twice, for reads of uninitialised memory. The name
+    # exists only at run time, so mypy does not see it.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.benchmark = not deterministic  # its choice can be another in each process
+
+
+@contextlib.contextmanager
+def _stopped_together(run: Run) -> Iterator[None]:
+    """Treat the end of a run's helper processes as an interruption when the run was interrupted.
+
+    Terminals and schedulers signal all processes of a job at once, so helpers may end first.
+    """
+    try:
+        yield
+    except (EOFError, ConnectionError, KeyboardInterrupt) as error:
+        if run.stopping:
+            raise Interrupted from error
+        raise
+
+
+def lost(processes: int) -> str:
+    """The message when one of several processes ended without a message."""
+    return (
+        f"failed: one of its {processes} processes ended; "
+        f"rerun the same command to resume from the last checkpoint"
+    )
+
+
+def _stop_with_parent(run: Run) -> None:
+    """Save and stop when the parent process is gone."""
+    parent, number = multiprocessing.parent_process(), os.getppid()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+        while parent is None and os.getppid() == number:  # under torchrun
+            time.sleep(1)
+        run.stopping = True
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[None]:
+    """Give libraries a folder for temporary files that is deleted at the end of the block."""
+    before = os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = None
+            del os.environ["TMPDIR"]
+            if before is not None:
+                os.environ["TMPDIR"] = before
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    import torch
+
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    # The CPU allocator raises a plain RuntimeError with one of these phrases.
+    words = ("not enough memory", "can't allocate memory")
+    return isinstance(error, RuntimeError) and any(each in str(error) for each in words)
