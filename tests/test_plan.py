@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from filelock import FileLock
 from rich.console import Console
 from toy.program import AtOnce
 from toy.tables import TABLES as TOY
@@ -278,3 +279,33 @@ def test_recorded_cells_are_shown_as_such_and_not_run(at_once: AtOnce, tmp_path:
     assert text in out
     assert re.search(r"HCL +8\d\.\d\d ± ", out)
     assert not list((tmp_path / "runs").rglob("result.json"))
+
+
+def test_cells_that_run_have_failed_or_were_stopped_are_named(
+    at_once: AtOnce, tmp_path: Path
+) -> None:
+    words = ("toy", "toy", "--table", "1", "--column", "left", "--seeds", "0-2")
+    out, _ = at_once("plan", *words)
+    assert "failed" not in out
+    here = places(tmp_path)
+    (table,) = TOY["toy"]
+    for cell in table.cells("paper", row="plain", column="left"):
+        folder = run_folder(here, cell)
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(canonical_json(cell.config))
+        (folder / "log.jsonl").write_text(f'{{"step": {cell.seed}}}\n')
+        if cell.seed == 1:
+            (folder / "failure.json").write_text('{"why": "RuntimeError: too cold"}')
+    address = "toy/toy/table-1/plain/left/seed-"
+    with FileLock(run_folder(here, table.cells("paper", row="plain", column="left")[0]) / ".lock"):
+        out, _ = at_once("plan", *words)
+    assert out.splitlines()[-4:] == [
+        f'running   {address}0  {{"step": 0}}',
+        f"failed    {address}1  RuntimeError: too cold",
+        f'stopped   {address}2  {{"step": 2}}',
+        "1 running, 1 failed, 1 stopped",
+    ]
+    finish(here, table.cells("paper", row="plain", column="left")[1], 60.0, 1.0)
+    out, _ = at_once("plan", *words)
+    assert out.splitlines()[-1] == "2 stopped"
+    assert "plain 1/3 " in " ".join(out.split())

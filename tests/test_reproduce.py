@@ -357,7 +357,7 @@ def test_a_changed_configuration_stops_before_anything_runs(
             ("toy",),
             "./reproduce.sh run takes DOMAIN PAPER; got toy; see: ./reproduce.sh run --help",
         ),
-        (("status", "toy"), "status takes no words; got toy; see: "),
+        (("status",), "; verbs are: run, compare, plan, report, figures, film, export, evaluate,"),
         (("verify", "toy", "toy"), "verify takes [DOMAIN]; got toy toy; see: "),
         (("evaluate", "toy", ""), "evaluate: an empty word; name DOMAIN MODEL"),
         (("plan", "toy", "toy", "--seeds", "1", "--seeds=2"), "--seeds is given 2 times; give it"),

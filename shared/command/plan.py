@@ -20,6 +20,7 @@ from shared.command.gpu import trains
 from shared.command.pool import pretraining_of
 from shared.command.progress import duration
 from shared.experiment.config import canonical
+from shared.experiment.data import MissingData
 from shared.experiment.frame import finished, load
 from shared.experiment.records import Record
 from shared.experiment.store import SAVED, is_stored, seconds_alone
@@ -139,17 +140,17 @@ def planned(
     return Group(*parts)
 
 
-def missing_data(cells: Sequence[Cell], places: Places) -> list[str]:
-    """A sentence for each dataset that unfinished cells need and that is missing."""
-    found: dict[str, None] = {}
+def missing_data(cells: Sequence[Cell], places: Places) -> list[MissingData]:
+    """The datasets that unfinished cells need and that are missing."""
+    found: dict[str, MissingData] = {}
     for cell in cells:
         missing = imported(cell.domain).experiment(cell.config).missing
         if missing is None:
             continue
-        named = list(map(str, missing(cell.config, places.data)))
-        if not found.keys() >= set(named) and finished(cell, places.runs) is None:
-            found.update(dict.fromkeys(named))
-    return list(found)
+        named = {str(each): each for each in missing(cell.config, places.data)}
+        if not found.keys() >= named.keys() and finished(cell, places.runs) is None:
+            found.update(named)
+    return list(found.values())
 
 
 def costs_of(
