@@ -414,10 +414,12 @@ def seconds_of_batch(workload: Workload) -> float:
         tokens = steps.text_tokens(config)
         return _median_of_process_time(lambda: tokens.batch(0, config.batch_size, config.length), 5)
     if domain == "graph":
-        from graph.train import views
+        from graph.data import layout
+        from graph.train import kept_features, views
 
         graphs = steps.graphs_like(config.dataset, config.batch_size)
-        return _median_of_process_time(lambda: list(views(config, graphs, 0)), 3)
+        (_, by_row), found = kept_features(config, graphs, "cpu"), layout(graphs)
+        return _median_of_process_time(lambda: list(views(config, by_row, 0, found)), 3)
     if domain == "video":
         from video.loading import _begun, _Buffer
 
