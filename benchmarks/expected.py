@@ -151,6 +151,7 @@ class Expected:
         bound: lower bound of the step, in seconds.
         device: what the device is likely to take, in seconds.
         memory: bytes of the device.
+        state: bytes of weights, gradients, the optimiser's moments and queues, which are in these.
     """
 
     workload: Workload
@@ -163,6 +164,7 @@ class Expected:
     bound: float
     device: float
     memory: float
+    state: float
 
     @property
     def likely(self) -> float:
@@ -412,10 +414,12 @@ def seconds_of_batch(workload: Workload) -> float:
         tokens = steps.text_tokens(config)
         return _median_of_process_time(lambda: tokens.batch(0, config.batch_size, config.length), 5)
     if domain == "graph":
-        from graph.train import views
+        from graph.data import layout
+        from graph.train import kept_features, views
 
         graphs = steps.graphs_like(config.dataset, config.batch_size)
-        return _median_of_process_time(lambda: list(views(config, graphs, 0)), 3)
+        (_, by_row), found = kept_features(config, graphs, "cpu"), layout(graphs)
+        return _median_of_process_time(lambda: list(views(config, by_row, 0, found)), 3)
     if domain == "video":
         from video.loading import _Buffer, _submit_copies
 
@@ -487,6 +491,7 @@ def expected(workload: Workload, sizes: Sequence[int] = ()) -> list[Expected]:
                 operations / peak,
                 device,
                 memory + lying,
+                lying,
             )
         )
     return lines
@@ -498,11 +503,11 @@ def as_csv(lines: Sequence[Expected]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
         "workload cell precision batch operations bytes operators waits host_seconds "
-        "lower_bound_seconds likely_seconds peak_bytes kind".split()
+        "lower_bound_seconds likely_seconds peak_bytes state_bytes kind".split()
     )
     for line in lines:
         numbers = (line.operations, line.bytes, line.operators, line.waits)
-        seconds = (line.host, line.bound, line.likely, line.memory)
+        seconds = (line.host, line.bound, line.likely, line.memory, line.state)
         kind = kind_of(line.workload.cell[0], line.workload.config, batch=line.batch)
         writer.writerow(
             [

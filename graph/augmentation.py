@@ -93,16 +93,19 @@ def augment(
         perturb = _replace_pairs if add_edges else _remove_edges
         edge_index = perturb(edge_index, batch, applies["edge_perturb"], ratio, generator)
 
-    edge_index = edge_index[:, keep[edge_index].all(0)]
+    source, target = edge_index
+    stays = keep[source] & keep[target]
     if drop_isolated:
         connected = torch.zeros_like(keep)
-        connected[edge_index] = True
+        connected[edge_index[:, stays]] = True
         survives = torch.zeros_like(kind, dtype=torch.bool)
         survives[batch[connected]] = True
         keep &= connected | ~survives[batch]
-    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    edge = (stays & (source != target)).nonzero().squeeze(1)
+    node = keep.nonzero().squeeze(1)
     position = keep.cumsum(0) - 1
-    return Graphs(x[keep], position[edge_index], batch[keep], graphs.y)
+    edge_index = position[edge_index.index_select(1, edge)]
+    return Graphs(x.index_select(0, node), edge_index, batch[node], graphs.y)
 
 
 def add_self_loops_but_last(graphs: Graphs) -> Graphs:
@@ -183,11 +186,12 @@ def _sample(
 
     # A node without neighbours is its own neighbour, so that every draw is defined.
     source, target = graphs.edge_index.cpu().numpy()
-    alone = np.flatnonzero(np.bincount(source, minlength=len(batch)) == 0)
-    source, target = np.append(source, alone), np.append(target, alone)
-    order = np.argsort(source, kind="stable")
     degree = np.bincount(source, minlength=len(batch))
-    neighbours = (target[order], degree.cumsum() - degree, degree)
+    if (source[1:] < source[:-1]).any():  # TU's edges are sorted, appended self-loops are not
+        target = target[np.argsort(source, kind="stable")]
+    start, alone = degree.cumsum() - degree, np.flatnonzero(degree == 0)
+    start[alone], degree[alone] = len(target) + np.arange(len(alone)), 1
+    neighbours = (np.append(target, alone), start, degree)
 
     first = np.full(len(batch), _NEVER)  # the draw that first visited each node
     first[seed] = 0

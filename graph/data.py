@@ -202,32 +202,55 @@ def permutation(count: int, seed: int, epoch: int | None = None) -> Tensor:
     return torch.from_numpy(np.random.default_rng(entropy).permutation(count))
 
 
-def batches(graphs: Graphs, batch_size: int, order: Tensor | None = None) -> Iterator[Graphs]:
+@dataclass(frozen=True)
+class Layout:
+    """Where the nodes and edges of each graph lie.
+
+    nodes, edges: (G,) how many a graph has. by_graph: (E,) the edges, sorted by graph; None where
+    they are stored so.
+    """
+
+    nodes: Tensor
+    edges: Tensor
+    by_graph: Tensor | None
+
+
+def layout(graphs: Graphs) -> Layout:
+    """The layout of graphs, found once for all epochs."""
+    owner = graphs.batch[graphs.edge_index[0]]
+    nodes, edges = (
+        torch.bincount(each, minlength=graphs.num_graphs) for each in (graphs.batch, owner)
+    )
+    # Edges need not be sorted by graph (appended self-loops are not).
+    is_sorted = bool((owner[1:] >= owner[:-1]).all())
+    return Layout(nodes, edges, None if is_sorted else torch.argsort(owner, stable=True))
+
+
+def batches(
+    graphs: Graphs, batch_size: int, order: Tensor | None = None, found: Layout | None = None
+) -> Iterator[Graphs]:
     """Consecutive batches of ``graphs`` taken in ``order`` (default: as stored).
 
-    Every graph of ``order`` is in exactly one batch; the last batch may be small.
+    Every graph of ``order`` is in exactly one batch; the last batch may be small. ``found`` is the
+    :func:`layout` of the graphs, where it is known.
 
     Raises:
         ValueError: the batch size is not positive.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    device = graphs.x.device
     order = torch.arange(graphs.num_graphs) if order is None else order
-    node_count = torch.bincount(graphs.batch, minlength=graphs.num_graphs)
-    edge_graph = graphs.batch[graphs.edge_index[0]]
-    edge_count = torch.bincount(edge_graph, minlength=graphs.num_graphs)
-    # Edges need not be sorted by graph (appended self-loops are not).
-    edges_by_graph = torch.argsort(edge_graph, stable=True)
-    first_node = node_count.cumsum(0) - node_count
-    first_edge = edge_count.cumsum(0) - edge_count
-    for chosen in torch.split(order.to(device), batch_size):
-        node, graph = _ranges(first_node[chosen], node_count[chosen])
-        edge, owner = _ranges(first_edge[chosen], edge_count[chosen])
-        new_first = node_count[chosen].cumsum(0) - node_count[chosen]
-        shift = (new_first - first_node[chosen])[owner]
-        edge_index = graphs.edge_index[:, edges_by_graph[edge]] + shift
-        yield Graphs(graphs.x[node], edge_index, graph, graphs.y[chosen])
+    found = layout(graphs) if found is None else found
+    first_node = found.nodes.cumsum(0) - found.nodes
+    first_edge = found.edges.cumsum(0) - found.edges
+    for chosen in torch.split(order.to(graphs.x.device), batch_size):
+        count = found.nodes[chosen]
+        node, graph = _ranges(first_node[chosen], count)
+        edge, owner = _ranges(first_edge[chosen], found.edges[chosen])
+        shift = (count.cumsum(0) - count - first_node[chosen])[owner]
+        edge = edge if found.by_graph is None else found.by_graph[edge]
+        edge_index = graphs.edge_index.index_select(1, edge) + shift
+        yield Graphs(graphs.x.index_select(0, node), edge_index, graph, graphs.y[chosen])
 
 
 def verify_raw(folder: Path, name: str) -> None:

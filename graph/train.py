@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from graph.augmentation import add_self_loops_but_last, augment
 from graph.config import Config
-from graph.data import ATLAS, Graphs, batches, check, permutation
+from graph.data import ATLAS, Graphs, Layout, batches, check, layout, permutation
 from graph.datasets import DATASETS
 from graph.encoder import ProjectionHead, check_stated, make_encoder
 from graph.evaluation import LOGISTIC, calibrate, embed, score, sizes
@@ -117,13 +117,16 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
     run.track(encoder=encoder, head=head, criterion=criterion, optimiser=optimiser)
     forward = replicated(losses, encoder, head, criterion)
 
+    features, by_row = kept_features(config, graphs, device)
+    found = layout(graphs)
     modules.train()
     per_epoch = math.ceil(graphs.num_graphs / config.batch_size)
     epochs = config.epochs if config.train else 0
     for epoch in run.steps(epochs, "pretraining", save_every=SAVE_EVERY):
-        for batch, (original, augmented) in enumerate(views(config, graphs, epoch)):
+        for batch, (original, augmented) in enumerate(views(config, by_row, epoch, found)):
             step = epoch * per_epoch + batch
-            loss, parts = forward(config, encoder, head, criterion, original, augmented, step)
+            given = (original, augmented, step, features)
+            loss, parts = forward(config, encoder, head, criterion, *given)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -131,15 +134,35 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
     return encoder, criterion
 
 
-def views(config: Config, graphs: Graphs, epoch: int) -> Iterator[tuple[Graphs, Graphs]]:
+def kept_features(
+    config: Config, graphs: Graphs, device: torch.device | str
+) -> tuple[Tensor | None, Graphs]:
+    """Features that stay on the device, and the graphs with their row there as the only feature.
+
+    Batches and views are then made of rows, which are few bytes. A masked node has row 0, which is
+    zero. None, and the graphs as they are, where augmentations compute with features.
+    """
+    masks = "attribute_mask" in config.augmentations if not callable(config.augmentations) else None
+    if masks is None or (masks and config.authors_augmentation):
+        return None, graphs
+    first = int(masks)
+    x = nn.functional.pad(graphs.x, (0, 0, first, 0)) if masks else graphs.x
+    rows = torch.arange(first, first + len(graphs.x), dtype=torch.float64)
+    return x.to(device), dataclasses.replace(graphs, x=rows[:, None])
+
+
+def views(
+    config: Config, graphs: Graphs, epoch: int, found: Layout | None = None
+) -> Iterator[tuple[Graphs, Graphs]]:
     """The batches of an epoch, each with its original and its augmented graphs.
 
-    Order and augmentations are functions of (seed, epoch) alone.
+    Order and augmentations are functions of (seed, epoch) alone. ``found`` is the layout of the
+    graphs, where it is known.
     """
     authors = config.authors_augmentation
     order = permutation(graphs.num_graphs, config.seed, epoch if config.reshuffle else None)
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)
-    for batch in batches(graphs, config.batch_size, order):
+    for batch in batches(graphs, config.batch_size, order, found):
         original = add_self_loops_but_last(batch) if authors else batch
         if callable(config.augmentations):
             augmented = config.augmentations(original, generator)
@@ -185,24 +208,35 @@ def losses(
     original: Graphs,
     augmented: Graphs,
     step: int,
+    kept: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of a batch and its parts."""
-    pairs, features = compare(config, encoder, head, original, augmented)
+    """The loss of a batch and its parts; for ``kept`` see :func:`kept_features`."""
+    pairs, features = compare(config, encoder, head, original, augmented, kept)
     loss, parts = criterion(pairs, features=features, step=step)
     return loss, parts
 
 
 def compare(
-    config: Config, encoder: nn.Module, head: ProjectionHead, original: Graphs, augmented: Graphs
+    config: Config,
+    encoder: nn.Module,
+    head: ProjectionHead,
+    original: Graphs,
+    augmented: Graphs,
+    kept: Tensor | None = None,
 ) -> tuple[Pairs, list[Tensor]]:
     """The pairs of a batch, and the encoder's features of both views, (B, H) each.
 
     On several processes these are of this one's part of the batch.
     """
     device = next(encoder.parameters()).device
-    features = [
-        encoded(encoder, own_part(view).to(device), config.chunk) for view in (original, augmented)
-    ]
+    there = [own_part(view).to(device) for view in (original, augmented)]
+    if kept is not None:
+        rows = [view.x[:, 0].long() for view in there]
+        there = [
+            dataclasses.replace(view, x=kept.index_select(0, row))
+            for view, row in zip(there, rows, strict=True)
+        ]
+    features = [encoded(encoder, view, config.chunk) for view in there]
     x, z = (head(feature) for feature in features)
     collect = partial(gather, count=original.num_graphs)
     return paired_views(x, z, config.pairs, gather=collect), features

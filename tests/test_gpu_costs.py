@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from toy.program import AtOnce
 
-from shared.command import gpu, running
+from shared.command import gpu, reproduce, running
 from shared.command.cells import DOMAINS, Chosen, Places, every_table, tables_of_paper
 from shared.command.gpu import GpuCost, GpuStep, cost_of, kind_of, step_of, trains
 from shared.command.pool import Pool
@@ -106,6 +106,58 @@ def test_every_line_is_of_a_kind_that_a_table_has() -> None:
     assert all(float(line["peak_bytes"]) > 0 for line in lines)
     (simclr,) = cells("vision", "margins", "table-2", row=SIMCLR, column="CIFAR10")[:1]
     assert step_of("vision", simclr.config) is not None
+
+
+def test_an_allocation_request_is_one_table(
+    known: dict[str, GpuStep], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Data first, then each table at its price after those before it; units are in the headings."""
+    every = [each for each in tables_of_paper("vision", "mmcl") if "paper" in each.tiers]
+    for each in every:
+        for cell in each.cells("paper"):
+            known[kind_of("vision", cell.config)] = GpuStep(0.01, 23.4, 0.4)
+    folders = ("--runs", str(tmp_path / "runs"), "--data-root", str(tmp_path / "data"))
+    words = ("plan", "vision", "mmcl", "--gpus", "8", *folders)
+    assert reproduce.main(words) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "./reproduce.sh                       cells   one GPU  --jobs 8  a GPU     disk" in out
+    lines = [line.strip() for line in out.splitlines()]
+    assert lines[4] == "by hand: supervised-resnet50" + " " * 47 + "0.1"
+    rows = {
+        line.split(" --table ")[1].split()[0]: [*map(float, line.split()[-5:])]
+        for line in lines
+        if line.startswith("vision mmcl --table ") and len(line.split()) == 9
+    }
+    assert list(rows) == sorted(rows, key=lambda name: rows[name][1])  # the cheapest first
+    (total,) = (line.split()[2:] for line in lines if line.startswith("in all "))
+    cells = [cell for each in every for cell in each.cells("paper")]
+    assert total[0] == str(len(cells))
+    together = cost_of(cells, set())
+    assert float(total[1]) == pytest.approx(together.hours, abs=0.5)
+    assert sum(hours for _, hours, *_ in rows.values()) == pytest.approx(together.hours, abs=1)
+    assert all(on_all >= hours / 8 - 0.1 for _, hours, on_all, *_ in rows.values())
+    assert "data vision --dataset STL10" + " " * 48 + "2.6" in lines
+    assert out.count("ILSVRC") == 1  # two datasets of one folder are got once
+    assert "of unknown size: " in " ".join(lines)
+
+    known.clear()
+    assert reproduce.main((*words, "--table", "2")) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "vision mmcl --table 2 7 unknown unknown" in out
+    assert "Not estimated: 7 trainings." in out
+
+
+def test_trainings_run_side_by_side_and_none_is_faster_than_alone() -> None:
+    one = GpuCost(8.0, 20.0, longest=8.0)
+    assert (one.hours_on(8), (one + one).hours_on(2), (one + one).hours_on(1)) == (8.0, 8.0, 16.0)
+
+
+@pytest.mark.parametrize("other", ["--claims", "--device=cpu"])
+def test_an_allocation_request_is_about_gpus_and_cells(at_once: AtOnce, other: str) -> None:
+    words = () if other == "--claims" else ("graph", "mmcl")
+    _, err = at_once("plan", *words, other, "--gpus", "8", code=2)
+    assert err.startswith("error: --gpus is about chosen cells on GPUs; omit it, or --")
 
 
 def test_plan_says_it_on_request(at_once: AtOnce) -> None:

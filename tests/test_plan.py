@@ -3,17 +3,21 @@
 import dataclasses
 import io
 import json
+import math
 import re
 from pathlib import Path
 from statistics import median
 
 import pytest
+from filelock import FileLock
 from rich.console import Console
 from toy.program import AtOnce
 from toy.tables import TABLES as TOY
 
 from graph.tables import TABLE_4
+from shared.command import plan
 from shared.command.cells import DOMAINS, Places, run_folder, tables_of
+from shared.command.gpu import trains
 from shared.command.plan import LONG, Cost, Taken, costs_of, planned
 from shared.command.pool import pretraining_of
 from shared.experiment.config import canonical_json, slug
@@ -63,11 +67,12 @@ def finish(
 
 @pytest.mark.parametrize("table", FIRST, ids=lambda table: table.address)
 def test_a_table_fits_eighty_columns_with_every_row_and_column(
-    table: Table, tmp_path: Path
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tier = table.tiers[0]
-    short = text_of(table, places(tmp_path), tier, jobs=1)
-    text = text_of(table, places(tmp_path), tier, jobs=10**9)  # nothing takes long
+    short = text_of(table, places(tmp_path), tier)
+    monkeypatch.setattr(plan, "LONG", math.inf)
+    text = text_of(table, places(tmp_path), tier)
     assert max(len(line) for line in (text + short).splitlines()) <= 80
     assert "…" not in text
     seeds: dict[tuple[str, str], set[int]] = {}
@@ -78,15 +83,19 @@ def test_a_table_fits_eighty_columns_with_every_row_and_column(
     seconds = sum(
         cost.time for cost in costs_of(table, table.cells(tier), places(tmp_path), set()).values()
     )
-    assert (short.count("\n") == 1) == (seconds >= LONG)
+    assert short.startswith(f"{table.address}: 0/") == (seconds >= LONG)
 
 
 def test_a_table_that_would_take_years_is_one_line(tmp_path: Path) -> None:
     (table,) = TOY["toy"]
     columns = tuple(dataclasses.replace(each, minutes=2e5) for each in table.columns)
     slow = dataclasses.replace(table, columns=columns)
-    expected = "toy/toy/table-1: 0/12 cells done, ~1.7 years left (declared)\n"
-    assert text_of(slow, places(tmp_path)) == expected
+    text = " ".join(text_of(slow, places(tmp_path)).split())
+    times = "about 3.4 years of one core, 1.7 years at --jobs 2 (declared)"
+    assert text == f"toy/toy/table-1: 0/12 cells done; left: {times}"
+    # How many run at a time changes neither the form nor the unit.
+    text = " ".join(text_of(slow, places(tmp_path), jobs=1000).split())
+    assert text.endswith("left: about 3.4 years of one core, 30 h at --jobs 1000 (declared)")
 
 
 def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Path) -> None:
@@ -111,7 +120,8 @@ def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Pat
     (memory,) = (line.split() for line in text.splitlines() if line.startswith(" memory"))
     assert memory == ["memory", "of", "one", "2.5", "GB", "1.0", "GB"]
     words = " ".join(text.split())
-    assert "10 of 12 cells to run, 2 at a time: about 5.5 min, 5.0 GB of memory, 5 MB" in words
+    times = "about 11 min of one core, 5.5 min at --jobs 2"
+    assert f"10 of 12 cells to run: {times}, 5.0 GB of memory, 5 MB" in words
     assert "Time and memory: measured on this machine; ~ as other rows of the column took;" in words
     # Seeds beyond the declared ones take what those took; so does a row that is chosen alone.
     chosen = table.cells("paper", row="plain", column="left", seeds=[7])
@@ -210,6 +220,35 @@ def test_what_several_cells_train_once_is_counted_once(tmp_path: Path) -> None:
     assert all(cost.time == 0 for cost in costs_of(few, cells, here, set()).values())
 
 
+def test_many_cells_of_few_pretrainings_cost_these(tmp_path: Path) -> None:
+    """MMCL's Table 1: 180 cells of ten models, of which three are trained and seven downloaded."""
+    counted, here, minutes = set[str](), places(tmp_path), 700_000
+    cells, seconds, unknown = 0, 0.0, 0
+    for table in tables_of("vision")["mmcl"]:
+        if table.name in ("table-1", "table-1-few-shot", "table-1-linear"):
+            costs = costs_of(table, table.cells("paper"), here, counted).values()
+            cells += sum(cost.seeds for cost in costs)
+            seconds += sum(cost.time for cost in costs)
+            unknown += sum(cost.unknown for cost in costs)
+    assert (cells, seconds, unknown) == (180, 3 * 60 * minutes, 177)
+    (table, *_) = tables_of("vision")["mmcl"]
+    words = " ".join(text_of(table, here).split())
+    assert "about 4.0 years of one core, 2.0 years at --jobs 2, 47 evaluations not est" in words
+
+
+def test_rows_that_train_say_nothing_of_those_that_do_not(tmp_path: Path) -> None:
+    (table,) = (each for each in tables_of("vision")["margins"] if each.name == "table-4-small")
+    tier, here = table.tiers[0], places(tmp_path)
+    cells = table.cells(tier)
+    (trivial, *_) = (cell for cell in cells if not trains(cell.config))
+    finish(here, trivial, 10.0, 0.5)
+    costs = costs_of(table, cells, here, set())
+    for cell in cells:
+        each = costs[cell.row, cell.source].each
+        if cell.column == trivial.column:
+            assert each.source in (("declared",) if trains(cell.config) else ("measured", "column"))
+
+
 def test_a_run_that_found_its_encoder_says_what_both_parts_take(tmp_path: Path) -> None:
     tables = {table.name: table for table in tables_of("vision")["mmcl"]}
     table, here = tables["table-1-few-shot"], places(tmp_path)
@@ -240,3 +279,33 @@ def test_recorded_cells_are_shown_as_such_and_not_run(at_once: AtOnce, tmp_path:
     assert text in out
     assert re.search(r"HCL +8\d\.\d\d ± ", out)
     assert not list((tmp_path / "runs").rglob("result.json"))
+
+
+def test_cells_that_run_have_failed_or_were_stopped_are_named(
+    at_once: AtOnce, tmp_path: Path
+) -> None:
+    words = ("toy", "toy", "--table", "1", "--column", "left", "--seeds", "0-2")
+    out, _ = at_once("plan", *words)
+    assert "failed" not in out
+    here = places(tmp_path)
+    (table,) = TOY["toy"]
+    for cell in table.cells("paper", row="plain", column="left"):
+        folder = run_folder(here, cell)
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(canonical_json(cell.config))
+        (folder / "log.jsonl").write_text(f'{{"step": {cell.seed}}}\n')
+        if cell.seed == 1:
+            (folder / "failure.json").write_text('{"why": "RuntimeError: too cold"}')
+    address = "toy/toy/table-1/plain/left/seed-"
+    with FileLock(run_folder(here, table.cells("paper", row="plain", column="left")[0]) / ".lock"):
+        out, _ = at_once("plan", *words)
+    assert out.splitlines()[-4:] == [
+        f'running   {address}0  {{"step": 0}}',
+        f"failed    {address}1  RuntimeError: too cold",
+        f'stopped   {address}2  {{"step": 2}}',
+        "1 running, 1 failed, 1 stopped",
+    ]
+    finish(here, table.cells("paper", row="plain", column="left")[1], 60.0, 1.0)
+    out, _ = at_once("plan", *words)
+    assert out.splitlines()[-1] == "2 stopped"
+    assert "plain 1/3 " in " ".join(out.split())

@@ -4,7 +4,7 @@ import csv
 import functools
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,10 +36,12 @@ class GpuStep:
     Args:
         seconds: of the step.
         gigabytes: of the device's memory.
+        state: gigabytes of weights with their gradients and the optimiser's moments.
     """
 
     seconds: float
     gigabytes: float
+    state: float = 0.0
 
 
 def kind_of(domain: str, config: Config, *, batch: int | None = None) -> str:
@@ -89,22 +91,32 @@ class GpuCost:
         hours: of one GPU, of training alone.
         gigabytes: of its memory, at most.
         missing: how many trainings have no estimate.
+        longest: hours of the longest training, on as many GPUs as its memory needs.
+        disk: gigabytes of models.
     """
 
     hours: float = 0.0
     gigabytes: float = 0.0
     missing: int = 0
+    longest: float = 0.0
+    disk: float = 0.0
 
     def __add__(self, other: "GpuCost") -> "GpuCost":
         return GpuCost(
             self.hours + other.hours,
             max(self.gigabytes, other.gigabytes),
             self.missing + other.missing,
+            max(self.longest, other.longest),
+            self.disk + other.disk,
         )
+
+    def hours_on(self, gpus: int) -> float:
+        """Hours until everything is trained, on so many GPUs at a time."""
+        return max(self.longest, self.hours / gpus)
 
     def __str__(self) -> str:
         """``about 12 GPU-hours of training, up to 31 GB of GPU memory``, or what is not known."""
-        known = f"about {_number(self.hours)} GPU-hours of training on H100s, "
+        known = f"about {number(self.hours)} GPU-hours of training on H100s, "
         known += f"up to {math.ceil(self.gigabytes)} GB of GPU memory"
         known += " over several GPUs" * (self.gigabytes > MEMORY)
         if not self.missing:
@@ -116,13 +128,13 @@ class GpuCost:
 
 def cost_of(cells: Iterable[Cell], known: set[str]) -> GpuCost:
     """The cost of the trainings of cells, apart from those in ``known``, to which it adds them."""
-    found = _trainings(cells)
+    found = trainings(cells)
     cost = sum((each for key, each in found.items() if key not in known), GpuCost())
     known.update(found)
     return cost
 
 
-def _trainings(cells: Iterable[Cell]) -> dict[str, GpuCost]:
+def trainings(cells: Iterable[Cell]) -> dict[str, GpuCost]:
     """The trainings of cells by what identifies them, and the cost of each."""
     found: dict[str, GpuCost] = {}
     for cell in cells:
@@ -132,12 +144,32 @@ def _trainings(cells: Iterable[Cell]) -> dict[str, GpuCost]:
         part = experiment.pretraining and experiment.pretraining(cell.config)
         step = step_of(cell.domain, cell.config)
         steps = experiment.steps and experiment.steps(cell.config)
-        found[json.dumps(part, sort_keys=True) if part else cell.key] = (
-            GpuCost(steps * step.seconds / 3600, step.gigabytes)
-            if step is not None and steps is not None
-            else GpuCost(missing=1)
-        )
+        cost = GpuCost(missing=1)
+        if step is not None and steps is not None:
+            hours = steps * step.seconds / 3600
+            gpus = max(1, math.ceil(step.gigabytes / MEMORY))
+            cost = GpuCost(hours, step.gigabytes, longest=hours / gpus, disk=step.state)
+        found[json.dumps(part, sort_keys=True) if part else cell.key] = cost
     return found
+
+
+def cheapest_first(found: Mapping[str, Mapping[str, GpuCost]]) -> Iterator[tuple[str, GpuCost]]:
+    """Names of what needs trainings, the cheapest next one first, and what it costs then.
+
+    Trainings are shared, so each is priced after those before it; what is not estimated comes last.
+
+    Args:
+        found: by name its trainings, as :func:`trainings` gives them.
+    """
+    waiting, known = dict(found), set[str]()
+    while waiting:
+        costs = {
+            name: sum((cost for key, cost in each.items() if key not in known), GpuCost())
+            for name, each in waiting.items()
+        }
+        cheapest = min(costs, key=lambda name: (costs[name].missing, costs[name].hours))
+        yield cheapest, costs[cheapest]
+        known.update(waiting.pop(cheapest))
 
 
 @dataclass(frozen=True)
@@ -181,27 +213,20 @@ def by_claim(
                         for cell in cells
                         if cell.row in (pair.better, pair.than) and cell.column in pair.columns
                     )
-    priced = {claim: _trainings(cells.values()) for claim, cells in needed.items() if cells}
+    priced = {claim: trainings(cells.values()) for claim, cells in needed.items() if cells}
     missing = [claim for claim, found in priced.items() if any(c.missing for c in found.values())]
-    waiting = {claim: found for claim, found in priced.items() if claim not in missing}
-    costs: list[ClaimCost] = []
-    known: set[str] = set()
-
-    def price(claim: str) -> GpuCost:
-        found = waiting[claim]
-        return sum((each for key, each in found.items() if key not in known), GpuCost())
-
-    while waiting:
-        cheapest = min(waiting, key=lambda claim: price(claim).hours)
-        chosen = needed[cheapest].values()
-        names = tuple(dict.fromkeys(cell.table_address for cell in chosen))
-        costs.append(ClaimCost(cheapest, names, len(chosen), price(cheapest)))
-        known.update(waiting.pop(cheapest))
+    estimated = {claim: found for claim, found in priced.items() if claim not in missing}
+    costs = []
+    for name, cost in cheapest_first(estimated):
+        chosen = needed[name].values()
+        addresses = tuple(dict.fromkeys(cell.table_address for cell in chosen))
+        costs.append(ClaimCost(name, addresses, len(chosen), cost))
     return costs, missing
 
 
-def _number(hours: float) -> str:
-    return f"{hours:.1f}" if hours < 10 else f"{hours:,.0f}"
+def number(value: float) -> str:
+    """Hours or gigabytes, with a digit after the point where they are few."""
+    return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
 
 @functools.cache
@@ -210,6 +235,10 @@ def _lines() -> dict[str, GpuStep]:
         return {}
     with TABLE.open(newline="") as stream:
         return {
-            line["kind"]: GpuStep(float(line["likely_seconds"]), float(line["peak_bytes"]) / 1e9)
+            line["kind"]: GpuStep(
+                float(line["likely_seconds"]),
+                float(line["peak_bytes"]) / 1e9,
+                float(line["state_bytes"]) / 1e9,
+            )
             for line in csv.DictReader(stream)
         }

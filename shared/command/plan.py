@@ -1,4 +1,7 @@
-"""What would run, and the time, memory and disk that it would take; nothing is trained."""
+"""What would run, and the time, memory and disk that it would take; nothing is trained.
+
+A time is that of one core, if nothing else is said.
+"""
 
 import json
 import statistics
@@ -13,13 +16,16 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from shared.command.cells import Places, imported
+from shared.command.gpu import trains
 from shared.command.pool import pretraining_of
 from shared.command.progress import duration
 from shared.experiment.config import canonical
+from shared.experiment.data import MissingData
 from shared.experiment.frame import finished, load
 from shared.experiment.records import Record
 from shared.experiment.store import SAVED, is_stored, seconds_alone
 from shared.experiment.tables import Cell, Column, Table, Tier
+from shared.report.wording import counted as number_of
 
 # Sources of an estimate, the best first; ~ marks those that no run on this machine measured.
 SOURCES = {
@@ -27,7 +33,8 @@ SOURCES = {
     "recorded": "~ from committed records of other machines",
     "scaled": "~ in proportion to a run of another length",
     "column": "~ as other rows of the column took",
-    "declared": "~ declared for one CPU core",
+    "declared": "~ declared",
+    "unknown": "not estimated",  # nothing is trained, and no such row was run
 }
 LENGTHS = ("epochs", "steps", "environment_steps", "probe_updates")  # of a configuration
 LONG = 100 * 86400.0  # seconds; a table that would take longer is one line
@@ -62,12 +69,14 @@ class Cost:
         seeds: the number of chosen seeds.
         each: the cost of one cell.
         shared: seconds that unfinished cells save by sharing runs and encoders with others.
+        unknown: how many unfinished cells only evaluate, which nobody has timed.
     """
 
     done: int
     seeds: int
     each: Taken
     shared: float = 0.0
+    unknown: int = 0
 
     @property
     def left(self) -> int:
@@ -82,8 +91,12 @@ class Cost:
     def shown(self) -> str:
         """``2/5 48 s``: finished and chosen seeds, and the time of an unfinished one."""
         counts = f"{self.done}/{self.seeds}"
+        if not self.left:
+            return counts
+        if self.each.source == "unknown":
+            return f"{counts} unknown"
         about = "~" if SOURCES[self.each.source].startswith("~") else ""
-        return f"{counts} {about}{duration(self.each.seconds)}" if self.left else counts
+        return f"{counts} {about}{duration(self.each.seconds)}"
 
 
 Costs = dict[tuple[str, str], Cost]  # by row, and by the column or the run that columns share
@@ -108,7 +121,7 @@ def planned(
         counted: what other tables of the plan include already, see :func:`costs_of`.
     """
     costs = costs_of(table, cells, places, set() if counted is None else counted)
-    if sum(cost.time for cost in costs.values()) / jobs >= LONG:
+    if sum(cost.time for cost in costs.values()) >= LONG:
         return Text(_in_one_line(table, list(costs.values()), jobs))
     rows, columns = (list(dict.fromkeys(pair[i] for pair in costs)) for i in (0, 1))
     lines: dict[str, list[str]] = {}
@@ -127,17 +140,17 @@ def planned(
     return Group(*parts)
 
 
-def missing_data(cells: Sequence[Cell], places: Places) -> list[str]:
-    """A sentence for each dataset that unfinished cells need and that is missing."""
-    found: dict[str, None] = {}
+def missing_data(cells: Sequence[Cell], places: Places) -> list[MissingData]:
+    """The datasets that unfinished cells need and that are missing."""
+    found: dict[str, MissingData] = {}
     for cell in cells:
         missing = imported(cell.domain).experiment(cell.config).missing
         if missing is None:
             continue
-        named = list(map(str, missing(cell.config, places.data)))
-        if not found.keys() >= set(named) and finished(cell, places.runs) is None:
-            found.update(dict.fromkeys(named))
-    return list(found)
+        named = {str(each): each for each in missing(cell.config, places.data)}
+        if not found.keys() >= named.keys() and finished(cell, places.runs) is None:
+            found.update(named)
+    return list(found.values())
 
 
 def costs_of(
@@ -172,23 +185,32 @@ def costs_of(
         if here and line.tier == tier and line.measurement:
             done.add(line.record.address)
     known: dict[tuple[str, str], Taken | None] = {}
+    kinds: dict[tuple[str, str], bool] = {}
     for cell in every.values():
         pair = (cell.row, cell.source)
         if pair not in known:
-            known[pair] = _taken(canonical(cell.config), runs)
+            known[pair], kinds[pair] = _taken(canonical(cell.config), runs), trains(cell.config)
     columns = {column.label: column for column in table.columns_of(cells[0].tier)}
     costs: Costs = {}
     for row, source in dict.fromkeys((cell.row, cell.source) for cell in cells):
         some = [cell for cell in cells if (cell.row, cell.source) == (row, source)]
-        others = [each for (_, of), each in known.items() if of == source and each]
-        beside = [
-            each for cell in cells if cell.source == source and (each := known[cell.row, source])
-        ]
+        like = [pair for pair in known if pair[1] == source and kinds[pair] == kinds[row, source]]
+        others = [each for pair in like if (each := known[pair])]
         # The chosen rows may train for another length than the declared ones.
-        each = known[row, source] or _like(beside or others, columns[some[0].column])
+        beside = [
+            each
+            for cell in cells
+            if (cell.row, source) in like and cell.source == source
+            if (each := known[cell.row, source])
+        ]
+        trivial = not kinds[row, source] and any(kinds[pair] for pair in kinds if pair[1] == source)
+        column = None if trivial else columns[some[0].column]
+        each = known[row, source] or _like(beside or others, column)
         left = [cell for cell in some if cell.address not in done]
-        shared = 0.0 if counted is None else _shared(left, each, places, counted)
-        costs[row, source] = Cost(len(some) - len(left), len(some), each, shared)
+        shared, unknown = 0.0, len(left) * (each.source == "unknown")
+        if counted is not None:
+            shared, unknown = _shared(left, each, places, counted)
+        costs[row, source] = Cost(len(some) - len(left), len(some), each, shared, unknown)
     return costs
 
 
@@ -234,21 +256,31 @@ def _ratio(there: Mapping[str, object], here: Mapping[str, object]) -> float | N
     return ratio
 
 
-def _like(others: Sequence[Taken], column: Column) -> Taken:
-    """The cost of a row without known runs: as other rows of its column, or as declared."""
+def _like(others: Sequence[Taken], column: Column | None) -> Taken:
+    """The cost of a row without known runs: as other rows of its column, or as that declares.
+
+    A column declares what its rows train; of a row that trains nothing it is None.
+    """
     if not others:
+        if column is None:
+            return Taken(0.0, 0.0, "unknown")
         return Taken(60 * column.minutes, column.gigabytes, "declared")
     # Not the lower of two: that may be a baseline that trains nothing.
     seconds = statistics.median_high(each.seconds for each in others)
     return Taken(seconds, max(each.gigabytes for each in others), "column")
 
 
-def _shared(cells: Sequence[Cell], each: Taken, places: Places, counted: set[str]) -> float:
-    """Seconds that cells, which differ only in their seed, save by sharing runs and encoders.
+def _shared(
+    cells: Sequence[Cell], each: Taken, places: Places, counted: set[str]
+) -> tuple[float, int]:
+    """What cells, which differ only in their seed, save by sharing runs and encoders.
 
     What they run and train is added to ``counted``.
+
+    Returns:
+        Seconds; and how many of the cells only evaluate, for an unknown time.
     """
-    shared = 0.0
+    shared, unknown = 0.0, 0
     stored = places.store.is_dir()
     whole = canonical(cells[0].config) if cells else {}
     part = pretraining_of(cells[0]) if cells else None
@@ -263,23 +295,35 @@ def _shared(cells: Sequence[Cell], each: Taken, places: Places, counted: set[str
             encoder in counted or (stored and is_stored(places.store, trained))
         ):
             shared += each.seconds - (each.evaluation or 0.0)
+            unknown += each.evaluation is None
+        else:
+            unknown += each.source == "unknown"
         counted |= {run, encoder}
-    return shared
+    return shared, unknown
 
 
 def _time(costs: Sequence[Cost]) -> str:
     """The time of all unfinished cells, one after the other."""
     if not any(cost.left for cost in costs):
         return "done"
-    return duration(sum(cost.time for cost in costs))
+    seconds = sum(cost.time for cost in costs)
+    return duration(seconds) if seconds or not any(cost.unknown for cost in costs) else "unknown"
 
 
 def _in_one_line(table: Table, costs: Sequence[Cost], jobs: int) -> str:
     """A table that would take very long: its time, and the source of most of that estimate."""
     done, seeds = (sum(getattr(cost, name) for cost in costs) for name in ("done", "seeds"))
-    seconds = sum(cost.time for cost in costs) / jobs
     source = max(costs, key=lambda cost: cost.time).each.source
-    return f"{table.address}: {done}/{seeds} cells done, ~{duration(seconds)} left ({source})"
+    return f"{table.address}: {done}/{seeds} cells done; left: {_times(costs, jobs)} ({source})"
+
+
+def _times(costs: Sequence[Cost], jobs: int) -> str:
+    """The time of all unfinished cells, of one core and as they run, and how many lack one."""
+    seconds, unknown = sum(cost.time for cost in costs), sum(cost.unknown for cost in costs)
+    parts = [f"about {duration(seconds)} of one core"] * bool(seconds or not unknown)
+    parts += [f"{duration(seconds / jobs)} at --jobs {jobs}"] * bool(seconds and jobs > 1)
+    parts += [f"{number_of(unknown, 'evaluation')} not estimated"] * bool(unknown)
+    return ", ".join(parts)
 
 
 def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterator[Grid]:
@@ -309,13 +353,12 @@ def _summary(costs: Sequence[Cost], jobs: int) -> Iterator[str]:
     left = sum(cost.left for cost in costs)
     chosen = sum(cost.seeds for cost in costs)
     memory = max((cost.each.gigabytes for cost in costs if cost.left), default=0.0)
-    seconds = sum(cost.time for cost in costs) / jobs
     yield (
-        f"{left} of {chosen} cells to run, {jobs} at a time: about {duration(seconds)}, "
+        f"{left} of {chosen} cells to run: {_times(costs, jobs)}, "
         f"{memory * min(jobs, max(left, 1)):.1f} GB of memory, {max(1, left // 2)} MB of disk."
     )
     if saved := sum(cost.shared for cost in costs):
-        yield f"Without sharing runs and encoders it would be {duration(saved / jobs)} more."
+        yield f"Without sharing runs and encoders it would be {duration(saved)} of one core more."
     used = {cost.each.source for cost in costs}
-    if known := "; ".join(words for name, words in SOURCES.items() if name in used):
+    if known := "; ".join(words for name, words in SOURCES.items() if name in used - {"unknown"}):
         yield f"Time and memory: {known}."

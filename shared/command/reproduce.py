@@ -36,14 +36,13 @@ Run the tables of a paper in a domain:
   ./reproduce.sh graph mmcl --tier smoke    on embedded data, in about a minute
   ./reproduce.sh graph mmcl --table 4 --row MMCL --column MUTAG --seeds 0-4
   ./reproduce.sh graph mmcl --set epochs=3           with settings of your own
-  ./reproduce.sh plan graph mmcl            what is done; time, memory and disk
+  ./reproduce.sh plan graph mmcl            what is done, runs, failed; the cost
   ./reproduce.sh data graph                 download and check the data
 Your method beside theirs, as a table that can be published:
   ./reproduce.sh compare graph mmcl --with losses.py:mine --rows hcl --to paper
 Use what was run:
   report      write results/ from the finished runs
   verify      check every record; --rerun 3 runs three cells again
-  status      what became of the cells sent to Slurm (run --help: --slurm)
   figures     the figures of a paper       film      an episode of each agent
   export      the model of a run           evaluate  any model, by our protocols
 Work on it:
@@ -284,24 +283,21 @@ def _plan(arguments: Sequence[str]) -> int:
     parser.add_argument("--device", choices=devices, help=f"{text}h100 where there is a GPU")
     text = "of a DOMAIN or all: the claims by the GPU-hours that decide them, cheapest first"
     parser.add_argument("--claims", action="store_true", help=text)
+    text = "the chosen cells as a request for so many GPUs: data, hours, memory, disk, commands"
+    parser.add_argument("--gpus", type=_positive, metavar="N", help=text)
     by_claim = "--claims" in arguments
     options, places = _parsed(parser, arguments, words=("[DOMAIN]",) if by_claim else None)
     from shared.command import running
     from shared.command.cells import choose
     from shared.command.pool import visible_devices
 
+    if options.gpus and (by_claim or options.device == "cpu"):
+        other = "--claims" if by_claim else "--device cpu"
+        raise UserError(f"--gpus is about chosen cells on GPUs; omit it, or {other}")
     if by_claim:
         return running.plan_claims(options.words[0] if options.words else None, places())
     options.device = options.device or devices[bool(visible_devices())]
     return running.plan_cells(choose(options), places(), options)
-
-
-def _status(arguments: Sequence[str]) -> int:
-    parser = _parser("status", "", "Show what became of the cells that were submitted.")
-    _, places = _parsed(parser, arguments, words=())
-    from shared.command import slurm
-
-    return slurm.print_status(places())
 
 
 def _report(arguments: Sequence[str]) -> int:
@@ -434,7 +430,6 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "compare": _compare,
     "plan": _plan,
-    "status": _status,
     "report": _report,
     "figures": _figures,
     "film": _film,
@@ -624,6 +619,7 @@ def _check_domain(word: str, *others: str) -> None:
         near = suggestion(word, [*cells.DOMAINS, *VERBS, "docs", "test"])
         if not near.startswith(":"):
             near = suggestion(word, cells.DOMAINS, "domains are")
+            near += "" if near.startswith(":") else f"; verbs are: {', '.join(VERBS)}"
             if others and others[0] in cells.DOMAINS:
                 near = f": the domain comes first, as in {others[0]} {word}"
         raise UserError(f"no domain {word!r}{near}")

@@ -12,6 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from shared.command import gpu
+from shared.command.allocation import allocation
 from shared.command.cells import Chosen, Places, every_table, run_folder, tables_of_paper
 from shared.command.plan import costs_of, planned
 from shared.command.pool import Pool, default_jobs, visible_devices
@@ -39,6 +40,9 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
     trained: set[str] = set()
     whole = gpu.GpuCost()
     left_of = _without_recorded(chosen, places, options, console)
+    if options.gpus:
+        console.print(allocation(left_of, places, options))
+        return 0
     for each in left_of:
         console.print(planned(each.table, each.cells, places, jobs, shared))
         if options.device == gpu.H100:
@@ -48,7 +52,22 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
             console.print(f"{each.table.address}: {cost}.", soft_wrap=True, highlight=False)
     if options.device == gpu.H100 and len(left_of) > 1:
         console.print(f"In all: {whole}.", soft_wrap=True, highlight=False)
+    _print_states([cell for each in left_of for cell in each.cells], places, console)
     return 0
+
+
+def _print_states(cells: Sequence[Cell], places: Places, console: Console) -> None:
+    """Print which unfinished cells run, wait in Slurm's queue, were stopped or have failed."""
+    from shared.command import slurm
+
+    each = {cell.address: cell for cell in cells if finished(cell, places.runs) is None}
+    states = slurm.states(list(each.values()), places)
+    for state, cell, last in states:
+        text = f"{state:9} {cell.address}  {last}".rstrip()
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+    count = Counter(state for state, *_ in states)
+    if count:
+        console.print(", ".join(f"{n} {state}" for state, n in count.items()), highlight=False)
 
 
 def plan_claims(domain: str | None, places: Places) -> int:

@@ -32,13 +32,11 @@ from rich.console import Console
 from shared.command.cells import Chosen, Places, find_cell, run_folder
 from shared.command.plan import costs_of
 from shared.command.pool import pretraining_of
-from shared.command.progress import sentence
-from shared.command.worker import Outcome
 from shared.errors import UserError, program
 from shared.experiment.config import canonical_json
 from shared.experiment.files import write_atomically
-from shared.experiment.frame import finished
-from shared.experiment.records import read_failure
+from shared.experiment.records import Damaged, read_failure
+from shared.experiment.run import is_locked
 from shared.experiment.tables import Cell
 
 MODULE = "shared"  # what runs a cell: python -m MODULE --cell ADDRESS
@@ -146,7 +144,7 @@ def submit(
     console.print(
         f"submitted job {jobs[left[0].address].partition('_')[0]}: {len(tasks)} tasks of up to "
         f"{minutes} minutes and {gigabytes:g} GB for {len(left)} cells; they log to {folder}, and "
-        f"{program()} status shows them",
+        f"{program()} plan shows them",
         soft_wrap=True,
         highlight=False,
     )
@@ -192,26 +190,27 @@ def _submitted(tasks: Sequence[Task], folder: Path, parameters: Mapping[str, Any
     return [job.job_id for job in jobs]
 
 
-def print_status(places: Places) -> int:
-    """Print the state of every submitted cell; returns the exit code.
+def states(cells: Sequence[Cell], places: Places) -> list[tuple[str, Cell, str]]:
+    """The state of each unfinished cell that was started or submitted, and what it said last.
 
-    Raises:
-        UserError: nothing was submitted, or Slurm is missing.
+    A cell is running, queued, stopped (the same command continues it), failed, or, where Slurm does
+    not answer, submitted.
+
+    Args:
+        cells: unfinished ones.
+        places: the folder of runs.
     """
-    jobs = _jobs(places.runs)
-    if not jobs:
-        raise UserError(
-            f"nothing was submitted from {places.runs}/; submit with --slurm, or name the folder "
-            f"with --runs"
-        )
-    queue, states = _queue(), []
-    for address, job in jobs.items():
-        state, last = _state(address, job, queue, places)
-        states.append(state)
-        print(f"{state:8} {job:8} {address}  {last}")
-    known = ("done", "queued", "running", "failed")
-    print(", ".join(f"{states.count(state)} {state}" for state in known))
-    return 0
+    jobs, queue, silent = _jobs(places.runs), dict[str, str](), ""
+    if any(cell.address in jobs for cell in cells):
+        try:
+            queue = _queue()
+        except UserError as error:
+            silent = str(error)
+    found = []
+    for cell in cells:
+        state, last = _state(cell, jobs.get(cell.address), queue, silent, places)
+        found += [(state, cell, last)] * bool(state)
+    return found
 
 
 def _limits(
@@ -263,18 +262,33 @@ def _queue() -> dict[str, str]:
     return {job: f"{state}, {why}" for job, state, why in tasks}
 
 
-def _state(address: str, job: str, queue: dict[str, str], places: Places) -> tuple[str, str]:
-    """One of done, queued, running and failed, and the latest message about a cell."""
-    (cell,) = find_cell(address).cells
+def _state(
+    cell: Cell, job: str | None, queue: Mapping[str, str], silent: str, places: Places
+) -> tuple[str, str]:
+    """The state of an unfinished cell, empty if it never started, and the latest message of it."""
     folder, log = run_folder(places, cell), places.runs / FOLDER / f"{job}_0_log.out"
-    if record := finished(cell, places.runs):
-        return "done", sentence(Outcome("done", result=record.result))
-    if (state := queue.get(job)) is None:
-        lost = f"no log: cancelled before it started, or its node cannot reach {log.parent}"
-        return "failed", read_failure(folder) or _last_line(log) or lost
-    if re.match("RUNNING|CONFIGURING|COMPLETING", state):
+    state = queue.get(job or "")
+    if state and not re.match("RUNNING|CONFIGURING|COMPLETING", state):
+        return "queued", state
+    if state or is_locked(folder):
         return "running", _last_line(folder / "log.jsonl") or _last_line(log)
-    return "queued", state
+    if job and silent:
+        return "submitted", silent
+    if failure := _failure(folder):
+        return "failed", failure
+    if job:
+        lost = f"no log: cancelled before it started, or its node cannot reach {log.parent}"
+        return "failed", _last_line(log) or lost
+    if (folder / "config.json").exists():
+        return "stopped", _last_line(folder / "log.jsonl")
+    return "", ""
+
+
+def _failure(folder: Path) -> str | None:
+    try:
+        return read_failure(folder)
+    except Damaged as error:
+        return str(error)
 
 
 def _last_line(file: Path) -> str:

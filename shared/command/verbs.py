@@ -1,4 +1,4 @@
-"""The verbs other than ``run``, ``plan`` and ``status``.
+"""The verbs other than ``run`` and ``plan``.
 
 matplotlib takes a while to import: only the verbs that draw do so.
 """

@@ -925,6 +925,19 @@ def _mean_of(found: list[dict[str, float]]) -> dict[str, float]:
     return {name: sum(each[name] for each in found) / len(found) for name in found[0]}
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process uses the folder of a run now."""
+    if not (folder / ".lock").exists():
+        return False
+    try:
+        with filelock.FileLock(folder / ".lock", timeout=0):
+            return False
+    except filelock.Timeout:
+        return True
+    except OSError:  # of another user, or on a file system without locks
+        return False
+
+
 def _acquire(lock: filelock.BaseFileLock, folder: Path) -> None:
     try:
         with naming("flock", folder / ".lock"):

@@ -118,18 +118,19 @@ def test_a_grid_is_submitted_saves_when_its_time_is_up_goes_on_and_equals_a_plai
     call("scancel", "--signal=USR2", f"{job}.0")
     eventually(lambda: queue(call).get(job) == "PENDING")
     assert len(list(runs.rglob("checkpoint.pt"))) == 1
-    assert "0 done, " in call("toy", "status")
+    assert " 0/2 " in call("toy", "plan", *words[1:])
     # The second is cancelled: it saves, and stays away until it is submitted anew.
     (other,) = eventually(lambda: [j for j, s in queue(call).items() if s == "RUNNING"])
     eventually(lambda: len(steps_of(runs)) == 2)
     call("scancel", other)
     eventually(lambda: other not in queue(call))
     wait_for_all(call)
-    said = call("toy", "status")
-    assert "1 done, 0 queued, 0 running, 1 failed" in said
+    said = call("toy", "plan", *words[1:])
+    assert " 1/2 " in said
+    assert said.endswith("\n1 failed\n")
     assert "submitted job" in call(*words, "--slurm")
     wait_for_all(call)
-    assert "2 done, 0 queued, 0 running, 0 failed" in call("toy", "status")
+    assert " 2/2 " in call("toy", "plan", *words[1:])
     call(*words, "--runs", "plain")
     assert steps_of(tmp_path / "plain") == steps_of(runs)
     for file in (tmp_path / "plain").rglob("result.json"):
@@ -144,8 +145,8 @@ def test_what_fails_or_is_refused_is_said_in_one_line(call: Call, tmp_path: Path
     words = ("toy", "toy", "broken", "--row", "made to fail", "--column", "left", "--seeds", "0")
     call(*words, "--slurm")
     wait_for_all(call)
-    said = call("toy", "status")
-    assert "0 done, 0 queued, 0 running, 1 failed" in said
+    said = call("toy", "plan", *words[1:])
+    assert said.endswith("\n1 failed\n")
     assert "failed: RuntimeError: made to fail" in said
     for more in (("--partition", "nowhere"), ("--memory", "1000000")):
         said = call(*words, "--slurm", *more, code=2)

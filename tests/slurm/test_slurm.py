@@ -66,14 +66,6 @@ def test_submitit_that_is_not_there_is_named(
     assert err == ("error: submitit is not installed; install it with: pip install -e '.[slurm]'\n")
 
 
-def test_status_of_nothing(command: AtOnce) -> None:
-    _, err = command("status", code=2)
-    assert err == (
-        "error: nothing was submitted from runs/; submit with --slurm, or name the folder with "
-        "--runs\n"
-    )
-
-
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of stand-ins for Slurm's programs: what they print lies beside them."""
@@ -118,18 +110,24 @@ def test_what_is_submitted_and_what_is_not_submitted_again(
     # One runs, the other waits.
     (cluster / "squeue.txt").write_text("7_0|RUNNING|None\n7_1|PENDING|Resources\n")
     assert "2 cells are queued already" in command(*words)[0]
-    lines = [" ".join(line.split()) for line in command("status")[0].splitlines()]
-    assert "queued 7_1 toy/costly/table-1/better/left/seed-0 PENDING, Resources" in lines
-    assert lines[-1] == "0 done, 1 queued, 1 running, 0 failed"
+    plan = ("plan", "toy", "costly", "--seeds", "0", "--column", "left")
+    lines = [" ".join(line.split()) for line in command(*plan)[0].splitlines()]
+    assert "queued toy/costly/table-1/better/left/seed-0 PENDING, Resources" in lines
+    assert "running toy/costly/table-1/plain/left/seed-0" in lines
+    assert lines[-1] == "1 running, 1 queued"
+    # The plan of a machine without Slurm says why it does not know, and goes on.
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("PATH", "/nowhere")
+        assert "2 submitted" in command(*plan)[0]
     # They end without a result, one with a word and one without a log: both go again.
     (cluster / "squeue.txt").write_text("")
     Path("runs/.slurm/7_0_0_log.out").write_text(
         "submitit INFO - Starting\nslurmstepd: error: DUE TO TIME LIMIT ***\nsubmitit INFO - x\n"
     )
-    out, _ = command("status")
+    out, _ = command(*plan)
     assert out.count("slurmstepd: error: DUE TO TIME LIMIT ***") == 1
     assert out.count("no log: cancelled before it started, or its node cannot reach") == 1
-    assert "0 done, 0 queued, 0 running, 2 failed" in out
+    assert out.endswith("\n2 failed\n")
     (cluster / "sbatch.txt").write_text("Submitted batch job 9\n")
     assert "submitted job 9: 2 tasks" in command(*words)[0]
 
