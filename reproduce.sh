@@ -160,6 +160,11 @@ install() {
     fail "$here cannot be written to (${why##*: }), and the first call sets up ${venv##*/} there;" \
       "copy it to a folder of your own and call its reproduce.sh"
   python=$(find_python)
+  [ ! -x "$venv/bin/python" ] || python=$venv/bin/python
+  if [ "$extras" = rl ] && "$python" -c "import sys; sys.exit(sys.version_info < (3, 13))"; then
+    fail "rl needs Python 3.11 or 3.12, for which DM Control's labmaze is built, and $python is" \
+      "$("$python" --version); install one, delete $venv, and set PYTHON to it"
+  fi
   say "setting up $venv for ${extras:-the core}: $("$python" --version)," \
     "versions of ${lock:-today}"
   if [ ! -x "$venv/bin/python" ]; then

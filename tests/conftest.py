@@ -43,10 +43,12 @@ if NO_RENDERER:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None]:
-    """Skips what draws frames where nothing can."""
+    """Skips what draws frames where nothing can, and DM Control where it is not built."""
     try:
         return (yield)
     except Exception as error:
+        if sys.version_info >= (3, 13) and "No module named 'dm_control'" in str(error):
+            pytest.skip("needs DM Control, which is not built for Python 3.13")
         if NO_RENDERER and ("MUJOCO_GL=off" in str(error) or "renderer off" in str(error)):
             pytest.skip("needs a renderer: EGL or OSMesa")
         raise

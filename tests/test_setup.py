@@ -483,3 +483,11 @@ def test_the_wheel_holds_everything_and_runs_outside_the_checkout(tmp_path: Path
     assert 'Revealed type is "torch._tensor.Tensor"' in lines[1]
     assert 'did you mean "temperature"?' in lines[2]
     assert lines[-2].startswith("Found 1 error")
+
+
+def test_rl_is_refused_on_a_python_that_its_simulator_is_not_built_for(checkout: Checkout) -> None:
+    (checkout.fake / "python3").rename(checkout.fake / "python3.13")
+    err = checkout.call("rl", "lmcl", code=2).stderr
+    assert "error: rl needs Python 3.11 or 3.12" in err
+    assert "set PYTHON" in err
+    assert not any(" pip install" in call for call in checkout.calls())
