@@ -60,9 +60,6 @@ def augment(
             seed's neighbours, so that subgraphs are stars and the edges among their leaves.
         drop_isolated: True is the program: nodes without an edge (a self-loop is one) are removed
             after any augmentation, unless nothing would be left of the graph.
-
-    Raises:
-        ValueError: no name, an unknown or repeated one, or a ratio outside [0, 1).
     """
     if not names or set(names) - set(NAMES) or len(set(names)) < len(names):
         raise ValueError(f"augmentations must be one or more of {NAMES}, got {tuple(names)}")

@@ -83,9 +83,6 @@ def check(graphs: Graphs, name: str = "graphs") -> None:
     Args:
         graphs: on any device.
         name: of the graphs in messages.
-
-    Raises:
-        ValueError: one line with the first node, edge or graph that is wrong.
     """
     if not isinstance(graphs, Graphs):
         what = type(graphs).__name__
@@ -161,11 +158,7 @@ def load(name: str, data_root: Path) -> Graphs:
 
 
 def fetch(name: str, data_root: Path) -> None:
-    """Download the dataset if it is not there, and verify it in any case.
-
-    Raises:
-        UserError: the name is unknown, the download failed, or a file is damaged.
-    """
+    """Download the dataset if it is not there, and verify it in any case."""
     if name == ATLAS:
         return
     _statistics(name)
@@ -254,11 +247,7 @@ def batches(
 
 
 def verify_raw(folder: Path, name: str) -> None:
-    """Check the raw TU files in ``folder`` against each other and the published statistics.
-
-    Raises:
-        UserError: one line with the file, the line number where there is one, and the fault.
-    """
+    """Check the raw TU files in ``folder`` against each other and the published statistics."""
     files = _RawFiles(folder, name)
     graph = _verified_indicator(files, _statistics(name))
     _verify_labels(files, _statistics(name), graph)

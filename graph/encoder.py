@@ -118,10 +118,6 @@ def make_encoder(config: Config, features: int) -> nn.Module:
             function from F to a module: a node-level network, which is pooled by ``readout``, or an
             encoder with ``dim``.
         features: F.
-
-    Raises:
-        ValueError: an unknown name, no such module, no layers, or a readout or options that the
-            network does not have.
     """
     network, options = config.network, dict(config.network_options or {})
     if options and network not in NETWORKS:
@@ -181,9 +177,6 @@ def check_stated(config: Config, file: Path) -> None:
     Read are the arguments beside the weights: ``config.json`` in the folder, as PyG's hub mixin
     writes it, and the ``hyper_parameters`` of a checkpoint of Lightning. They tell what no tensor
     shows, such as the activation.
-
-    Raises:
-        UserError: an argument of another value.
     """
     if config.network not in NETWORKS:
         return

@@ -116,11 +116,7 @@ def svm_both(
 def score(
     protocol: str, features: np.ndarray, labels: np.ndarray, fold_seed: int, workers: int = 1
 ) -> dict[str, Any]:
-    """The metrics of a protocol (:data:`PROTOCOLS`) for features (G, D) and labels (G,).
-
-    Raises:
-        ValueError: an unknown protocol, or input that the protocol refuses.
-    """
+    """The metrics of a protocol (:data:`PROTOCOLS`) for features (G, D) and labels (G,)."""
     if protocol not in PROTOCOLS:
         raise ValueError(f"no protocol {protocol!r}{suggestion(protocol, PROTOCOLS, 'there are')}")
     return PROTOCOLS[protocol](features, labels, fold_seed, workers)
@@ -240,9 +236,6 @@ def _folds(
 
     A class in the test part of a fold has to be in its training part as well, for the ten folds and
     the inner five: three members suffice, two do not.
-
-    Raises:
-        ValueError: see :func:`svm_ten_fold`.
     """
     if features.ndim != 2 or labels.shape != (len(features),):
         raise ValueError(

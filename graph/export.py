@@ -99,20 +99,12 @@ def write(folder: Path, target: Path) -> Path:
     Args:
         folder: of the run.
         target: of a new folder, or of an earlier export, which is replaced.
-
-    Raises:
-        UserError: see :func:`shared.experiment.export.export_run`.
     """
     return export_run(folder, target, Config, [FILE], _describe)
 
 
 def score(asked: EvaluationRequest) -> Scores:
-    """Score an exported encoder by named protocols, on its dataset or one with equal node features.
-
-    Raises:
-        UserError: no export, one trained on a user's graphs without a dataset to score on, an
-            unknown dataset, or one with other node features.
-    """
+    """Score an exported encoder by named protocols, on its dataset or one with equal features."""
     encoder, config, width = _read(asked.model, None)
     name = asked.data or config.dataset
     if not asked.data and name not in (*DATASETS, ATLAS):

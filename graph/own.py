@@ -219,9 +219,6 @@ def file(path: str | Path) -> Graphs:
     """The graphs in a file of ``torch.save``: a list of ``Data``, or an ``InMemoryDataset``.
 
     Read with ``weights_only``, so that no code of the file is run.
-
-    Raises:
-        UserError: there is no such file, or it holds something else.
     """
     path = Path(path)
     if not path.is_file():
@@ -248,11 +245,7 @@ def _unpacked(content: tuple[Any, ...]) -> list[Any]:
 
 
 def read(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """The changes of a configuration that trains and is scored on a file, and its hash.
-
-    Raises:
-        UserError: as :func:`file`; or too few labels to score by.
-    """
+    """The changes of a configuration that trains and is scored on a file, and its hash."""
     graphs = file(path)
     labels = graphs.y.unique()
     if len(labels) < 2 or int(labels.min()) < 0:
@@ -262,12 +255,7 @@ def read(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[str, s
 
 
 def load(name: str, data_root: Path) -> Graphs:
-    """A dataset of :func:`graph.load`, or the graphs of ``"file:PATH"``.
-
-    Raises:
-        MissingData: as :func:`graph.load`.
-        UserError: likewise, or as :func:`file`.
-    """
+    """A dataset of :func:`graph.load`, or the graphs of ``"file:PATH"``."""
     if name.startswith(OWN):
         return file(name.removeprefix(OWN))
     return datasets.load(name, data_root)

@@ -185,11 +185,7 @@ def views(
 
 
 def check_view(name: str, original: Graphs, view: Graphs) -> None:
-    """Refuse an invalid result of a user's augmentation.
-
-    Raises:
-        ValueError: another number of graphs, width of features or type.
-    """
+    """Refuse an invalid result of a user's augmentation."""
     if not isinstance(view, Graphs):
         raise ValueError(f"{name} returns a {type(view).__name__}; it has to return graph.Graphs")
     if view.num_graphs != original.num_graphs or view.x.shape[1:] != original.x.shape[1:]:
@@ -263,10 +259,6 @@ def check_batches(config: Config, graphs: Graphs) -> None:
     """Refuse batches of single graphs, and more processes than the last batch has graphs.
 
     A single graph in the last of several batches is left out.
-
-    Raises:
-        ValueError: no batch would have two graphs to compare.
-        UserError: a process would have no graph.
     """
     if min(graphs.num_graphs, config.batch_size) < 2 and config.train:
         raise ValueError(

@@ -50,11 +50,7 @@ def make_encoder(config: Config) -> Encoder:
 
 
 def make_criterion(config: Config) -> Criterion:
-    """The configuration's criterion for latents; a projection is applied to unnormalised queries.
-
-    Raises:
-        ValueError: an objective that is not defined for the configuration's similarity.
-    """
+    """The configuration's criterion for latents; a projection applies to unnormalised queries."""
     if config.similarity not in ("bilinear", "cosine"):
         raise ValueError(f"similarity is 'bilinear' or 'cosine'; got {config.similarity!r}")
     if config.objective.loss.function is alignment:

@@ -215,13 +215,7 @@ class ImitationConfig(ProbeConfig):
 
 
 def check(config: Config) -> None:
-    """Check a configuration before anything is rendered.
-
-    Raises:
-        ValueError: a number or word that is not allowed; crops larger than frames; episodes too
-            short for a stack; an agent that would never be updated; a probe that would ignore what
-            is asked for.
-    """
+    """Check a configuration before anything is rendered."""
     require_words(config)
     require_ranges(config)
     if not 1 <= config.crop <= config.frame_size:

@@ -176,9 +176,6 @@ def fetch(name: str, data_root: Path) -> None:
     Args:
         name: of ``DATASETS``, or another task of DM Control.
         data_root: below which runs have stored rendered frames.
-
-    Raises:
-        UserError: the task is unknown, there is no renderer, or stored frames are damaged.
     """
     check_prepared(data_root / "prepared" / "rl", f"{name}-*")
     with contextlib.closing(DeepMindControl(name, action_repeat=1, quality="fast")) as environment:

@@ -22,9 +22,6 @@ class Convolutions(nn.Module):
         filters: of each convolution.
         layers: number of convolutions.
         half: whether they compute in bfloat16, in any context; F is then float32 again.
-
-    Raises:
-        ValueError: observations too small for this number of convolutions.
     """
 
     def __init__(
@@ -51,11 +48,7 @@ class Convolutions(nn.Module):
         self.layers = nn.ModuleList(stack)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features (B, F) of images, with pixels divided by 255.
-
-        Raises:
-            ValueError: images that are not uint8.
-        """
+        """Features (B, F) of images, with pixels divided by 255."""
         if images.dtype != torch.uint8:
             raise ValueError(f"observations are uint8, 0 to 255; got {images.dtype}")
         if not self.half_precision:

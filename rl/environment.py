@@ -47,10 +47,6 @@ def choose_renderer() -> str:
 
     Neither needs a display. On macOS and Windows, which have one, the choice is DM Control's. The
     choice is final once DM Control has been imported.
-
-    Raises:
-        UserError: no renderer works, or ``MUJOCO_GL``, ``PYOPENGL_PLATFORM`` or
-            ``MUJOCO_EGL_DEVICE_ID`` requests one that does not.
     """
     imported = sys.modules.get("dm_control._render")
     if imported is not None and imported.BACKEND is not None:
@@ -89,11 +85,7 @@ def choose_renderer() -> str:
 
 @functools.cache
 def renderer_in_use() -> str:
-    """The renderer and the device or program behind it, as in ``"egl: llvmpipe (LLVM 15.0.6)"``.
-
-    Raises:
-        UserError: no renderer works.
-    """
+    """The renderer and the device or program behind it, as in ``"egl: llvmpipe (LLVM 15.0.6)"``."""
     _suite()
     from dm_control import mujoco
     from OpenGL import GL
@@ -115,11 +107,7 @@ def renderer_in_use() -> str:
 
 
 def task_fingerprint(task: str) -> str:
-    """SHA-256 over a task's program and model, and the versions of MuJoCo and DM Control.
-
-    Raises:
-        UserError: the task is unknown, or no renderer works.
-    """
+    """SHA-256 over a task's program and model, and the versions of MuJoCo and DM Control."""
     domain, _ = _domain_and_name(task)
     program = Path(str(importlib.import_module(f"dm_control.suite.{domain}").__file__))
     shared = (program.parent / "common").glob("*.xml")
@@ -141,12 +129,7 @@ def settings_of(config: Config) -> dict[str, Any]:
 
 
 def make_environment(config: Config) -> "DeepMindControl":
-    """The environment of a configuration.
-
-    Raises:
-        UserError: see :class:`DeepMindControl`.
-        ValueError: likewise.
-    """
+    """The environment of a configuration."""
     return DeepMindControl(**settings_of(config))
 
 
@@ -466,11 +449,7 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 def _egl_works() -> bool:
-    """Whether OpenGL's libraries are there and EGL can use one of its devices without a display.
-
-    Raises:
-        UserError: ``MUJOCO_EGL_DEVICE_ID`` is not a device that EGL can use.
-    """
+    """Whether OpenGL's libraries are there and EGL can use one of its devices without a display."""
     try:
         egl = ctypes.CDLL("libEGL.so.1")
     except OSError:
@@ -552,11 +531,7 @@ _drawing: int | None = None
 
 
 def _contexts(physics: Any) -> Any:
-    """The rendering contexts of a model, created at the first call.
-
-    Raises:
-        UserError: they cannot be created.
-    """
+    """The rendering contexts of a model, created at the first call."""
     global _drawing
     try:
         contexts = physics.contexts
@@ -571,11 +546,7 @@ def _contexts(physics: Any) -> Any:
 
 
 def _domain_and_name(task: str) -> tuple[str, str]:
-    """Domain and name of a task in DM Control; both may contain underscores.
-
-    Raises:
-        UserError: the task is unknown, or no renderer works.
-    """
+    """Domain and name of a task in DM Control; both may contain underscores."""
     for domain, name in _suite().ALL_TASKS:
         if f"{domain}_{name}" == task:
             return domain, name

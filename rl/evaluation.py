@@ -137,9 +137,6 @@ def returns(
         seeds: with which the episodes start.
         decisions: the largest number of actions in an episode; for ``progress`` only.
         progress: see :func:`evaluate_policy`.
-
-    Raises:
-        ValueError: ``act`` returns no tensor of actions (E, A).
     """
     # The base class declares one number; both vector classes take one for each environment.
     observations, _ = environments.reset(seed=list(seeds))  # type: ignore[arg-type]
@@ -306,9 +303,6 @@ def kernels(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray
     Args:
         train: (n, d).
         test: (m, d).
-
-    Raises:
-        ValueError: a feature that is not finite.
     """
     kernel = np.zeros((len(train), len(train)))
     test_kernel = np.zeros((len(test), len(train)))

@@ -73,9 +73,6 @@ def load(folder: Path) -> Policy | Encoder:
 
     Args:
         folder: as written by :func:`write`.
-
-    Raises:
-        UserError: no such folder, or one that is not as :func:`write` wrote it.
     """
     weights = POLICY if (folder / POLICY).is_file() else FILE
     check_sums(folder, REMEDY, (weights, CONFIG))
@@ -88,9 +85,6 @@ def read(folder: Path) -> Policy | Encoder:
     Args:
         folder: of a run; its weights are checked against their checksum, which runs of earlier
             versions lack.
-
-    Raises:
-        UserError: weights that are missing, damaged or another network's.
     """
     file = folder / MODEL
     if not file.is_file():
@@ -106,9 +100,6 @@ def write(folder: Path, target: Path) -> Path:
     Args:
         folder: of the run.
         target: of a new folder, or of an earlier export, which is replaced.
-
-    Raises:
-        UserError: see :func:`shared.experiment.export.export_run`.
     """
     return export_run(folder, target, Config, [MODEL], _describe)
 

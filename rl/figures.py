@@ -109,9 +109,6 @@ def probe_scores(source: Source) -> Drawn:
     """How well the state is predicted from each row's embedding: a panel per task, a mark per seed.
 
     Tasks with only baselines are left out.
-
-    Raises:
-        Lacking: no row other than baselines has finished.
     """
     panels, shown = [], []
     for column, runs in by_column(source):
@@ -162,9 +159,6 @@ def ranked(runs: Sequence[Finished], than: str = RANKED_AGAINST) -> list[Place]:
     """The rows in descending order of mean return, each compared with the row ``than``.
 
     A seed of a row is used if it has finished on all tasks; differences are paired by seed.
-
-    Raises:
-        Lacking: the row ``than`` has no such seed.
     """
     tasks = {run.config.task for run in runs}
     means: dict[str, dict[int, float]] = {}

@@ -41,10 +41,6 @@ def write(paper: str, tier: Tier, runs: Path) -> list[Path]:
 
     Returns:
         The films, in the order of the tables, including those kept.
-
-    Raises:
-        UserError: a paper or tier without agents, no finished runs, or weights that are missing,
-            damaged or another network's.
     """
     if paper not in AGENTS:
         raise UserError(f"rl has no policies for {paper!r}; it has {', '.join(AGENTS)}")

@@ -51,9 +51,6 @@ def measure(config: ImitationConfig, run: Run) -> Metrics:
     """Train an encoder on an expert's frames, fit a head to its actions, and measure its return.
 
     The expert and its frames are made by the first run that needs them.
-
-    Raises:
-        ValueError: what :func:`rl.config.check` refuses.
     """
     check(config)
     run.record(renderer=renderer_in_use())
@@ -219,9 +216,6 @@ def fit_head(
         config: gives its sizes, steps and seed.
         features: (n, d) of the training frames.
         actions: (n, A) in [-1, 1], the targets.
-
-    Raises:
-        ValueError: features that are not finite.
     """
     if not torch.isfinite(features).all():
         raise ValueError("features are not finite; the encoder has diverged")

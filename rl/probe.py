@@ -28,9 +28,6 @@ def measure(config: ProbeConfig, run: Run) -> Metrics:
     """Train a contrastive encoder on frames of a random policy, and probe it for the state.
 
     The held-out episodes are used only to score the final regression.
-
-    Raises:
-        ValueError: what :func:`rl.config.check` refuses.
     """
     check(config)
     run.record(renderer=renderer_in_use())
@@ -110,9 +107,6 @@ def pretrain(config: ProbeConfig, frames: Frames, run: Run) -> Contrast:
 
     Returns:
         The encoder with its momentum encoder, on the GPU if there is one.
-
-    Raises:
-        FloatingPointError: the training diverged.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     contrast = Contrast(config, device=device)

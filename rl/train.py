@@ -91,12 +91,7 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
 
 
 def check_agent(config: Config) -> None:
-    """Check the configuration of an agent before anything is rendered.
-
-    Raises:
-        ValueError: an unknown protocol, numbers of steps that do not divide, or what
-            :func:`rl.config.check` refuses.
-    """
+    """Check the configuration of an agent before anything is rendered."""
     if config.protocol not in SUMMARIES:
         known = ", ".join(SUMMARIES)
         raise ValueError(f"no protocol {config.protocol!r} for agents; there are {known}")
@@ -123,9 +118,6 @@ def train_with(
         run: where it is logged, saved and resumed from.
         make: the environment to train in.
         several: environments for all episodes of an evaluation.
-
-    Raises:
-        FloatingPointError: training or simulation diverged.
     """
     if not config.train:
         with contextlib.closing(several(config, run)) as environments:

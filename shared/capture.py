@@ -23,11 +23,7 @@ WARM_UP = 3  # calls before a function is captured, in which libraries and optim
 
 
 def graphs_wanted() -> bool:
-    """Whether ``SUITE_GRAPHS`` switches graphs on: no GPU has proven them yet.
-
-    Raises:
-        UserError: a value other than 1 and 0.
-    """
+    """Whether ``SUITE_GRAPHS`` switches graphs on: no GPU has proven them yet."""
     value = os.environ.get(SWITCH) or "0"
     if value not in ("0", "1"):
         raise UserError(f"{SWITCH}={value}: write 1 for CUDA graphs, 0 for none")
@@ -39,9 +35,6 @@ def can_capture(device: torch.device) -> bool:
 
     They can with ``SUITE_GRAPHS=1`` in the environment, on a GPU, on a single process, outside of
     other captures and of tracing by a compiler or a transform of :mod:`torch.func`.
-
-    Raises:
-        UserError: another value of ``SUITE_GRAPHS``.
     """
     return (
         device.type == "cuda"
@@ -96,10 +89,6 @@ class Captured:
 
         Args:
             given: on the device or on the host, from which they are copied without waiting.
-
-        Raises:
-            ValueError: tensors of other shapes or types than at the first call.
-            CaptureFailed: the first time that it would be replayed.
         """
         with torch.cuda.device(self.device):
             if not self._calls:

@@ -51,9 +51,6 @@ def make_pytorchvideo_importable() -> None:
     """Give a module of torchvision the name under which pytorchvideo's transforms look for it.
 
     To be called before the first import of pytorchvideo; further calls do nothing.
-
-    Raises:
-        UserError: pytorchvideo is not installed.
     """
     if importlib.util.find_spec("pytorchvideo") is None:
         raise UserError("pytorchvideo is not installed; install it with: pip install pytorchvideo")

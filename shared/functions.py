@@ -25,12 +25,7 @@ same: dict[str, str] = {}
 
 
 def identity(function: Callable[..., Any]) -> str:
-    """``name`` of a function of the project; of any other ``module.name@`` and a SHA-256.
-
-    Raises:
-        ValueError: a function that another process could not import, or whose source is not
-            available: a lambda, a nested, wrapped or partial function, a builtin, a class.
-    """
+    """``name`` of a function of the project; of any other ``module.name@`` and a SHA-256."""
     if not isinstance(function, FunctionType):
         what = getattr(function, "__qualname__", type(function).__qualname__)
         kind = "a class" if isinstance(function, type) else "not a plain function"

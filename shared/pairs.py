@@ -519,11 +519,7 @@ def _one_positive(anchor: Tensor, candidate: Tensor, non_negatives: Tensor, bloc
 
 
 def _numbers_of(ignore_duplicates: Duplicates, count: int, gather: Gather | None) -> Duplicates:
-    """The integers that mark duplicates, for all processes; True or False are returned unchanged.
-
-    Raises:
-        ValueError: neither True or False nor one integer for each of ``count`` instances.
-    """
+    """The integers that mark duplicates, for all processes; True or False come back unchanged."""
     if isinstance(ignore_duplicates, bool):
         return ignore_duplicates
     _check_whole("ignore_duplicates", ignore_duplicates, count)

@@ -313,9 +313,6 @@ def gaussian_blur(images: Tensor, sigma: Tensor, kernel: int, *, reflected: bool
     """Images (B, C, ..., H, W) blurred by their sigma (B,) in pixels.
 
     kernel: K, odd. reflected: whether what lies beyond a border is its mirror image, else 0.
-
-    Raises:
-        ValueError: an image that ends before the kernel does.
     """
     if kernel // 2 >= min(images.shape[-2:]):
         height, width = images.shape[-2:]
@@ -327,11 +324,7 @@ def gaussian_blur(images: Tensor, sigma: Tensor, kernel: int, *, reflected: bool
 
 
 def normalise(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
-    """Images less each channel's mean, divided by its deviation, in place.
-
-    Raises:
-        ValueError: not one of both for each channel, or numbers on another scale than 0 to 1.
-    """
+    """Images less each channel's mean, divided by its deviation, in place."""
     if not len(mean) == len(deviation) == images.shape[1]:
         raise ValueError(
             f"images have {images.shape[1]} channels, mean {len(mean)} and deviation "

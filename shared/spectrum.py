@@ -13,9 +13,6 @@ def effective_rank(features: Tensor) -> float:
     Args:
         features: (n, H).
 
-    Raises:
-        ValueError: not a matrix with at least one row.
-
     Source: Roy and Vetterli 2007, on features without their mean.
     """
     if features.ndim != 2 or not len(features):

@@ -50,9 +50,6 @@ def ppmi_vectors(corpus: Tokens, words: int, dimensions: int, seed: int) -> np.n
         dimensions: d.
         seed: of the decomposition, which is randomised.
 
-    Raises:
-        ValueError: more dimensions than words.
-
     Source: Levy, Goldberg and Dagan 2015, sections 2 and 3.
     """
     if dimensions > words:

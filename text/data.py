@@ -80,9 +80,6 @@ def lines_of(file: Path, remedy: str = "convert it to UTF-8") -> Iterator[str]:
     Args:
         file: read line by line, never as a whole.
         remedy: the advice given in an error.
-
-    Raises:
-        UserError: while iterating; another encoding, or a NUL character.
     """
     with file.open("rb") as stream:
         head = stream.read(4096)
@@ -140,11 +137,6 @@ def checked_sentences(sentences: Iterable[str]) -> Iterator[str]:
 
     Accepted is any iterable of strings: a list, a generator, a numpy array, a pandas column, which
     is read by position regardless of its index.
-
-    Raises:
-        ValueError: while iterating; a single string, a collection without order or with more than
-            one dimension, or a sentence that is not a string (``None``, NaN, bytes) or cannot be
-            encoded as UTF-8.
     """
     if isinstance(sentences, str | bytes):
         raise ValueError("sentences is a sequence of sentences, not a single one; put it in a list")
@@ -200,10 +192,6 @@ def chapters_of(books: int, corpus: str, layout: str, data_root: Path) -> int:
     """The number of chapters in the first ``books`` books of a corpus; each file is a book.
 
     In the embedded manual each topic is a book.
-
-    Raises:
-        MissingData: the folder is not there.
-        UserError: the corpus has no further books.
     """
     files = sorted(_MANUAL) if corpus == MANUAL else _corpus_files(corpus, data_root)
     if books >= len(files):
@@ -221,12 +209,7 @@ def chapters_of(books: int, corpus: str, layout: str, data_root: Path) -> int:
 
 
 def corpus_fingerprint(corpus: str, data_root: Path) -> str:
-    """SHA-256 over paths and contents of a corpus's files, or over the embedded sentences.
-
-    Raises:
-        MissingData: the folder is not there.
-        UserError: it holds no text files.
-    """
+    """SHA-256 over paths and contents of a corpus's files, or over the embedded sentences."""
     if corpus == MANUAL:
         return sha256_of_lines(f"{chapter} {sentence}" for chapter, sentence in _manual())
     files = _corpus_files(corpus, data_root)
@@ -265,12 +248,7 @@ def load_task(name: str, data_root: Path) -> Task:
 
 
 def task_fingerprint(tasks: Sequence[str], data_root: Path) -> str:
-    """SHA-256 over the files of tasks, over the sentences of the embedded ones.
-
-    Raises:
-        MissingData: a file of a task is not there.
-        ValueError: the name of a task is unknown.
-    """
+    """SHA-256 over the files of tasks, over the sentences of the embedded ones."""
     parts = []
     for name in tasks:
         if name in _EMBEDDED:
@@ -287,9 +265,6 @@ def fetch(name: str, data_root: Path) -> None:
     Args:
         name: of ``DATASETS``, or the name of another corpus.
         data_root: the folder that holds the datasets.
-
-    Raises:
-        UserError: a file is missing or damaged; the message says what to put where.
     """
     folder = data_root / name
     if name == SENTEVAL:

@@ -406,11 +406,7 @@ class SentenceEncoder:
         self._vectors = vectors
 
     def __call__(self, sentences: Iterable[str]) -> np.ndarray:
-        """The vectors of the sentences, in their order; see :func:`text.data.checked_sentences`.
-
-        Raises:
-            ValueError: there are none, or one is not a string.
-        """
+        """The vectors of the sentences, in their order; see :func:`text.data.checked_sentences`."""
         return _encode(
             self.model, self._vectors, list(checked_sentences(sentences)), self.batch_size
         )
@@ -440,9 +436,6 @@ def vectors_of(encode: Encode | HasEncode, sentences: list[str]) -> np.ndarray:
         encode: a function of sentences, or an object with a method ``encode``, which takes
             precedence. It may return tensors on any device, even ones that require gradients.
         sentences: n.
-
-    Raises:
-        ValueError: neither of the two.
     """
     function = getattr(encode, "encode", encode)
     if not callable(function):

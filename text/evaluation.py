@@ -428,9 +428,6 @@ def checked_vectors(encode: "Encode | HasEncode", name: str, sentences: list[str
         encode: see :func:`text.encoder.vectors_of`.
         name: of the task, for messages.
         sentences: n.
-
-    Raises:
-        ValueError: no encoder, or vectors that are not (n, d) or not finite.
     """
     from text.encoder import vectors_of
 

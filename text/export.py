@@ -82,9 +82,6 @@ def load(folder: Path) -> SentenceEncoder:
 
     Args:
         folder: as :func:`write` made it.
-
-    Raises:
-        UserError: no such folder, or one that is not as :func:`write` left it.
     """
     further = [name for name in (PROJECTION, *MODULES) if (folder / name).exists()]
     check_sums(folder, REMEDY, (*FILES, *further))
@@ -99,9 +96,6 @@ def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Tensor | 
 
     Args:
         folder: an export, or the folder ``model/`` of a run.
-
-    Raises:
-        UserError: a file that is missing, damaged, or does not fit the others.
     """
     for name in FILES:
         if not (folder / name).is_file():
@@ -139,9 +133,6 @@ def write(folder: Path, target: Path) -> Path:
     Args:
         folder: of the run.
         target: of a new folder, or of an earlier export, which is replaced.
-
-    Raises:
-        UserError: see :func:`shared.experiment.export.export_run`.
     """
     names = [*FILES, *([PROJECTION] if (folder / MODEL / PROJECTION).is_file() else [])]
     needs = [f"{MODEL}/{name}" for name in names]
@@ -149,11 +140,7 @@ def write(folder: Path, target: Path) -> Path:
 
 
 def score(asked: EvaluationRequest) -> Scores:
-    """Score an exported folder, or any encoder that transformers reads, by named protocols.
-
-    Raises:
-        UserError: no such folder, an unknown protocol or task, or tasks that are not there.
-    """
+    """Score an exported folder, or any encoder that transformers reads, by named protocols."""
     names = asked.protocols or (DEFAULT_PROTOCOL,)
     known = (*PROTOCOLS, sts.PROTOCOL)
     for each in names:

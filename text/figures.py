@@ -76,10 +76,6 @@ def distances_of(
 
     Returns:
         The distances of each kind, (pairs,).
-
-    Raises:
-        MissingData: the corpus is not there.
-        UserError: a damaged model.
     """
     model, _, matrix = read(folder / MODEL)
     tokens, _ = prepare(

@@ -20,9 +20,6 @@ class MtebEncoder:
         name: ``"organisation/model"``. mteb caches scores by name, so another encoder needs another
             name.
         revision: of the model, cached with its name.
-
-    Raises:
-        ValueError: a name without its slash.
     """
 
     def __init__(self, encode: Encode | HasEncode, name: str, revision: str = "1") -> None:

@@ -30,9 +30,6 @@ def neighbour_accuracies(scores: Scores, chapter: np.ndarray, size: int) -> dict
         scores: of the sentences of a block.
         chapter: of every sentence, (n,).
         size: B; an incomplete last block is ignored.
-
-    Raises:
-        UserError: no two neighbours in any block.
     """
     own = torch.arange(size)
     right, asked = dict.fromkeys(NEIGHBOURS, 0), dict.fromkeys(NEIGHBOURS, 0)

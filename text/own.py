@@ -11,10 +11,6 @@ def read(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[str, s
     """The changes of a configuration that trains on the text files of a folder, and their hash.
 
     No book is held out: a folder may hold a single file.
-
-    Raises:
-        MissingData: there is no such folder.
-        UserError: it holds no text files.
     """
     corpus = f"{OWN}{path}"
     digest = corpus_fingerprint(corpus, data_root)

@@ -144,11 +144,7 @@ def hugging_face_encoder(
 
 
 def _of_the_library(folder: Path, batch_size: int) -> SentenceEncoder:
-    """What sentence-transformers makes of its folder.
-
-    Raises:
-        UserError: a folder that it cannot load, or whose weights are incomplete.
-    """
+    """What sentence-transformers makes of its folder."""
     from sentence_transformers import SentenceTransformer  # takes seconds
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -200,9 +196,6 @@ def initialise(
         model: is filled in place.
         tokenizer: the model's.
         init: a folder of transformers, with its tokenizer.
-
-    Raises:
-        UserError: no such folder, another kind of model, or missing or unexpected tensors.
     """
     init.check()
     if not init.file.is_dir():

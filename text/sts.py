@@ -117,11 +117,6 @@ def load_sts(name: str, data_root: Path) -> dict[str, Part]:
     """The parts of a task by name, those of STS-B and SICK-R ``"test"``; see the module.
 
     A notice says where the number of pairs is not SentEval's.
-
-    Raises:
-        ValueError: an unknown task.
-        MissingData: a file of the task is not there.
-        UserError: a file that cannot be parsed.
     """
     files = _files_of(name, data_root)
     if name in YEARS:
@@ -139,12 +134,7 @@ def load_sts(name: str, data_root: Path) -> dict[str, Part]:
 
 
 def sts_fingerprint(tasks: Sequence[str], data_root: Path) -> str:
-    """SHA-256 over the files of tasks.
-
-    Raises:
-        MissingData: a file of a task is not there.
-        ValueError: an unknown task.
-    """
+    """SHA-256 over the files of tasks."""
     files = ((name, sha256_of_files(_files_of(name, data_root))) for name in tasks)
     return sha256_of_lines(f"{name} {digest}" for name, digest in files)
 

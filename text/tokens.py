@@ -300,9 +300,6 @@ def fixed_table(tokenizer: PreTrainedTokenizerFast, file: Path, seed: int) -> Te
         file: word2vec's text format, as for :func:`expand`.
         seed: of the unknown word's vector.
 
-    Raises:
-        UserError: the file cannot be read, a line is invalid, or it has none of these words.
-
     Source: mode ``fixed`` of the program of Logeswaran and Lee 2018.
     """
     words, vectors = _read_vectors(file, tokenizer.backend_tokenizer)

@@ -126,11 +126,7 @@ def measure(config: Config, run: Run) -> dict[str, object]:
 
 
 def held_out(config: Config, tokens: Tokens, data_root: Path) -> tuple[Tokens, Tokens]:
-    """The sentences of the held-out books, and those of the training books.
-
-    Raises:
-        UserError: the corpus has no further books.
-    """
+    """The sentences of the held-out books, and those of the training books."""
     first = 0
     if config.held_out:
         chapters = chapters_of(config.held_out, config.corpus, config.layout, data_root)
@@ -183,11 +179,6 @@ def pretrain(
 
     Returns:
         The encoders, on the GPU if there is one, and the criterion with its trained parameters.
-
-    Raises:
-        ValueError: an invalid configuration.
-        UserError: fewer sentences than a batch has, or none with a neighbour.
-        FloatingPointError: the training diverged.
     """
     check_chunk(config.chunk)
     record_own(run, config, "corpus", NAMED_CORPORA, tokens.ids, tokens.offsets, tokens.chapter)
@@ -244,11 +235,7 @@ def has_neighbours(tokens: Tokens, batch_size: int) -> bool:
 
 
 def fix_words(model: QuickThought, table: Tensor) -> None:
-    """Give both encoders these fixed word vectors (V, E).
-
-    Raises:
-        ValueError: vectors of another width than the encoders' embedding.
-    """
+    """Give both encoders these fixed word vectors (V, E)."""
     for encoder in (model.sentence, model.context):
         weight = encoder.embedding.weight
         if weight.shape != table.shape:
@@ -263,11 +250,7 @@ def fix_words(model: QuickThought, table: Tensor) -> None:
 def make_optimiser(
     config: Config, model: QuickThought, criterion: Criterion
 ) -> torch.optim.Optimizer | RowAdam:
-    """Adam over all trained parameters, as configured; makes gradients of tables sparse if needed.
-
-    Raises:
-        ValueError: an unknown ``update`` or ``clip_words``, or a number out of its range.
-    """
+    """Adam over all parameters, as configured; makes gradients of tables sparse if needed."""
     if config.update not in ("dense", "rows"):
         raise ValueError(f"update is 'dense' or 'rows'; got {config.update!r}")
     if config.clip_words not in ("words", "tokens"):
@@ -326,9 +309,6 @@ def train_step(
         step: its number.
         forward: :func:`losses`, on several processes wrapped by
             :func:`shared.distributed.replicated`.
-
-    Raises:
-        FloatingPointError: NaN or infinite vectors or loss.
     """
     modules = nn.ModuleList([model, criterion])
     if isinstance(optimiser, RowAdam):
@@ -360,11 +340,7 @@ def pairs_of(config: Config, f: Tensor, g: Tensor, chapter: Tensor) -> Pairs:
 
 
 def make_criterion(config: Config, dim: int) -> Criterion:
-    """The configuration's criterion for encoders of width ``dim``; its projection sees [f ; g].
-
-    Raises:
-        ValueError: an objective that is not defined for the configuration's similarity.
-    """
+    """The configuration's criterion for encoders of width ``dim``; its projection sees [f ; g]."""
     projection = config.objective.projection
     if projection is not None and projection.options.get("unit_features"):
         raise ValueError("the projection of sentence vectors has no unit_features; omit it")

@@ -155,9 +155,6 @@ def sample_clips(
         seed: seed of the run.
         epoch: number of the epoch.
         sampling: "two_clips", or "coclr": for half of the videos both clips are the same.
-
-    Raises:
-        ValueError: an unknown sampling.
     """
     draws = uniforms(seed, epoch, index.cpu().numpy(), _PAIR, 3)
     room = (videos.length.cpu()[index.cpu()].numpy() - clip_frames).clip(min=0)
@@ -176,9 +173,6 @@ def gather_clips(videos: "Videos", index: Tensor, start: Tensor, clip_frames: in
         index: (B,) int64, of which videos.
         start: (B,) int64, first frame within the video.
         clip_frames: T.
-
-    Raises:
-        ValueError: a clip that begins before its video does, or ends after it.
     """
     first, lack = first_frames(videos, index, start, clip_frames)
     frames = videos.frames
@@ -203,9 +197,6 @@ def first_frames(
         index: (B,) int64, of which videos.
         start: (B,) int64, first frame within the video.
         clip_frames: T.
-
-    Raises:
-        ValueError: a clip that begins before its video does, or ends after it.
     """
     index, start = index.cpu(), start.cpu()
     length = videos.length.cpu()[index]
@@ -261,10 +252,6 @@ def augment(
             "randaugment" and "augmix": weak, and what pytorchvideo calls so.
         sampling: of the two clips, see :func:`sample_clips`; decides which are strong in "coclr".
         drawn: what :func:`parameters` gives for all of these, where that is known.
-
-    Raises:
-        ValueError: clips of another type or shape, samples of another length, or an unknown policy
-            or sampling.
     """
     if clips.dtype != torch.uint8 or clips.dim() != 5 or clips.size(1) != 3:
         kind = str(clips.dtype).removeprefix("torch.")
@@ -319,9 +306,6 @@ def parameters(
         height: h.
         width: w.
         sampling: see :func:`sample_clips`.
-
-    Raises:
-        ValueError: an unknown policy or sampling.
     """
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")

@@ -240,10 +240,6 @@ def fingerprint(dataset: str, data_root: Path) -> str:
 
     Videos are read once; a file below ``prepared`` keeps their hash until a size or time of
     modification has changed.
-
-    Raises:
-        MissingData: the data set is not there.
-        UserError: the name is unknown, or the list of classes is missing.
     """
     layout = layout_of(dataset, data_root)
     files = _files(layout, _present(dataset, layout))
@@ -259,9 +255,6 @@ def fetch(name: str, data_root: Path) -> str:
 
     Returns:
         How many videos of each class the lists and the folders have.
-
-    Raises:
-        UserError: something is missing or damaged; says what to put where.
     """
     layout = layout_of(name, data_root)
     try:
@@ -296,11 +289,7 @@ def stored_side(size: int) -> int:
 
 
 def layout_of(dataset: str, data_root: Path) -> Layout:
-    """Where a data set lies, whether it is there or not; the embedded one is made.
-
-    Raises:
-        UserError: the name is unknown.
-    """
+    """Where a data set lies, whether it is there or not; the embedded one is made."""
     root = data_root
     if dataset == HMDB51:
         folder, lists = "hmdb51_org", "testTrainMulti_7030_splits"
@@ -334,12 +323,7 @@ def layout_of(dataset: str, data_root: Path) -> Layout:
 
 
 def _present(dataset: str, layout: Layout) -> tuple[str, ...]:
-    """The classes that have a folder, in the order of their numbers.
-
-    Raises:
-        MissingData: no class has one.
-        UserError: a folder of videos is of no class.
-    """
+    """The classes that have a folder, in the order of their numbers."""
     command = f"{program()} data video" + (" --dataset hmdb51" if layout.hmdb51 else "")
     how = f"what to put there is said by: {command}"
     if not layout.folder.is_dir():

@@ -24,11 +24,6 @@ def decode(file: Path) -> Iterator[np.ndarray]:
     """The frames of a video in order, each (H, W, 3) uint8, in one thread.
 
     The container's rotation and mirroring, as written by phones, is applied.
-
-    Raises:
-        UserError: the file is missing, empty, truncated, damaged, without a video, not an AVI in
-            spite of its name, or its codec is unknown; possibly only after some frames, where the
-            damage is.
     """
     try:
         _check_length(file)
@@ -109,11 +104,7 @@ def _upright(file: Path, frame: av.VideoFrame) -> np.ndarray:
 
 
 def _check_length(file: Path) -> None:
-    """Compare a file's length with the container's: decoders stop silently where the data end.
-
-    Raises:
-        UserError: an empty or truncated file, or an ``.avi`` of another kind.
-    """
+    """Compare a file's length with the container's: decoders stop silently where the data end."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         header = stream.read(64)

@@ -140,9 +140,6 @@ class R2Plus1D(nn.Module):
         momentum: of the batch norms, the share of the batch in the running statistics.
         epsilon: of the batch norms.
 
-    Raises:
-        ValueError: a width that is not positive, or not five positive strides.
-
     Source: Tran et al. 2018, "A Closer Look at Spatiotemporal Convolutions for Action Recognition".
     """
 
@@ -237,11 +234,7 @@ class Colours(nn.Module):
 
 
 def encoder_of(config: Config) -> nn.Module:
-    """The encoder that a configuration names, (B, 3, T, S, S) -> (B, H); its ``dim`` is H.
-
-    Raises:
-        ValueError: there is no such network.
-    """
+    """The encoder that a configuration names, (B, 3, T, S, S) -> (B, H); its ``dim`` is H."""
     network = config.network
     if callable(network):
         return _of_a_function(network, config)
@@ -454,11 +447,7 @@ def compare(config: Config, networks: Networks, first: Tensor, second: Tensor) -
 
 
 def check(config: Config) -> None:
-    """Refuse an invalid configuration.
-
-    Raises:
-        ValueError: with the reason, in one line.
-    """
+    """Refuse an invalid configuration."""
     require_ranges(config)
     if config.method == "moco":
         require("queue", config.queue, COUNT)

@@ -148,12 +148,6 @@ def evaluate(
         project: (B, H) -> (B, R), applied to the features before they are scored (CLLR's L), unless
             the encoder is fine-tuned.
         finetune_epochs: in place of the protocol's.
-
-    Raises:
-        ValueError: an unknown protocol, too few videos, some without labels or of another modality,
-            or features that are not finite.
-        FloatingPointError: the probe diverged.
-        Interrupted: the run was stopped; when resumed, it evaluates from the start.
     """
     if config.protocol not in PROTOCOLS:
         raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}; got {config.protocol!r}")
@@ -324,10 +318,6 @@ def finetune(
         classes: C.
         epochs: of training.
         after: called after each epoch with the number of epochs done, and of all.
-
-    Raises:
-        ValueError: no epoch to train, or an encoder without parameters.
-        FloatingPointError: the weights are no longer finite.
     """
     if epochs < 1:
         raise ValueError(f"fine-tuning takes at least 1 epoch; got {epochs}")
@@ -425,9 +415,6 @@ def video_features(
         videos: n of them.
         device: to compute on.
         after: called after each batch with the number of windows done, and the total.
-
-    Raises:
-        ValueError: a feature is NaN or infinite.
     """
     unit = PROTOCOLS[config.protocol].version > 1
 
@@ -503,10 +490,6 @@ def linear_probe(
         classes: C.
         config: its ``probe_*`` and ``seed`` are used.
         after: called after each epoch with the number of epochs done, and the total.
-
-    Raises:
-        ValueError: no epoch to train.
-        FloatingPointError: the weights are no longer finite.
     """
     if config.probe_epochs < 1:
         raise ValueError(f"a probe trains for at least 1 epoch; got {config.probe_epochs}")

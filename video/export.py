@@ -63,9 +63,6 @@ def save_encoder(encoder: nn.Module, folder: Path, *, config: Config) -> None:
         encoder: of the configuration's network and width, on any device.
         folder: created if needed; the file in it is replaced atomically.
         config: of the run that trained it.
-
-    Raises:
-        ValueError: another network, or one of another width.
     """
     remade(encoder, lambda: encoder_of(config))
     metadata = {"dim": str(encoder.dim)}
@@ -80,9 +77,6 @@ def load_encoder(path: Path, network: Callable[[], Any] | None = None) -> nn.Mod
     Args:
         path: the file; or an exported folder, whose SHA-256 sums are also checked.
         network: the function that makes it, if the run's was made by one.
-
-    Raises:
-        UserError: no such file, or one that is not as :func:`save_encoder` wrote it.
     """
     return _read(path, network)[0]
 
@@ -93,19 +87,12 @@ def write(folder: Path, target: Path) -> Path:
     Args:
         folder: of the run.
         target: of a new folder, or of an earlier export, which is replaced.
-
-    Raises:
-        UserError: see :func:`shared.experiment.export.export_run`.
     """
     return export_run(folder, target, Config, [FILE], _describe)
 
 
 def score(asked: EvaluationRequest) -> Scores:
-    """Score an exported encoder by named protocols, on UCF-101, another dataset or a folder.
-
-    Raises:
-        UserError: no export, an unknown protocol, or missing data.
-    """
+    """Score an exported encoder by named protocols, on UCF-101, another dataset or a folder."""
     name = asked.data or UCF101
     protocols = asked.protocols or (Config().protocol,)
     for each in protocols:

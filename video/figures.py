@@ -32,13 +32,7 @@ METRICS = {"top1": "linear, top-1", "R@1": "retrieval, R@1"}
 
 
 def neighbours(source: Source) -> Drawn:
-    """Test videos and the nearest training videos, by the encoder of MMCL's run or another one.
-
-    Raises:
-        Lacking: no finished run with a trained encoder.
-        MissingData: the videos are not there.
-        UserError: a damaged encoder, or videos that cannot be used.
-    """
+    """Test videos and the nearest training videos, by the encoder of MMCL's run or another one."""
     run = with_encoder(source.runs)
     config = run.config
     videos = load(
@@ -68,11 +62,7 @@ def neighbours(source: Source) -> Drawn:
 
 
 def with_encoder(runs: Sequence[Finished]) -> Finished:
-    """The run whose neighbours are drawn: one of MMCL, else the first trained one.
-
-    Raises:
-        Lacking: no such run keeps an encoder.
-    """
+    """The run whose neighbours are drawn: one of MMCL, else the first trained one."""
     kept = [run for run in runs if run.config.train and (run.folder / FILE).is_file()]
     if not kept:
         raise Lacking(f"no trained run of {runs[0].cell.table_address} keeps an encoder")

@@ -65,11 +65,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def settings_of(method: str) -> dict[str, Any]:
-    """The settings of a flow method, which are also stored in its files.
-
-    Raises:
-        ValueError: there is no such method.
-    """
+    """The settings of a flow method, which are also stored in its files."""
     if method not in NAMES:
         raise ValueError(f"flow is by {' or '.join(NAMES)}; got {method!r}")
     head = {"method": NAMES[method], **PARAMETERS[method]}
@@ -96,11 +92,6 @@ def prepare_flow(
         workers: processes; 1: this one.
         progress: called with the videos done, their number, and what is done.
         method: of ``NAMES``.
-
-    Raises:
-        UserError: a video that cannot be decoded or has only one frame, raised after all the others
-            are done; or a folder that cannot be written.
-        ValueError: two videos with one name.
     """
     targets = [_target(file, folder) for file in files]
     if len(set(targets)) < len(targets):
@@ -126,11 +117,7 @@ def prepare_flow(
 
 
 def read_flow(file: Path) -> np.ndarray:
-    """The flow (T, H, W, 3) uint8 of a video from its file.
-
-    Raises:
-        UserError: a file that is missing or damaged.
-    """
+    """The flow (T, H, W, 3) uint8 of a video from its file."""
     try:
         with zipfile.ZipFile(file) as archive:
             names = _images(json.loads(archive.read("flow.json"))["frames"])
@@ -147,9 +134,6 @@ def flow_frames(frames: np.ndarray, method: str = "tvl1") -> np.ndarray:
     Args:
         frames: (T, H, W, 3) uint8.
         method: of ``NAMES``.
-
-    Raises:
-        ValueError: fewer than two frames, or no such method.
     """
     if len(frames) < 2:
         raise ValueError(f"flow needs at least 2 frames, got {len(frames)}")
@@ -169,11 +153,7 @@ def flow_frames(frames: np.ndarray, method: str = "tvl1") -> np.ndarray:
 
 
 def stored_flow(frames: np.ndarray, method: str) -> np.ndarray:
-    """What :func:`read_flow` gives of the frames' flow (T, H, W, 3) uint8, with JPEG's losses.
-
-    Raises:
-        ValueError: as :func:`flow_frames`.
-    """
+    """What :func:`read_flow` gives of the frames' flow (T, H, W, 3) uint8, with JPEG's losses."""
     threads = cv2.getNumThreads()
     cv2.setNumThreads(1)  # videos are shared among threads, not frames
     try:

@@ -141,12 +141,7 @@ def _square(frame: np.ndarray, side: int) -> np.ndarray:
 
 
 def read(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """The changes of a configuration that trains and is scored on a folder, and its hash.
-
-    Raises:
-        MissingData: there is no such folder.
-        UserError: it has no videos, another layout, no test videos, or no classes.
-    """
+    """The changes of a configuration that trains and is scored on a folder, and its hash."""
     content = read_folder(path, str(path), WHAT, ENDINGS)
     if len(content.classes) < 2 or not content.test:
         raise UserError(f"{path}: needs two classes and videos to test on; {layout_of(WHAT)}")

@@ -36,9 +36,6 @@ class Headless(nn.Module):
         name: of :data:`NETWORKS`.
         frames: T, for which MViT is built, as for S.
         size: S.
-
-    Raises:
-        ValueError: clips that are too small for the network.
     """
 
     def __init__(self, name: str, frames: int, size: int) -> None:

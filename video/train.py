@@ -180,9 +180,6 @@ def train_step(
         pair: on several processes, the clips of this one's part of the batch.
         step: its number.
         forward: :func:`losses`, on several processes as :func:`shared.distributed.replicated`.
-
-    Raises:
-        FloatingPointError: NaN or infinite embeddings or loss.
     """
     loss, parts, pairs = forward(config, networks, criterion, pair, step)
     optimiser.zero_grad()

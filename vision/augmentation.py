@@ -223,10 +223,6 @@ def augment(
         view: number of the view.
         mean: per channel, subtracted last, on the scale from 0 to 1.
         std: per channel, divided by last.
-
-    Raises:
-        ValueError: pixels of another shape or whose range is not known, samples of another length,
-            or an image that is too small for the kernel of the blur.
     """
     pixels = in_channels(pixels_of(pixels), 3)
     if len(samples) != len(pixels):

@@ -35,12 +35,7 @@ STEMS: tuple[Stem, ...] = ("imagenet", "cifar")  # which tensors can tell apart
 
 
 def score(asked: EvaluationRequest) -> Scores:
-    """Score a checkpoint, or an export of this project, by named protocols.
-
-    Raises:
-        UserError: a file that cannot be read or does not fill the backbone, unknown protocols, or
-            unusable data.
-    """
+    """Score a checkpoint, or an export of this project, by named protocols."""
     data = asked.data
     if data is None:
         raise UserError("say what to score on: --data FOLDER, or a data set such as CIFAR10")
@@ -117,10 +112,6 @@ def loaded(
         stem: its first layers; None: 7x7 or 3x3 as in the checkpoint, "cifar" for the latter.
         prefix: of the keys to use, which may begin with the entry; None: the only one that fits.
         heads: attention heads of a transformer; None: timm's number.
-
-    Raises:
-        UserError: a file that cannot be read, or that does not hold exactly this network.
-        ValueError: an unknown backbone.
     """
     if is_exported(file):
         return _exported(file, backbone, stem, heads)

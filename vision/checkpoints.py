@@ -59,21 +59,13 @@ def missing(name: str, data_root: Path) -> list[MissingData]:
 
 
 def fetch(name: str, data_root: Path) -> None:
-    """Check that the file of a checkpoint is there; no checksums are published for them.
-
-    Raises:
-        MissingData: it is missing.
-    """
+    """Check that the file of a checkpoint is there; no checksums are published for them."""
     for absent in missing(name, data_root):
         raise absent
 
 
 def file_of(name: str, data_root: Path) -> Path:
-    """Where the checkpoint of that name belongs.
-
-    Raises:
-        UserError: the name is unknown.
-    """
+    """Where the checkpoint of that name belongs."""
     if name not in CHECKPOINTS:
         raise UserError(f"unknown checkpoint {name!r}; known are {', '.join(CHECKPOINTS)}")
     return data_root / FOLDER / CHECKPOINTS[name].file
@@ -85,10 +77,6 @@ def load(config: Config, data_root: Path) -> nn.Module:
     Args:
         config: names it, and the network that it is.
         data_root: the folder that holds the datasets.
-
-    Raises:
-        MissingData: the file is not there.
-        UserError: an unknown name, or a file that holds no such network.
     """
     assert config.weights is not None
     fetch(config.weights, data_root)

@@ -102,11 +102,7 @@ AnyImages = TypeVar("AnyImages", Images, ImageFiles, Images | ImageFiles)
 
 
 def describe(name: str) -> Dataset:
-    """Counts and statistics of a dataset, or of the embedded one for ``"digits"``.
-
-    Raises:
-        UserError: the name is unknown, or a folder of one's own is not laid out as it should be.
-    """
+    """Counts and statistics of a dataset, or of the embedded one for ``"digits"``."""
     if name == DIGITS:
         return _DIGITS
     if name.startswith(OWN):
@@ -174,10 +170,6 @@ def fetch(name: str, data_root: Path) -> None:
     """Download the dataset if it is not there, and verify it in any case.
 
     Decoding all of ImageNet takes hours; it is not repeated while names and sizes are the same.
-
-    Raises:
-        UserError: the name is unknown, the dataset cannot be downloaded, or files are missing or
-            damaged.
     """
     if name == DIGITS:
         return
@@ -204,11 +196,6 @@ def prepare(name: str, data_root: Path, side: int, say: Callable[[str], None] = 
         data_root: the folder that holds the datasets; ``prepared`` is made in it.
         side: pixels of the shorter side; smaller images keep their size.
         say: told the size before anything is written, and how far it is.
-
-    Raises:
-        MissingData: the dataset is not there.
-        UserError: the dataset is not streamed, files are missing or damaged, or the disk is full or
-            too small.
     """
     _check_preparable(name)
     parts: list[Part] = ["train", "test"] if describe(name).test else ["train"]
@@ -222,12 +209,7 @@ def prepare(name: str, data_root: Path, side: int, say: Callable[[str], None] = 
 
 
 def read_own(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """The changes of a configuration that trains and is scored on a folder, and its hash.
-
-    Raises:
-        MissingData: there is no such folder.
-        UserError: as :func:`vision.own.folder`; it has no test images, or no classes.
-    """
+    """The changes of a configuration that trains and is scored on a folder, and its hash."""
     from vision import own
 
     own.check_scored(path)
@@ -242,10 +224,6 @@ def fingerprint(name: str, data_root: Path) -> str:
     names and sizes of the files. The
     other files are verified and read once; a file beside them keeps the result until a size or
     time of modification has changed.
-
-    Raises:
-        MissingData: the dataset is not there.
-        UserError: the name is unknown, the layout is another, or a checksum differs.
     """
     if name == DIGITS:
         parts = (_digits("train"), _digits("test"))
@@ -267,11 +245,7 @@ def fingerprint(name: str, data_root: Path) -> str:
 
 
 def missing(names: Iterable[str], data_root: Path) -> list[MissingData]:
-    """Which of some datasets have no folder below the data root.
-
-    Raises:
-        UserError: a name is unknown.
-    """
+    """Which of some datasets have no folder below the data root."""
     found = []
     for name in names:
         try:
@@ -342,9 +316,6 @@ def stream(
         seed: of the run.
         epoch: number of the epoch.
         workers: processes that decode; 0: this one.
-
-    Raises:
-        UserError: an image is missing or damaged. None is skipped.
     """
     crop = functools.partial(
         crops.random_crops,
@@ -375,9 +346,6 @@ def central_crops(
         crop_fraction: share of the shorter side that is kept.
         batch_size: B; the last batch may be smaller.
         workers: processes that decode; 0: this one.
-
-    Raises:
-        UserError: an image is missing or damaged.
     """
     batches = [batch.numpy() for batch in torch.arange(len(images)).split(batch_size)]
     crop = functools.partial(crops.central_crops, size=size, resized=round(size / crop_fraction))

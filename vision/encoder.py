@@ -146,10 +146,6 @@ def make_encoder(
         half: half as wide, H / 2 features; see :class:`LabEncoder`.
         heads: attention heads of a transformer of timm; None: timm's number. No tensor shows it.
 
-    Raises:
-        ValueError: an unknown backbone or stem, or one that does not go with the other; heads of a
-            network without, or that do not divide its width.
-
     Source: Rho et al. 2023 and Robinson et al. 2021 for the small stems; the strided one is
     additional.
     """
@@ -195,11 +191,7 @@ def make_encoder(
 def check_backbone(
     backbone: Backbone, stem: Stem, *, half: bool = False, heads: int | None = None
 ) -> None:
-    """Refuse an unknown backbone, or one that does not go with this stem or with heads.
-
-    Raises:
-        ValueError: with the nearest names, or the stems that go with it.
-    """
+    """Refuse an unknown backbone, or one that does not go with this stem or with heads."""
     require("heads", heads, optional(COUNT))
     if heads is not None and (callable(backbone) or backbone in BUILDERS):
         raise ValueError(
@@ -254,9 +246,6 @@ def width_of(network: nn.Module, backbone: Backbone, size: int) -> int:
         network: (B, 3, S, S) -> (B, H).
         backbone: that it was made from.
         size: S.
-
-    Raises:
-        ValueError: it gives something else, or cannot take images of that size.
     """
     if backbone in WIDTH:
         return WIDTH[str(backbone)]

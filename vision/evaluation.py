@@ -224,11 +224,6 @@ def evaluate(
         project: (B, H) -> (B, R), applied to the features before they are scored (CLLR's L).
         images: training and test images of your own, instead of a dataset's; they are normalised
             as ``config.statistics`` says.
-
-    Raises:
-        ValueError: an unknown protocol, images without labels, or features that are not finite.
-        FloatingPointError: the probe diverged.
-        Interrupted: the run was stopped; when resumed, it evaluates from the start.
     """
     protocol, beside = (
         _protocol(name) for name in (config.protocol, config.beside or config.protocol)
@@ -435,10 +430,6 @@ def regularised_probe(
         labels: (n,) int64.
         test: (m, H) features.
         penalties: positive strengths to choose from.
-
-    Raises:
-        NothingToHoldOut: a single class, or no class with two images.
-        ValueError: an image without a label, or what :func:`shared.logistic.fit` refuses.
     """
     check_labels(labels)
     train, test = standardised(train, test)
@@ -545,10 +536,6 @@ def knn_predictions(
         classes: C.
         temperature: positive.
         neighbours: how many vote; all of them if n is smaller.
-
-    Raises:
-        ValueError: a temperature or number of neighbours that is not positive, or an image without
-            a label of the C.
 
     Source: Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance
     Discrimination", Section 3.4.

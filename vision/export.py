@@ -124,9 +124,6 @@ def started(encoder: nn.Module, config: Config, init: InitialWeights) -> None:
         encoder: of the configuration, in training mode; filled in place.
         config: names it.
         init: the weights.
-
-    Raises:
-        UserError: weights of another network, see :func:`shared.experiment.weights.initialise`.
     """
     remedy = "set backbone, stem, image_size and heads as in the file"
     if isinstance(config.backbone, str):
@@ -149,9 +146,6 @@ def check_architecture(file: Path, backbone: str) -> None:
     """Refuse a file of the Hugging Face hub whose config.json names another network of timm.
 
     Networks of equal tensors may differ, as ``resnet50`` and ``resnetblur50`` do.
-
-    Raises:
-        UserError: with both names.
     """
     beside = file.with_name("config.json")
     try:
@@ -184,9 +178,6 @@ def write(folder: Path, target: Path) -> Path:
     Args:
         folder: of the run.
         target: of a new folder, or of an earlier export, which is replaced.
-
-    Raises:
-        UserError: see :func:`shared.experiment.export.export_run`.
     """
     return export_run(folder, target, Config, [FILE], _describe)
 

@@ -102,9 +102,6 @@ def load_split(config: Config, name: str, split: Split, run: Run) -> Images | Im
         name: of the dataset.
         split: which part.
         run: gives the data root.
-
-    Raises:
-        UserError: as :func:`vision.data.load`.
     """
     side = config.prepared_side if name == config.dataset else None
     missing = run.allow_missing
@@ -116,11 +113,7 @@ def load_split(config: Config, name: str, split: Split, run: Run) -> Images | Im
 
 
 def record_data(run: Run, name: str) -> None:
-    """Record the fingerprint of a dataset that a run uses.
-
-    Raises:
-        UserError: it is an approximate copy, and the run is of the paper tier.
-    """
+    """Record the fingerprint of a dataset that a run uses."""
     found = fingerprint(name, run.data_root)
     if run.tier == "paper" and is_approximate(found):
         raise UserError(
@@ -208,9 +201,6 @@ def as_test_images(
         size: S; see the module for images of another size.
         mean: per channel, on the scale from 0 to 1.
         std: per channel.
-
-    Raises:
-        ValueError: pixels of unknown range, or with another number of channels than ``mean``.
     """
     images = in_channels(pixels_of(pixels), len(mean)).float().div_(255)
     if images.shape[-2:] != (size, size):
@@ -226,11 +216,7 @@ def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_labels(labels: Tensor, classes: int | None = None) -> None:
-    """Refuse labels (n,) that are none (-1), or not below the number of classes.
-
-    Raises:
-        ValueError: with their number.
-    """
+    """Refuse labels (n,) that are none (-1), or not below the number of classes."""
     if none := int((labels < 0).sum()):
         raise ValueError(f"{none} of {len(labels)} images have no label (-1); omit them")
     if classes is not None and len(labels) and int(labels.max()) >= classes:

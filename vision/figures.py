@@ -299,11 +299,7 @@ def sweeps(
 
 
 def with_encoders(runs: Sequence[Finished]) -> list[Finished]:
-    """Those of the runs whose folder keeps an encoder.
-
-    Raises:
-        Lacking: there is none.
-    """
+    """Those of the runs whose folder keeps an encoder."""
     kept = [run for run in runs if (run.folder / FILE).is_file()]
     if not kept:
         raise Lacking(f"no finished run of {runs[0].cell.table_address} keeps an encoder")

@@ -39,9 +39,6 @@ def decode(image: Path | Image.Image, *, upright: bool = False) -> Image.Image:
         image: a file of any format and mode that Pillow reads, or an image of Pillow.
         upright: apply the EXIF orientation. torchvision's datasets are read without it, as
             torchvision reads them.
-
-    Raises:
-        UserError: it is missing or damaged, or the range of its values is not known, see above.
     """
     if isinstance(image, Image.Image):
         with _decoding(f"image of mode {image.mode}"):
@@ -51,11 +48,7 @@ def decode(image: Path | Image.Image, *, upright: bool = False) -> Image.Image:
 
 
 def size_of(file: Path) -> tuple[int, int]:
-    """Height and width in pixels that the header of an image file states.
-
-    Raises:
-        UserError: it is missing, or not an image that Pillow reads.
-    """
+    """Height and width in pixels that the header of an image file states."""
     with _decoding(printable(file)), Image.open(file) as opened:
         return opened.height, opened.width
 
@@ -70,11 +63,7 @@ def fault_of(file: Path, *, upright: bool = False) -> str | None:
 
 
 def pixels_of(values: Any) -> Tensor:
-    """Pixels (n, C, H, W) uint8 of a tensor or array of that shape and one of the types above.
-
-    Raises:
-        ValueError: another type or shape, or floats that are not finite or not from 0 to 1.
-    """
+    """Pixels (n, C, H, W) uint8 of a tensor or array of that shape and one of the types above."""
     values = _as_tensor(values, "pixels")
     if values.ndim != 4:
         raise ValueError(
@@ -90,11 +79,7 @@ def pixels_of(values: Any) -> Tensor:
 
 
 def labels_of(values: Any, count: int) -> Tensor:
-    """Labels (n,) int64, or (n, C) for several classes in one image; -1 where there is none.
-
-    Raises:
-        ValueError: a number of labels other than that of images, or labels that are not integers.
-    """
+    """Labels (n,) int64, or (n, C) for several classes in one image; -1 where there is none."""
     labels = _as_tensor(values, "labels")
     if labels.ndim not in (1, 2) or len(labels) != count:
         raise ValueError(f"labels of {count} images are ({count},), got {tuple(labels.shape)}")
@@ -104,11 +89,7 @@ def labels_of(values: Any, count: int) -> Tensor:
 
 
 def in_channels(pixels: Tensor, channels: int) -> Tensor:
-    """Pixels (n, C, H, W) with ``channels`` channels; a single one is repeated, as for grey files.
-
-    Raises:
-        ValueError: neither one channel nor ``channels``.
-    """
+    """Pixels (n, C, H, W) with ``channels`` channels; a single grey one is repeated."""
     found = pixels.size(1)
     if found == channels:
         return pixels

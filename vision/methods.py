@@ -271,11 +271,7 @@ def precise(config: Config, function: Callable[[Tensor], Given]) -> Callable[[Te
 
 
 def check(config: Config) -> None:
-    """Refuse an inconsistent configuration.
-
-    Raises:
-        ValueError: with the reason, in one line.
-    """
+    """Refuse an inconsistent configuration."""
     if config.method not in METHODS:
         raise ValueError(f"method is one of {', '.join(METHODS)}; got {config.method!r}")
     check_backbone(config.backbone, config.stem, half=config.method == "cmc", heads=config.heads)

@@ -73,11 +73,7 @@ def _decodable(files: tuple[Path, ...], place: Path, state: str) -> list[int]:
 
 
 def check_all(path: Path) -> None:
-    """Decode every image of a folder, including the test images.
-
-    Raises:
-        UserError: some cannot be decoded; it names them all.
-    """
+    """Decode every image of a folder, including the test images."""
     undamaged(every_file(path), _fault_of, place=path, what=WHAT)
 
 
@@ -87,22 +83,14 @@ def _fault_of(file: Path) -> str | None:
 
 @functools.cache
 def described(path: Path) -> Dataset:
-    """A folder's counts, as first read, and ImageNet's statistics.
-
-    Raises:
-        UserError: as :func:`folder`.
-    """
+    """A folder's counts, as first read, and ImageNet's statistics."""
     content = _read(path)
     where, trained, tested = str(path.absolute()), len(content.train), len(content.test or ())
     return Dataset(where, len(content.classes), SIZE, trained, tested, IMAGENET_MEAN, IMAGENET_STD)
 
 
 def summary(path: Path) -> str:
-    """One line on what is read from a folder, and what is left out.
-
-    Raises:
-        UserError: as :func:`folder`.
-    """
+    """One line on what is read from a folder, and what is left out."""
     return _read(path).summary()
 
 
@@ -113,11 +101,7 @@ def every_file(path: Path) -> list[Path]:
 
 
 def check_scored(path: Path) -> None:
-    """Refuse a folder on which nothing can be scored.
-
-    Raises:
-        UserError: as :func:`folder`; it has no test images, or no classes.
-    """
+    """Refuse a folder on which nothing can be scored."""
     if len(_read(path).classes) < 2:
         raise UserError(f"{path}: fewer than two classes to score; {layout_of(WHAT)}")
     folder(path, "test")

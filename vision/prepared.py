@@ -87,11 +87,7 @@ class PreparedImages:
         return PreparedImages(self.folder, self.sha256, *chosen, self.remedy)
 
     def check(self) -> None:
-        """Compare all pixels with their sums; 1 s for each GB.
-
-        Raises:
-            UserError: they were altered.
-        """
+        """Compare all pixels with their sums; 1 s for each GB."""
         check_sums(self.folder, self.remedy, (PIXELS, SIZES))
 
 
@@ -108,9 +104,6 @@ def prepare(
         files: n images of any format that :func:`vision.images.decode` takes.
         side: pixels of the shorter side.
         say: told the size before anything is written, and how far it is.
-
-    Raises:
-        UserError: an image is damaged, or the disk is full or too small; nothing is left.
     """
 
     def build(part: Path) -> None:
@@ -145,9 +138,6 @@ def read(folder: Path, remedy: str) -> PreparedImages:
     Args:
         folder: of :func:`prepare`.
         remedy: what to do where it is damaged.
-
-    Raises:
-        UserError: it is damaged or was edited.
     """
     if not (folder / SUMS).is_file():
         raise UserError(f"{folder}: {SUMS} is missing; {remedy}")

@@ -82,9 +82,6 @@ def swapped_prediction(
     Returns:
         (N,).
 
-    Raises:
-        ValueError: pairs without prototypes.
-
     Source: Caron et al. 2020 (SwAV), Eqs. 1 and 2, and its program.
     """
     if not isinstance(pairs, Crops):

@@ -224,11 +224,7 @@ WORDS = {
 
 
 def reduced_note(short: Changes) -> str:
-    """A description of reduced runs, generated from their changes.
-
-    Raises:
-        ValueError: a change that has no description.
-    """
+    """A description of reduced runs, generated from their changes."""
     if unknown := set(short) - {"backbone", "stem", "milestones", *WORDS}:
         raise ValueError(f"reduced runs: no description of {', '.join(sorted(unknown))}")
     network = NETWORKS[short.get("backbone", "resnet18"), short["stem"]]

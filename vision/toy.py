@@ -49,11 +49,7 @@ def measure(config: ToyConfig, run: Run) -> dict[str, object]:
 
 
 def sample(data: str, seed: int) -> tuple[Tensor, Tensor]:
-    """Points (n, 2) float32 with their classes (n,) int64.
-
-    Raises:
-        ValueError: unknown data.
-    """
+    """Points (n, 2) float32 with their classes (n,) int64."""
     if data not in DATA:
         raise ValueError(f"data is one of {', '.join(DATA)}; got {data!r}")
     groups = DATA[data](np.random.default_rng(seed))
@@ -126,10 +122,6 @@ def learn(config: ToyConfig, points: Tensor, run: Run | None = None) -> Tensor:
         config: what to do.
         points: (n, 2).
         run: where it is logged, saved and resumed from; None: nowhere.
-
-    Raises:
-        ValueError: a configuration without an objective.
-        FloatingPointError: the loss is not finite.
     """
     if config.objective is None:
         raise ValueError("without an objective there is nothing to learn")

@@ -298,9 +298,6 @@ def train_step(
         step: its number.
         forward: :func:`losses`, on several processes as :func:`shared.distributed.replicated`.
         graph: :func:`gradient` of the views, captured; None: as it is.
-
-    Raises:
-        FloatingPointError: NaN or infinite embeddings or loss; none inside a graph.
     """
     if graph is None:
         parts = gradient(config, networks, criterion, optimiser, views, step, forward)

@@ -77,14 +77,6 @@ def transferred(
         encoder: (B, 3, S, S) -> (B, H), on the device to compute on.
         run: gives the data root, and shows progress.
         project: (B, H) -> (B, R), applied to the features before they are scored (CLLR's L).
-
-    Raises:
-        ValueError: a second protocol or batch norms in train mode, which belong to a probe; a
-            projection together with fine-tuning.
-        UserError: a set without test images outside episodes; too few images for an episode.
-        FloatingPointError: fine-tuning diverged at every rate.
-        Interrupted: the run was stopped; when resumed, it starts again but keeps finished
-            trainings.
     """
     if config.beside is not None or config.probe_batch_norm == "train":
         raise ValueError(f"{config.protocol} has no probe; leave beside and probe_batch_norm out")
@@ -169,9 +161,6 @@ def many_shot(
         validating: (n,) bool, the images on which the cost is chosen.
         costs: to choose from.
         metric: of :func:`scores`, by which the cost is chosen.
-
-    Raises:
-        ValueError: what :func:`shared.logistic.fit` refuses.
     """
     train, test = standardised(train, test)
     costs = sorted(costs)
@@ -256,9 +245,6 @@ def average_precision(outputs: Tensor, positive: Tensor) -> float:
         outputs: (m,).
         positive: (m,) bool.
 
-    Raises:
-        ValueError: there are no positives.
-
     Source: Everingham et al. 2010, "The Pascal Visual Object Classes (VOC) Challenge", Section 4.2.
     """
     if not positive.any():
@@ -285,10 +271,6 @@ def few_shot(features: Tensor, labels: Tensor, protocol: FewShot) -> Tensor:
         labels: (n,) int64.
         protocol: the sizes.
 
-    Raises:
-        UserError: fewer classes than an episode has with enough images.
-        ValueError: an image without a label.
-
     Source: Snell et al. 2017, "Prototypical Networks for Few-shot Learning", and few_shot.py of
     Ericsson et al. 2021.
     """
@@ -307,11 +289,7 @@ def few_shot(features: Tensor, labels: Tensor, protocol: FewShot) -> Tensor:
 
 
 def episodes(labels: Tensor, protocol: FewShot) -> Tensor:
-    """Positions (E, ways, shots + queries) of the images of each episode, each at most once.
-
-    Raises:
-        UserError: fewer classes than an episode has with enough images.
-    """
+    """Positions (E, ways, shots + queries) of the images of each episode, each at most once."""
     needed = protocol.shots + protocol.queries
     members = [torch.where(labels.cpu() == label)[0] for label in range(int(labels.max()) + 1)]
     members = [each for each in members if len(each) >= needed]

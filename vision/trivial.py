@@ -27,9 +27,6 @@ class Trivial(nn.Module):
             H = 64.
         mean: per channel, that the images were normalised with.
         std: per channel.
-
-    Raises:
-        ValueError: other features.
     """
 
     mean: Tensor

@@ -24,11 +24,7 @@ DOMAINS = ("vision", "text", "rl", "graph", "video")
 
 
 def domain_of(name: str) -> "Domain":
-    """The domain of that name.
-
-    Raises:
-        UserError: no such domain, or its package is missing.
-    """
+    """The domain of that name."""
     if name not in DOMAINS:
         raise UserError(f"no domain {name!r}{suggestion(name, DOMAINS, 'domains are')}")
     if not find_spec(name):
@@ -38,12 +34,7 @@ def domain_of(name: str) -> "Domain":
 
 
 def imported(name: str) -> "Domain":
-    """The ``DOMAIN`` of a package, whether or not ``DOMAINS`` has it.
-
-    Raises:
-        UserError: another package of that name comes first on ``sys.path``.
-        TypeError: the package gives none.
-    """
+    """The ``DOMAIN`` of a package, whether or not ``DOMAINS`` has it."""
     from shared.experiment.domain import Domain  # needs torch, which words and options do not
 
     module = importlib.import_module(name)
@@ -60,30 +51,18 @@ def imported(name: str) -> "Domain":
 
 
 def tables_of(domain: str) -> Mapping[str, tuple[Table, ...]]:
-    """The tables that a domain declares, by paper.
-
-    Raises:
-        UserError: no such domain, or its package is missing.
-    """
+    """The tables that a domain declares, by paper."""
     return domain_of(domain).tables
 
 
 def every_table(domain: str | None = None) -> list[Table]:
-    """The tables of all papers, in one domain or in all that are installed.
-
-    Raises:
-        UserError: as :func:`tables_of`.
-    """
+    """The tables of all papers, in one domain or in all that are installed."""
     papers = [tables_of(each) for each in ([domain] if domain else present_domains())]
     return [table for some in papers for tables in some.values() for table in tables]
 
 
 def tables_of_paper(domain: str, paper: str) -> tuple[Table, ...]:
-    """The tables of one paper in one domain.
-
-    Raises:
-        UserError: as :func:`tables_of`, or the domain has no such paper.
-    """
+    """The tables of one paper in one domain."""
     tables = tables_of(domain)
     if paper not in tables:
         raise UserError(f"{domain} has no paper {paper!r}{suggestion(paper, tables, 'it has')}")
@@ -104,11 +83,7 @@ class Chosen:
 
 
 def choose(options: argparse.Namespace) -> list[Chosen]:
-    """The chosen cells, table by table; tables without the row or the column are left out.
-
-    Raises:
-        UserError: nothing matches the options.
-    """
+    """The chosen cells, table by table; tables without the row or the column are left out."""
     if options.cell:
         return with_cells([find_cell(options.cell)])
     domain, paper = options.words
@@ -126,11 +101,7 @@ def choose(options: argparse.Namespace) -> list[Chosen]:
 
 
 def with_cells(chosen: Sequence[Chosen]) -> list[Chosen]:
-    """The tables in which a cell is chosen.
-
-    Raises:
-        UserError: there are none.
-    """
+    """The tables in which a cell is chosen."""
     if not any(each.cells for each in chosen):
         raise UserError("nothing to run: the chosen rows have none of the seeds given by --seeds")
     return [each for each in chosen if each.cells]
@@ -142,11 +113,7 @@ def most_helpful(refused: Sequence[UserError]) -> UserError:
 
 
 def choose_tables(domain: str, paper: str, name: str | None, tier: Tier) -> tuple[Table, ...]:
-    """The tables of a paper that have the tier, or the one of that number or name.
-
-    Raises:
-        UserError: no such domain, paper or table, or none that has the tier.
-    """
+    """The tables of a paper that have the tier, or the one of that number or name."""
     tables = chosen = tables_of_paper(domain, paper)
     if name is not None:
         names = {f"table-{name}", slug(name)}
@@ -165,11 +132,7 @@ def _no_part(table: Table, tier: Tier) -> str:
 
 
 def find_cell(address: str) -> Chosen:
-    """The cell of an address.
-
-    Raises:
-        UserError: no such cell.
-    """
+    """The cell of an address."""
     parts = address.strip("/").split("/")
     tier: Tier = "paper"
     if parts[0] in TIERS:

@@ -147,11 +147,7 @@ class Known:
     own: Mapping[str, str] = field(default_factory=dict)
 
     def source(self, cell: Cell, table: Table) -> Source | None:
-        """The finished run or the record that is valid for a cell; None without one.
-
-        Raises:
-            UserError: it used other files of the user's, of the same name.
-        """
+        """The finished run or the record that is valid for a cell; None without one."""
         for source, where in self._candidates(cell):
             if not _is_valid(source.record.upgraded(type(cell.config)), cell, table):
                 continue
@@ -199,9 +195,6 @@ def compare(options: argparse.Namespace, places: Places) -> int:
 
     Returns:
         The exit code.
-
-    Raises:
-        UserError: no such row, an unusable loss or setting, or a folder with another comparison.
     """
     if options.data is None:
         return _compare(options, places)
@@ -287,11 +280,7 @@ def _prepare(
 def _tables(
     options: argparse.Namespace, places: Places
 ) -> tuple[Sequence[Table], Mapping[str, str]]:
-    """The tables whose rows are compared, and the hash of data of the user's by their name.
-
-    Raises:
-        UserError: no such table, or data that cannot be used.
-    """
+    """The tables whose rows are compared, and the hash of data of the user's by their name."""
     domain, *papers = options.words
     if options.data is None:
         return choose_tables(domain, papers[0], options.table, options.tier), {}
@@ -467,11 +456,7 @@ def _committed(
 
 
 def _sent(to: Path, tier: Tier, kinds: set[type]) -> dict[str, Source]:
-    """By key the records in the folder that is written to, the user's and those sent to him.
-
-    Raises:
-        Damaged: a record that was altered.
-    """
+    """By key the records in the folder that is written to, the user's and those sent to him."""
     kept = frame.load((), results=to / KEPT, everything=True)
     for _, error in kept.damaged:
         text = str(error).removesuffix("; restore the file from git")
@@ -509,11 +494,7 @@ def _sheet(file: Path) -> Sheet:
 def _with_kept(
     one: Prepared, sheets: Mapping[Path, Sheet], options: argparse.Namespace
 ) -> Prepared:
-    """With the rows, columns and seeds that the folder holds already.
-
-    Raises:
-        UserError: the folder holds another comparison.
-    """
+    """With the rows, columns and seeds that the folder holds already."""
     rows = {row.label: row for row in one.sheet.rows}
     here = {_place(cell) for cell in one.cells}
     kept: dict[Place, str] = {}
@@ -548,11 +529,7 @@ def _take_older(
     options: argparse.Namespace,
     console: Console,
 ) -> None:
-    """Find runs of another source of a loss; with ``--same-loss`` they count as the user's.
-
-    Raises:
-        UserError: the folder that is written to has such runs, and ``--same-loss`` is not given.
-    """
+    """Find runs of another source of a loss; with ``--same-loss`` they count as the user's."""
     by_place = {
         place: known.sent[key].record
         for sheet in sheets.values()

@@ -17,11 +17,7 @@ SETUP = (
 
 
 def check_build(gpus: int) -> None:
-    """Refuse to ask Slurm for GPUs that the tasks could not use.
-
-    Raises:
-        UserError: torch's build for CPUs.
-    """
+    """Refuse to ask Slurm for GPUs that the tasks could not use."""
     if not _built_for_gpus():
         raise UserError(
             f"--gpus {gpus}: torch {torch.__version__} is built for CPUs alone; {SETUP}"
@@ -29,11 +25,7 @@ def check_build(gpus: int) -> None:
 
 
 def check() -> list[str]:
-    """Refuse a GPU of Slurm's that cannot be used; returns lines about one that lies idle.
-
-    Raises:
-        UserError: a task of Slurm with GPUs that torch cannot use.
-    """
+    """Refuse a GPU of Slurm's that cannot be used; returns lines about one that lies idle."""
     if torch.cuda.is_available() or os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN:
         return []
     if torch.backends.mps.is_available():

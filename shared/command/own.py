@@ -62,11 +62,7 @@ SETTINGS = {
 
 
 def run_with_settings(options: argparse.Namespace, places: Places) -> int:
-    """Run the chosen cells with the changes of ``--set``, and print the results.
-
-    Raises:
-        UserError: a setting that does not fit a chosen row.
-    """
+    """Run the chosen cells with the changes of ``--set``, and print the results."""
     console = Console()
     declared = choose(options)
     chosen = [
@@ -93,9 +89,6 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
         file: a module; it can import modules beside it.
         name: of a function ``(pairs, similarity, *, numbers) -> (N,)``.
         settings: its numbers, ``NAME=VALUE``.
-
-    Raises:
-        UserError: no such file, function or number, or a function that is not a loss.
     """
     if not file.is_file():
         raise UserError(f"--with {file}: there is no such file")
@@ -141,9 +134,6 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> Row:
 
     Among the rows that train with a loss: the row ``wanted``, else the one that most of the paper's
     claims compare with, else the first that the paper gives, else the first.
-
-    Raises:
-        UserError: there is none.
     """
     if wanted is not None:
         label = table.cells(tier, row=wanted)[0].row
@@ -174,11 +164,7 @@ def able_rows(table: Table, tier: Tier) -> list[Row]:
 
 
 def with_loss(cell: Cell, loss: Term, label: str) -> Cell:
-    """The cell as a row of another label, with its loss replaced.
-
-    Raises:
-        UserError: it trains with no loss.
-    """
+    """The cell as a row of another label, with its loss replaced."""
     objective = getattr(cell.config, "objective", None)
     if not isinstance(objective, Objective):
         raise UserError(f"{cell.row} trains in {cell.column} with no loss that can be replaced")
@@ -280,11 +266,7 @@ def _of_theirs(error: BaseException, file: Path) -> str:
 
 
 def with_set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
-    """The cells with the settings applied.
-
-    Raises:
-        UserError: a setting that does not fit a row, or that has no effect in any.
-    """
+    """The cells with the settings applied."""
     found = []
     for cell in cells:
         try:

@@ -237,11 +237,7 @@ def _work(
 
 
 def _start_server() -> None:
-    """Start the server that processes are forked from; it ignores the terminal's signals.
-
-    Raises:
-        UserError: too little address space for it, or it does not answer.
-    """
+    """Start the server that processes are forked from; it ignores the terminal's signals."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
         raise UserError(

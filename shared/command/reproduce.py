@@ -62,11 +62,7 @@ class Parser(argparse.ArgumentParser):
     """Reports errors in one line, like every command of the suite."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise a parsing error.
-
-        Raises:
-            UserError: always.
-        """
+        """Raise a parsing error."""
         raise UserError(f"{message}; see: {self.prog} --help")
 
 
@@ -201,11 +197,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _beside_baseline(options: argparse.Namespace) -> argparse.Namespace:
-    """The options of ``compare`` that ``--with`` on a run stands for.
-
-    Raises:
-        UserError: ``--cell``, or several rows.
-    """
+    """The options of ``compare`` that ``--with`` on a run stands for."""
     if options.cell:
         raise UserError(
             "--with takes DOMAIN PAPER in place of --cell; choose with --table, --row and --column"

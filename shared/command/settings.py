@@ -26,9 +26,6 @@ def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
 
     ``objective.NUMBER`` is a number of the loss; ``objective.PENALTY.NUMBER`` one of a penalty or,
     as ``objective.projection.NUMBER``, of the projection; both also have a ``weight``.
-
-    Raises:
-        UserError: an unknown name, or a value of another type or out of range.
     """
     hints = get_type_hints(type(config))
     fields = {item.name: hints[item.name] for item in dataclasses.fields(config)}
@@ -67,11 +64,7 @@ def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
 
 
 def typed(name: str, text: str, hint: Any) -> Any:
-    """The value of ``text`` as something declared as ``hint``.
-
-    Raises:
-        UserError: it has another type; the message begins with ``name``.
-    """
+    """The value of ``text`` as something declared as ``hint``."""
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if text == "None" and NoneType in options:  # "none" may itself be a valid text
         return None

@@ -104,9 +104,6 @@ def submit(
         places: the folders of runs, results and data.
         options: of the command line.
         console: to print to.
-
-    Raises:
-        UserError: submitit or Slurm is missing, or Slurm refuses the job.
     """
     try:
         import submitit  # noqa: F401  (asked for before anything is done)
@@ -243,11 +240,7 @@ def _jobs(runs: Path) -> dict[str, str]:
 
 
 def _queue() -> dict[str, str]:
-    """The user's queued and running tasks: their state by name, and the reason.
-
-    Raises:
-        UserError: Slurm is missing, or does not answer.
-    """
+    """The user's queued and running tasks: their state by name, and the reason."""
     command = ("squeue", "--me", "--noheader", "--array", "--format=%i|%T|%r")
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)

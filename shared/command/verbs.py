@@ -338,10 +338,6 @@ def fetch(domain: str, dataset: str | None, places: Places, side: int | None = N
         dataset: one of its datasets; None: all.
         places: the folders of runs, results and data.
         side: decode the images of the dataset, with so many pixels of the shorter side.
-
-    Raises:
-        UserError: no such dataset; a side without a dataset, or for a domain that prepares its data
-            when they are first used.
     """
     found = domain_of(domain)
     if side is not None and found.prepare is None:
@@ -407,12 +403,7 @@ def _able(domain: str, places: Places) -> Iterator[str]:
 
 
 def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places) -> int:
-    """Score a model with protocols of a domain, print the numbers, and write them with ``--out``.
-
-    Raises:
-        UserError: a domain that scores no models, an option that it does not have, an output in the
-            folder of results, or a model or data that the domain cannot use.
-    """
+    """Score a model with protocols of a domain, print the numbers, write them with ``--out``."""
     domain = domain_of(name)
     if domain.score is None:
         raise UserError(f"{name} cannot score models; vision, text, graph and video can")

@@ -54,11 +54,7 @@ def slug(label: str) -> str:
 
 
 def changed(config: AnyConfig, changes: Mapping[str, Any], where: str) -> AnyConfig:
-    """``config`` with ``changes`` applied.
-
-    Raises:
-        ValueError: a change names a field that the configuration does not have.
-    """
+    """``config`` with ``changes`` applied."""
     known = config.__dataclass_fields__
     if unknown := changes.keys() - known:
         raise ValueError(
@@ -69,12 +65,7 @@ def changed(config: AnyConfig, changes: Mapping[str, Any], where: str) -> AnyCon
 
 
 def canonical(value: Any) -> Any:
-    """``value`` as plain JSON data: dataclasses to objects, tuples to lists, functions to names.
-
-    Raises:
-        TypeError: something else.
-        ValueError: a function that has no identity, see :func:`shared.functions.identity`.
-    """
+    """``value`` as plain JSON data: dataclasses to objects, tuples to lists, functions to names."""
     if value is None or isinstance(value, (bool, int, str)):  # nearly all; looked at first
         return value
     if isinstance(value, float):

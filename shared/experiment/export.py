@@ -104,9 +104,6 @@ def read_weights(path: Path, needs: Sequence[str] = ()) -> tuple[dict[str, Tenso
     Args:
         path: the file; or a folder, whose ``SHA256SUMS`` are checked as well.
         needs: names that the metadata must have.
-
-    Raises:
-        UserError: no such file, a damaged one, or one of something else.
     """
     file = file_of(path)
     if path.is_dir() and (path / SUMS).is_file():
@@ -162,11 +159,7 @@ def facts_of(network: nn.Module) -> Mapping[str, str | None]:
 def check_facts(
     file: Path, stated: Mapping[str, str], wanted: Mapping[str, str | None], remedy: str
 ) -> None:
-    """Refuse an export that states another network than the wanted one.
-
-    Raises:
-        UserError: names the first fact that differs.
-    """
+    """Refuse an export that states another network than the wanted one."""
     for name, value in wanted.items():
         if stated.get(name) != value:
             raise UserError(
@@ -175,11 +168,7 @@ def check_facts(
 
 
 def file_of(path: Path) -> Path:
-    """The file of weights itself, or that of an exported folder.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The file of weights itself, or that of an exported folder."""
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; give an exported folder or its {FILE}")
@@ -187,11 +176,7 @@ def file_of(path: Path) -> Path:
 
 
 def fill(make: Callable[[], Network], state: Mapping[str, Tensor]) -> Network:
-    """The network of ``make`` with the given state, in eval mode.
-
-    Raises:
-        RuntimeError: names or shapes that do not fit the network.
-    """
+    """The network of ``make`` with the given state, in eval mode."""
     with torch.random.fork_rng(devices=[]):  # leaves the run's random state unchanged
         made = make()
     wanted = made.state_dict()
@@ -202,11 +187,7 @@ def fill(make: Callable[[], Network], state: Mapping[str, Tensor]) -> Network:
 
 
 def remade(module: nn.Module, make: Callable[[], nn.Module]) -> nn.Module:
-    """The network of ``make`` with the state of ``module``, in eval mode.
-
-    Raises:
-        ValueError: ``make`` returns another network.
-    """
+    """The network of ``make`` with the state of ``module``, in eval mode."""
     try:
         return fill(make, module.state_dict())
     except RuntimeError as error:
@@ -214,11 +195,7 @@ def remade(module: nn.Module, make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def network_of(path: Path, said: str, given: Callable[..., Any] | None) -> Any:
-    """What makes the network of a file: the given function, or the name in the file.
-
-    Raises:
-        UserError: it was made by a user's function, and none is given.
-    """
+    """What makes the network of a file: the given function, or the name in the file."""
     if given is None and "@" in said:
         name = function_name(said)
         raise UserError(
@@ -287,10 +264,6 @@ def export_run(
         needs: the files, below the run's folder, that a run with a model keeps.
         describe: checks them, and returns what to export; called with the run's folder and its
             record in today's form.
-
-    Raises:
-        UserError: a run that is not finished, of the smoke tier, of another domain or without a
-            model; damaged files; a folder that holds other files.
     """
     record = read_record(folder, folder.name)
     if record is None:

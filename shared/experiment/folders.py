@@ -103,11 +103,6 @@ def read_folder(path: Path, name: str, what: str, endings: Sequence[str]) -> Fol
         name: of the dataset.
         what: the kind of files, such as "images".
         endings: of the files to read, in lower case, with their dots.
-
-    Raises:
-        MissingData: there is no such folder.
-        UserError: nothing to train on, two folders for the same part, a class only in the test
-            part, a file to test on that is also one to train on, or a folder that cannot be read.
     """
     if not path.is_dir():
         raise MissingData(name, path, "", f"make that folder: {layout_of(what)}")
@@ -129,9 +124,6 @@ def class_files(
         place: holds a folder for each class.
         classes: their numbers by name; the files come in the order of the names.
         endings: as of :func:`read_folder`.
-
-    Raises:
-        FileNotFoundError: a class without a folder.
     """
     reader = _Reader(place, "files", endings)
     reader.known = reader.read_anyway(place, place)
@@ -155,9 +147,6 @@ def undamaged(
         place: the folder, for messages.
         what: the kind of files, such as "images".
         skip_damaged: leave damaged ones out, with a warning that lists them.
-
-    Raises:
-        UserError: some are damaged, and ``skip_damaged`` is off; it lists them.
     """
     with ThreadPool() as pool:
         faults = list(pool.imap(fault_of, files, chunksize=16))

@@ -42,14 +42,7 @@ PLACES = {"tables", "pairs", "columns", "tiers", "metric", "beside"}
 def with_claims(
     tables: Mapping[str, tuple[Table, ...]], file: Path
 ) -> dict[str, tuple[Table, ...]]:
-    """The tables of a domain, by paper, with the claims and settings of ``file``.
-
-    Raises:
-        UserError: no TOML, or a paper without any claim.
-        ValueError: a claim without a source or a place, with an unknown key or form, without the
-            number that its form needs, or declared twice; an unknown table, row, column, metric or
-            setting; more than three differences.
-    """
+    """The tables of a domain, by paper, with the claims and settings of ``file``."""
     content = read_toml(file)
     known = {f"{table.paper}/{table.name}" for some in tables.values() for table in some}
     claims: dict[str, tuple[Claim, Sequence[Mapping[str, Any]]]] = {}
@@ -141,11 +134,7 @@ def _setting(said: Mapping[str, Any], tier: Tier, where: str) -> Setting:
 
 
 def load_published(file: Path, table: str) -> Published:
-    """Read one table of a TOML file of published numbers.
-
-    Raises:
-        ValueError: a missing table or key, or a row whose length is not that of the header.
-    """
+    """Read one table of a TOML file of published numbers."""
     content = read_toml(file)
     try:
         entry = content[table]
@@ -212,11 +201,7 @@ def load_notes(file: Path) -> Notes:
 
 @functools.cache
 def read_toml(file: Path) -> dict[str, Any]:
-    """The content of a file that several tables are read from.
-
-    Raises:
-        UserError: it cannot be read; file and line.
-    """
+    """The content of a file that several tables are read from."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:  # no TOML, or no UTF-8

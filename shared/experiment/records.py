@@ -160,11 +160,7 @@ def content_hash(
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file of a run.
-
-    Raises:
-        Damaged: no such file, no JSON, or no object.
-    """
+    """The object in a JSON file of a run."""
     try:
         return _parse(file.read_bytes())
     except FileNotFoundError:
@@ -174,11 +170,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_record(folder: Path, address: str) -> Record | None:
-    """The finished run in ``folder``; None if there is none.
-
-    Raises:
-        Damaged: a file that lacks something, or does not match its hash.
-    """
+    """The finished run in ``folder``; None if there is none."""
     if not (folder / "result.json").exists():
         return None
     parts = {}
@@ -199,11 +191,7 @@ def read_record(folder: Path, address: str) -> Record | None:
 
 
 def read_records(results: Path) -> list[Record]:
-    """All records below ``results``, in the order of their files and lines.
-
-    Raises:
-        Damaged: a line that is not a record, or does not match its hash.
-    """
+    """All records below ``results``, in the order of their files and lines."""
     records = []
     for file in sorted(results.rglob(f"*{RECORDS}")):
         for record in records_in(file):
@@ -232,11 +220,7 @@ def record_line(record: Record) -> str:
 
 
 def read_failure(folder: Path) -> str | None:
-    """Why the last attempt failed; None if it did not.
-
-    Raises:
-        Damaged: a file without a reason.
-    """
+    """Why the last attempt failed; None if it did not."""
     file = folder / "failure.json"
     if not file.exists():
         return None

@@ -65,10 +65,6 @@ def pretrained(
         data: what it is trained on.
         train: trains, and returns a function that writes the result into a folder. With several
             processes all call it, and only the first continues.
-
-    Raises:
-        Interrupted: the run was asked to stop while it trained or waited.
-        UserError: the store cannot be written.
     """
     assert run.store is not None
     key = key_of(part, data)
@@ -130,11 +126,7 @@ def _fill(
     write: Callable[[Path], None],
     before: float,
 ) -> None:
-    """Write an entry: the domain's files, the log, the record, and their sums.
-
-    Raises:
-        FloatingPointError: a weight is NaN or infinite, which no cell is to take.
-    """
+    """Write an entry: the domain's files, the log, the record, and their sums."""
     write(target)
     if wrong := _not_finite(target):
         raise FloatingPointError(

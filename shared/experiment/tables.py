@@ -333,13 +333,6 @@ class Table:
         units: units of the metrics in ``also`` that differ from ``unit``.
         aggregates: statistics over all columns and seeds of a row, of ``AGGREGATES``, shown in a
             small table of their own.
-
-    Raises:
-        ValueError: a key that the configuration lacks, a published number without a cell, a
-            claim about an undeclared row or column, changes of a row in an undeclared column, two
-            rows or columns with one address, columns of one run that change different things, no
-            seeds in any tier, an unknown unit or aggregate, or an aggregate over columns of
-            different metrics.
     """
 
     domain: str
@@ -524,10 +517,6 @@ class Table:
             column: label or address of a column, or of a shared run; or a list of such; None for
                 all.
             seeds: the seeds to run; None for the declared ones.
-
-        Raises:
-            UserError: no such row or column.
-            ValueError: a change names a field that the configuration does not have.
         """
         if tier not in self.tiers:
             return ()
@@ -606,11 +595,7 @@ def _seeds_of(row: Row, wanted: Sequence[int]) -> Sequence[int]:
 def _select(
     items: tuple[_Labelled, ...], wanted: str | Sequence[str] | None, where: str
 ) -> tuple[_Labelled, ...]:
-    """The items that are asked for, in the order of the table; all for None.
-
-    Raises:
-        UserError: an item that is not there; it names the nearest, and lists all.
-    """
+    """The items that are asked for, in the order of the table; all for None."""
     if wanted is None:
         return items
     found: list[_Labelled] = []

@@ -22,9 +22,6 @@ def weights_and_biases(run: "Run", project: str) -> None:
     Args:
         run: inside its ``with``.
         project: its name.
-
-    Raises:
-        UserError: the library is not installed.
     """
     try:
         import wandb

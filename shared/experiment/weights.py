@@ -76,22 +76,14 @@ class InitialWeights:
 
     @classmethod
     def of(cls, path: Path | str, prefix: str | None = None) -> "InitialWeights":
-        """The weights of a checkpoint, of an exported folder, or of a model of transformers.
-
-        Raises:
-            UserError: there is no such file, or the folder holds no model.
-        """
+        """The weights of a checkpoint, of an exported folder, or of a model of transformers."""
         path = Path(path)
         if path.is_dir() and (path / FILE).is_file():
             path = path / FILE
         return cls(path.absolute(), _sha256(path), prefix)
 
     def check(self) -> None:
-        """Compare the content with the configured one.
-
-        Raises:
-            UserError: it has changed, or is gone.
-        """
+        """Compare the content with the configured one."""
         if _sha256(self.file) != self.sha256:
             raise UserError(
                 f"{self.file}: changed since it was configured as init (SHA-256 "
@@ -120,9 +112,6 @@ def initialise(network: nn.Module, init: InitialWeights, remedy: str) -> "Match"
         network: is filled in place, on its device and in its precision.
         init: of the configuration.
         remedy: how to configure the network that the file holds.
-
-    Raises:
-        UserError: a file that has changed, cannot be read, or does not hold exactly this network.
     """
     init.check()
     if init.file.is_dir():
@@ -148,11 +137,7 @@ def initialise(network: nn.Module, init: InitialWeights, remedy: str) -> "Match"
 
 
 def named_tensors(file: Path) -> dict[str, Mapping[str, Tensor]]:
-    """The named tensors of a checkpoint, for each of its entries.
-
-    Raises:
-        UserError: a file that cannot be read, or holds none.
-    """
+    """The named tensors of a checkpoint, for each of its entries."""
     states = dict(_states(read(file), ""))
     if not states:
         raise UserError(f"{file}: has no named tensors; give a checkpoint with a state_dict")
@@ -160,11 +145,7 @@ def named_tensors(file: Path) -> dict[str, Mapping[str, Tensor]]:
 
 
 def check_finite(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse weights of a training that diverged.
-
-    Raises:
-        UserError: a tensor is NaN or infinite.
-    """
+    """Refuse weights of a training that diverged."""
     for key, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise UserError(f"{file}: {key} is NaN or infinite; did its training diverge?")
@@ -227,11 +208,7 @@ class Match:
 
 
 def read(file: Path) -> Mapping[str, Any]:
-    """The content of a file: tensors by name, or the object that ``torch.save`` was given.
-
-    Raises:
-        UserError: no such file, or one that is damaged or holds more than tensors and plain values.
-    """
+    """The content of a file: tensors by name, or the object that ``torch.save`` was given."""
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; give a checkpoint, or an exported folder")
     if why := _no_checkpoint(file):

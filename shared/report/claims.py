@@ -199,9 +199,6 @@ def readings(measured: Iterable[Measured], shares: Shares | None = None) -> tupl
     Args:
         measured: all tables; p values are adjusted over the readings of a claim in them.
         shares: of the gradient, for rows whose runs did not record it.
-
-    Raises:
-        ValueError: a table of the smoke tier, which never enters results.
     """
     found: list[Reading] = []
     for each in measured:

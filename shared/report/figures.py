@@ -190,10 +190,6 @@ def draw(
         frame: the frame with these tables.
         runs: folder of the finished runs.
         data: the folder of datasets.
-
-    Raises:
-        Lacking: there are no runs for it.
-        MissingData: a dataset that it needs.
     """
     if not drawing.tables:
         return "paper", _in_style(drawing, Source((), data))
@@ -240,9 +236,6 @@ def write(
 
     Returns:
         The PNG and PDF files written, and the CSV files beside them.
-
-    Raises:
-        UserError: a paper without figures.
     """
     domain = next(table.domain for some in tables.values() for table in some)
     if paper not in figures:

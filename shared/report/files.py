@@ -163,9 +163,6 @@ def write(
         measured: the table.
         readings: of its claims.
         tex: what stands beside a mean in ``<table>.tex``; None: it is not written.
-
-    Raises:
-        ValueError: the smoke tier, which never enters results.
     """
     refuse_smoke(measured)
     folder, name = results / measured.folder, measured.table.name

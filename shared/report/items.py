@@ -23,9 +23,6 @@ def mcnemar(first: int, second: int) -> float:
         first: items that only the first row classifies correctly.
         second: items that only the second row classifies correctly.
 
-    Raises:
-        ValueError: a number below 0.
-
     Source: McNemar 1947; exact, by the binomial distribution of ``first`` among both.
     """
     if min(first, second) < 0:

@@ -152,9 +152,6 @@ def points(picture: Picture, *, one_scale: bool = False) -> Figure:
     Args:
         picture: what is drawn.
         one_scale: whether all panels have the same scale.
-
-    Raises:
-        ValueError: no panel.
     """
     panels = picture.panels
     if not panels:
@@ -476,9 +473,6 @@ def grid(
         count: of the panels; at least one.
         across: the largest number of panels beside each other.
         size: of a panel in inches, width and height.
-
-    Raises:
-        ValueError: no panel.
     """
     if not count:
         raise ValueError("a picture needs at least one panel")

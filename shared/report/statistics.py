@@ -85,11 +85,7 @@ class Estimate:
 
 
 def summarise(values: Iterable[float]) -> Summary:
-    """Summary of one number per seed.
-
-    Raises:
-        ValueError: no number, or a number that is not finite.
-    """
+    """Summary of one number per seed."""
     numbers = [float(value) for value in values]
     if not numbers:
         raise ValueError("no values to summarise")
@@ -114,11 +110,7 @@ def pooled_deviation(groups: Iterable[Sequence[float]]) -> float | None:
 
 
 def paired_gain(better: Values, than: Values) -> Summary:
-    """Summary of ``better - than`` over the seeds that both have.
-
-    Raises:
-        ValueError: no common seed, or a number that is not finite.
-    """
+    """Summary of ``better - than`` over the seeds that both have."""
     return summarise(better[seed] - than[seed] for seed in sorted(better.keys() & than.keys()))
 
 
@@ -132,9 +124,6 @@ def interquartile_mean(values: ArrayLike) -> NDArray[np.float64]:
 
     Returns:
         (...,).
-
-    Raises:
-        ValueError: no value, or a value that is not finite.
     """
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.shape[-1] == 0 or not np.isfinite(numbers).all():
@@ -158,9 +147,6 @@ def stratified_bootstrap(
     Returns:
         Its lower and upper end; None where a column has a single value, whose spread over seeds is
         unknown.
-
-    Raises:
-        ValueError: no column, or a column without values.
     """
     if not columns or not all(columns):
         raise ValueError("a bootstrap needs at least one value in every column")

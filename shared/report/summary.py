@@ -259,11 +259,7 @@ def _significant(results: Results, paper: str) -> list[tuple[str, bool]]:
 
 
 def write_in_short(document: Path, results: Results) -> None:
-    """Write :func:`in_short` between its two markers in a document.
-
-    Raises:
-        UserError: the document lacks one of them.
-    """
+    """Write :func:`in_short` between its two markers in a document."""
     before, first, rest = document.read_text(encoding="utf-8").partition(BEGINS)
     _, last, after = rest.partition(ENDS)
     if not first or not last:
