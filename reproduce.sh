@@ -238,7 +238,7 @@ if [ "${1:-}" = docs ]; then
   PYTHONPATH=$here NO_MKDOCS_2_WARNING=1 exec "$venv/bin/python" -m mkdocs "$verb" "$@"
 fi
 # glibc returns large blocks to the system, and each step of a training gets them anew, page by page.
-# Kept instead, they save 8% of its time (SimCLR, ResNet-8); what the environment says goes first.
+# Kept instead, they save 9% of its time (SimCLR, ResNet-8); what the environment says goes first.
 compgen -e | grep -E '^(GLIBC_TUNABLES|MALLOC_.*)$' >/dev/null ||
   export GLIBC_TUNABLES=glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4294967296
 export SUITE_COMMAND=$called
