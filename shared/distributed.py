@@ -358,10 +358,12 @@ class _SynchronisedNorm(_BatchNorm):
 def _moments(rows: Tensor) -> Tensor:
     """Mean, sum of squared deviations and count of each process, (processes, 2C + 1)."""
     wide = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows
-    wide = wide.transpose(0, 1).flatten(1)  # (C, numbers)
-    count = wide.shape[1]
-    mean = wide.sum(1) / max(count, 1)
-    deviations = (wide - mean[:, None]).square().sum(1)
+    count = rows[:, :1].numel()
+    mean = deviations = wide.new_zeros(rows.shape[1])
+    if count:
+        # Torch's own kernel for either memory format: it copies nothing.
+        mean, variance = torch.batch_norm_update_stats(wide, None, None, 0.0)
+        deviations = variance * count
     return _gathered(torch.cat([mean, deviations, mean.new_full((1,), count)])[None])
 
 
@@ -390,25 +392,31 @@ class _Normalised(torch.autograd.Function):
         epsilon: float,
         group: tuple[int, int],
     ) -> Tensor:
-        ctx.group, ctx.has_bias = group, bias is not None
-        scale = (variance + epsilon).rsqrt()
-        ctx.save_for_backward(rows, weight, mean, scale, count)
+        ctx.group, ctx.has_bias, ctx.epsilon = group, bias is not None, epsilon
+        ctx.save_for_backward(rows, weight, mean, variance, count)
         return functional.batch_norm(rows, mean, variance, weight, bias, False, 0.0, epsilon)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weight, mean, scale, count = ctx.saved_tensors
+        rows, weight, mean, variance, count = ctx.saved_tensors
         number, size = ctx.group
-        shape = (1, -1) + (1,) * (rows.ndim - 2)
-        over = [0, *range(2, rows.ndim)]
-        unit = (rows.to(mean.dtype) - mean.view(shape)) * scale.view(shape)
-        wide = gradient.to(mean.dtype)
-        by_bias, by_weight = wide.sum(over), (wide * unit).sum(over)
+        wide, slope = rows.to(mean.dtype), gradient.to(mean.dtype)
+        scale = (variance + ctx.epsilon).rsqrt()
+        by_weight = by_bias = torch.zeros_like(mean)
+        if len(rows):  # of none, torch's kernel divides by 0
+            # Both sums in one pass; neither depends on the weight.
+            fixed = (scale, mean, variance, mean, scale, False, ctx.epsilon)
+            _, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
+                slope, wide, *fixed, (False, True, True)
+            )
         both = _gathered(torch.stack([by_bias, by_weight])[None])[number * size :][:size].sum(0)
         factor = scale if weight is None else scale * weight.to(mean.dtype)
         by_mean, by_scale = (both / count).unbind()
-        by_rows = factor.view(shape) * (wide - by_mean.view(shape) - unit * by_scale.view(shape))
+        # factor * (slope - by_mean - by_scale * (rows - mean) * scale)
+        by_rows = functional.batch_norm(
+            wide, mean, variance, -factor * by_scale, -factor * by_mean, False, 0.0, ctx.epsilon
+        ).addcmul_(slope, factor.view(1, -1, *[1] * (rows.ndim - 2)))
         return (
             by_rows.to(rows.dtype),
             None if weight is None else by_weight.to(weight.dtype),
