@@ -128,7 +128,7 @@ def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("torch_as_it_was")
-def test_what_is_no_loss_is_refused_in_one_line(
+def test_functions_that_are_no_losses_are_refused_in_one_line(
     losses: Path, body: str, name: str, settings: list[str], text: str
 ) -> None:
     losses.write_text(body)

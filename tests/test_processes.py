@@ -208,7 +208,7 @@ def test_the_first_losses_are_those_of_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_reaches_beyond_a_batch_is_that_of_one_process(tmp_path: Path) -> None:
+def test_memories_beyond_a_batch_are_those_of_one_process(tmp_path: Path) -> None:
     """Of two and of four: a fault in a gradient or in what is remembered shows in later losses."""
     found = curves.measured(MEMORIES, tmp_path, single=(), compared=True)
     for key, one in found[1].items():

@@ -165,7 +165,7 @@ def test_it_installs_again_when_versions_change_and_only_then(checkout: Checkout
     assert checkout.calls()[0].endswith("--constraint requirements.lock --editable .[rl]")
 
 
-def test_what_a_larger_set_has_installed_is_not_installed_again(checkout: Checkout) -> None:
+def test_extras_within_an_installed_set_are_not_installed_again(checkout: Checkout) -> None:
     checkout.call("benchmark")
     larger = checkout.calls()[1].rpartition("[")[2].rstrip("]")
     for words in (("graph", "mmcl"), ("report",), ("rl", "lmcl")):

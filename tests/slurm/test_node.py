@@ -140,7 +140,7 @@ def test_a_grid_is_submitted_saves_when_its_time_is_up_goes_on_and_equals_a_plai
         assert plain == ours
 
 
-def test_what_fails_or_is_refused_is_said_in_one_line(call: Call, tmp_path: Path) -> None:
+def test_failures_and_refusals_are_said_in_one_line(call: Call, tmp_path: Path) -> None:
     words = ("toy", "toy", "broken", "--row", "made to fail", "--column", "left", "--seeds", "0")
     call(*words, "--slurm")
     wait_for_all(call)
