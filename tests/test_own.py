@@ -212,7 +212,7 @@ def test_changed_configurations_run_beside_the_tables(tmp_path: Path, at_once: A
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("new_server")
+@pytest.mark.usefixtures("modules_server")
 def test_a_run_does_not_go_on_when_a_module_that_its_loss_imports_changed(
     losses: Path, tmp_path: Path, at_once: AtOnce
 ) -> None:
@@ -238,7 +238,7 @@ def test_a_run_does_not_go_on_when_a_module_that_its_loss_imports_changed(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("new_server")
+@pytest.mark.usefixtures("modules_server")
 def test_a_loss_edited_while_its_cells_run_is_refused(
     losses: Path, tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
