@@ -21,7 +21,7 @@ import torch
 from filelock import FileLock
 
 import shared
-from shared.command.pool import cores
+from shared.command.pool import cores, preloaded
 from shared.compat import make_torchvision_importable
 
 with suppress(ImportError):
@@ -34,6 +34,8 @@ if torch.cuda.is_available():  # before cuBLAS is used: deterministic algorithms
 gc.disable()  # until all tests are collected: nearly all that is made till then stays
 torch.set_num_threads(1)
 make_torchvision_importable()  # a test file may import it before the package that does this
+# Whichever test starts the server of processes, those of later tests need not import torch.
+forkserver.set_forkserver_preload(preloaded("toy"))
 
 # Looked for apart from rl's own search, whose mistakes it would else excuse.
 NO_RENDERER = sys.platform == "linux" and not any(map(find_library, ("EGL", "OSMesa")))
@@ -205,6 +207,12 @@ def at_once(
 @pytest.fixture
 def new_server() -> None:
     """Cells are forked of a server that imports their domain, not of what other tests have left."""
+    forkserver._forkserver._stop()
+
+
+@pytest.fixture(scope="module")
+def modules_server() -> None:
+    """One such server for the tests of a module on one domain, which takes seconds to start."""
     forkserver._forkserver._stop()
 
 

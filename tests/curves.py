@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from shared import (
     max_margin,
     term,
 )
+from shared.command.pool import preloaded
 from shared.experiment.run import Run
 from tests import forked
 from vision.swav import swapped_prediction
@@ -258,22 +259,21 @@ def losses_of(case: str, folder: Path, *, double: bool, first: int = STEPS) -> l
 
 def work(
     place: int,
-    cases: Sequence[str],
+    cases: Mapping[str, Sequence[int]],
     folder: str,
-    worlds: Sequence[int],
     single: Sequence[int],
     compared: bool,
 ) -> None:
     """One of four processes, of which the first, and the first two, also do without the others."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    for world in worlds:
+    for world in WORLDS:
         if place >= world:
             continue
         method = f"file://{folder}/rendezvous-{world}"
         dist.init_process_group("gloo", init_method=method, rank=place, world_size=world)
         found = {}
-        for case in cases:
+        for case in (case for case, worlds in cases.items() if world in worlds):
             for double in (False, True) if world in single else (True,):
                 own = Path(folder, f"{world}-{case}-{double}")
                 agree = steps_that_agree(case, double=double)
@@ -287,23 +287,23 @@ def work(
 
 
 def measured(
-    cases: Sequence[str],
+    cases: Mapping[str, Sequence[int]],
     folder: Path,
-    worlds: Sequence[int] = WORLDS,
     single: Sequence[int] = WORLDS,
     *,
     compared: bool = False,
 ) -> dict[int, dict[tuple[str, bool], list[float]]]:
     """By number of processes, case and precision (True: double), the losses.
 
-    In single precision on ``single`` processes, in double precision on each of ``worlds``; of the
-    first ``STEPS`` steps, or with ``compared`` of the first ``COMPARED`` of those that
-    :func:`steps_that_agree` counts.
+    In single precision on ``single`` processes, in double precision on each number that ``cases``
+    gives a case; of the first ``STEPS`` steps, or with ``compared`` of the first ``COMPARED`` of
+    those that :func:`steps_that_agree` counts.
     """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    modules = {f"{CASES[case][0]}.train" for case in cases}
-    forked.run(work, (cases, str(folder), worlds, single, compared), max(worlds), *modules)
-    return {world: torch.load(folder / f"{world}.pt") for world in worlds}
+    domains = dict.fromkeys(CASES[case][0] for case in cases)
+    modules = dict.fromkeys(module for domain in domains for module in preloaded(domain))
+    forked.run(work, (dict(cases), str(folder), single, compared), max(WORLDS), *modules)
+    return {world: torch.load(folder / f"{world}.pt") for world in WORLDS}
 
 
 # Batch norms of the batch amplify rounding; by how much, in 20 steps, is no matter of processes. Of
@@ -343,7 +343,7 @@ def table(found: dict[int, dict[tuple[str, bool], list[float]]]) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as here:
-        made = table(measured(sys.argv[1:] or list(CASES), Path(here)))
+        made = table(measured(dict.fromkeys(sys.argv[1:] or CASES, WORLDS), Path(here)))
     print(made)
     document = ROOT / "docs" / "clusters.md"
     if not sys.argv[1:]:

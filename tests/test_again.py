@@ -109,17 +109,23 @@ def call(
     """The command line with that domain alone, whose files are imported anew at each call."""
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setattr(cells, "DOMAINS", ("own",))
+    written: dict[Path, str] = {}
 
     def forget() -> None:
         for name in [each for each in sys.modules if each.split(".")[0] in FILES]:
             del sys.modules[name]
-        forkserver._forkserver._stop()  # cells are forked of it
+        there = {file: file.read_text() for file in folder.glob("*.py")}
+        if there != written:
+            forkserver._forkserver._stop()  # cells are forked of it
+            written.clear()
+            written.update(there)
 
     def call(*words: str) -> str:
         forget()
         return at_once(*words, folder=folder)[0]
 
     yield call
+    written.clear()
     forget()
 
 

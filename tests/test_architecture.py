@@ -68,7 +68,7 @@ def test_domains_are_found_in_one_place() -> None:
     assert found == {"command/cells.py", "command/own.py", "compat.py"}
 
 
-def test_what_examples_import_is_there() -> None:
+def test_names_that_examples_import_exist() -> None:
     """mypy does not read them."""
     for path in (ROOT / "docs").rglob("*.py"):
         for line, name in imports(path):

@@ -178,7 +178,7 @@ def test_no_call_has_more_than_a_chunk_and_one_chunk_is_called_once() -> None:
     assert seen == [22, 22]
 
 
-def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_chunks_views_and_criteria_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     criterion = Objective(LOSSES["hard_nce"]).build(dim=5)
     for chunk in (0, -1, 2.5, True):
         with pytest.raises(ValueError, match="chunk is a positive whole number"):
@@ -409,7 +409,7 @@ def state_of(network: nn.Module) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("wrap", WRAPPED)
 @pytest.mark.parametrize("layer", CHANGING)
-def test_what_a_pass_changes_is_changed_once(layer: str, wrap: str) -> None:
+def test_buffers_and_random_states_advance_once_a_step(layer: str, wrap: str) -> None:
     torch.manual_seed(2)
     network = encoder(*CHANGING[layer](), nn.Dropout(0.2)).train()
     other = copy.deepcopy(network)

@@ -141,7 +141,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("new_server")
+@pytest.mark.usefixtures("modules_server")
 def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     losses: Path, tmp_path: Path, at_once: AtOnce
 ) -> None:
@@ -319,7 +319,7 @@ def molecules(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("new_server")
+@pytest.mark.usefixtures("modules_server")
 def test_rows_are_compared_on_data_of_ones_own(
     molecules: Path, tmp_path: Path, at_once: AtOnce
 ) -> None:

@@ -72,7 +72,7 @@ def test_a_flipped_bit_is_seen(folder: Path, name: str):
     check_sums(folder, "copy it")
 
 
-def test_what_is_missing_or_more_is_named(folder: Path):
+def test_files_missing_from_or_unknown_to_the_sums_are_named(folder: Path):
     message = error_of(lambda: check_sums(folder, "", ("a.bin", "c")))
     assert f"{SUMS} does not list b.json, c" in message
     (folder / "a.bin").unlink()
@@ -160,7 +160,7 @@ def test_another_address_gives_the_same_archives(tmp_path: Path, monkeypatch: py
     assert "only https is accepted, and file" in message
 
 
-def test_what_an_archive_of_unknown_content_unpacks_to_is_limited(
+def test_the_unpacked_size_of_an_unknown_archive_is_limited(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     zipped(site / "set.zip", "a" * 60, "b" * 60)
@@ -185,7 +185,7 @@ def test_an_archive_is_fetched_once_and_unpacked(site: Path, tmp_path: Path):
     assert (target / "set" / "deep" / "b.txt").read_text() == "set/deep/b.txt"
 
 
-def test_what_a_killed_download_has_left_is_deleted(site: Path, tmp_path: Path):
+def test_leftovers_of_a_killed_download_are_deleted(site: Path, tmp_path: Path):
     sha256 = zipped(site / "set.zip", "set/a.txt")
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / ".set.zip.1234.part").write_bytes(b"a half")
@@ -193,7 +193,7 @@ def test_what_a_killed_download_has_left_is_deleted(site: Path, tmp_path: Path):
     assert files_below(tmp_path / "d") == {"set.zip", "set/a.txt"}
 
 
-def test_what_another_process_is_fetching_is_left_alone(site: Path, tmp_path: Path):
+def test_a_download_of_another_process_is_left_alone(site: Path, tmp_path: Path):
     sha256 = zipped(site / "set.zip", "set/a.txt")
     (tmp_path / "d" / ".set.zip.unpacked").mkdir(parents=True)
     (tmp_path / "d" / ".set.zip.unpacked" / "a.txt").write_text("a")
@@ -306,7 +306,7 @@ def test_a_folder_is_built_once_and_moved_when_it_is_complete(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("missing", ["meta.json", SUMS])
-def test_what_is_not_complete_is_built_anew(tmp_path: Path, missing: str) -> None:
+def test_an_incomplete_folder_is_built_anew(tmp_path: Path, missing: str) -> None:
     folder = tmp_path / "made"
     build_once(folder, lambda part: build(part, "1"))
     (folder / missing).unlink()
@@ -348,7 +348,7 @@ def test_of_several_at_once_one_builds_and_the_others_wait(tmp_path: Path) -> No
     assert {path.name for path in (tmp_path / "made").iterdir()} == {"meta.json", SUMS}
 
 
-def test_what_makes_a_folder_complete_can_be_named(tmp_path: Path) -> None:
+def test_files_that_make_a_folder_complete_can_be_named(tmp_path: Path) -> None:
     folder = tmp_path / "made"
     folder.mkdir()
     (folder / "last").touch()

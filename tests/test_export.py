@@ -158,7 +158,7 @@ def test_a_bit_of_any_file_of_an_export_is_seen(tmp_path: Path) -> None:
     load_encoder(target)
 
 
-def test_what_is_no_file_of_weights_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_files_that_hold_no_weights_are_refused_in_one_line(tmp_path: Path) -> None:
     finished(tmp_path / "run")
     file = tmp_path / "run" / FILE
     with pytest.raises(UserError, match=r"metadata lack 'backbone'\); export a run of it"):

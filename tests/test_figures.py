@@ -96,7 +96,9 @@ def test_the_papers_scale_is_drawn_as_soon_as_it_can_be_and_smoke_never(tmp_path
     assert drawn() == "paper"
 
 
-def test_what_lacks_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_without_runs_are_named_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert write_toy(tmp_path) == []
     assert capsys.readouterr().out == (
         "figure-1: not drawn: no finished run of toy/toy/table-1 (reduced); run "

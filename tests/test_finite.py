@@ -58,7 +58,9 @@ def assert_finite(folder: Path) -> None:
 
 @pytest.mark.parametrize("log_every", [1, 10_000])
 @pytest.mark.parametrize("what", ["loss", "gradient"])
-def test_what_is_not_finite_is_never_written(tmp_path: Path, what: str, log_every: int) -> None:
+def test_numbers_that_are_not_finite_are_never_written(
+    tmp_path: Path, what: str, log_every: int
+) -> None:
     whole = tmp_path / "whole"
     with Run(whole, Config()) as run:
         expected = train(run, 12, log_every=log_every)

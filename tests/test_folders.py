@@ -83,7 +83,7 @@ def test_other_layouts_have_the_same_classes(
     assert bool(content.odd) == bool(said)
 
 
-def test_what_is_left_out_is_counted_in_one_line(tmp_path: Path) -> None:
+def test_files_left_out_are_counted_in_one_line(tmp_path: Path) -> None:
     root = made(
         tmp_path,
         *USUAL,

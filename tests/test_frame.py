@@ -64,7 +64,7 @@ def test_the_long_table_has_a_row_for_each_cell_and_metric(tmp_path: Path) -> No
     assert done.sum() == 1
 
 
-def test_what_is_not_valid_says_why(tmp_path: Path) -> None:
+def test_records_that_are_not_valid_say_why(tmp_path: Path) -> None:
     record = run_of(tmp_path, PLAIN, 1.0)
     stale = dataclasses.replace(record, config={**record.config, "offset": 9.0})
     infinite = dataclasses.replace(record, result={**record.result, "metrics": {"accuracy": 200.0}})
@@ -103,7 +103,7 @@ def test_cells_of_other_seeds_are_joined_where_they_are_given(tmp_path: Path) ->
     assert (line.cell, line.status) == (cell, "valid")
 
 
-def test_what_cannot_be_read_is_kept_apart(tmp_path: Path) -> None:
+def test_runs_that_cannot_be_read_are_kept_apart(tmp_path: Path) -> None:
     run_of(tmp_path / "runs", PLAIN, 1.0)
     file = tmp_path / "runs" / PLAIN.folder / "result.json"
     content = json.loads(file.read_text())

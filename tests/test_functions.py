@@ -169,7 +169,9 @@ def wrapped(*arguments: Any, **numbers: Any) -> Any:
         (wrapped, "shared.losses.info_nce is another function than this one"),
     ],
 )
-def test_what_cannot_be_found_again_is_refused_at_once(function: Any, text: str) -> None:
+def test_functions_that_cannot_be_imported_by_name_are_refused_at_once(
+    function: Any, text: str
+) -> None:
     with pytest.raises(ValueError, match=text) as error:
         term(function)
     assert str(error.value).endswith("; define it with def at the top level of a module's file")

@@ -180,7 +180,7 @@ def test_few_iterations_warn():
         assert fit(x, y, folds(80), COSTS).iterations > 8
 
 
-def test_what_single_precision_cannot_reach_is_told_with_the_remedies():
+def test_a_tolerance_out_of_reach_of_single_precision_is_told_with_the_remedies():
     x, y = clouds(300, 6, 3)
     x, everything = 30 * x.float(), torch.ones(300, 1, dtype=torch.bool)
     remedies = "raise the tolerance or max_iterations, or give the features in float64$"

@@ -46,7 +46,7 @@ def results(
         ),
     ],
 )
-def test_what_report_has_written_is_all_there_and_unchanged(
+def test_a_missing_or_changed_file_of_a_report_is_named(
     results: Path, at_once: AtOnce, damage: Callable[[Path], object], text: str
 ) -> None:
     damage(results / RECORDS)

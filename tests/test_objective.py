@@ -288,7 +288,7 @@ def wrong_calls() -> dict[str, tuple[Any, str]]:
 
 
 @pytest.mark.parametrize("name", wrong_calls())
-def test_what_cannot_be_used_is_refused_in_one_line(name: str) -> None:
+def test_unusable_terms_are_refused_in_one_line(name: str) -> None:
     call, message = wrong_calls()[name]
     with pytest.raises(ValueError, match=message) as caught:
         call()

@@ -128,7 +128,7 @@ def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("torch_as_it_was")
-def test_what_is_no_loss_is_refused_in_one_line(
+def test_functions_that_are_no_losses_are_refused_in_one_line(
     losses: Path, body: str, name: str, settings: list[str], text: str
 ) -> None:
     losses.write_text(body)
@@ -212,7 +212,7 @@ def test_changed_configurations_run_beside_the_tables(tmp_path: Path, at_once: A
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("new_server")
+@pytest.mark.usefixtures("modules_server")
 def test_a_run_does_not_go_on_when_a_module_that_its_loss_imports_changed(
     losses: Path, tmp_path: Path, at_once: AtOnce
 ) -> None:
@@ -238,7 +238,7 @@ def test_a_run_does_not_go_on_when_a_module_that_its_loss_imports_changed(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("new_server")
+@pytest.mark.usefixtures("modules_server")
 def test_a_loss_edited_while_its_cells_run_is_refused(
     losses: Path, tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -258,6 +258,6 @@ def pairs_of(**changes: Any) -> Pairs:
         (lambda x: pairs_of(anchor=x[0]), "are matrices"),
     ],
 )
-def test_what_does_not_fit_is_named(call: Any, message: str) -> None:
+def test_shapes_and_labels_that_do_not_fit_are_named(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(torch.ones(3, 2))

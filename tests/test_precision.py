@@ -89,7 +89,7 @@ def test_a_network_computes_as_under_autocast() -> None:
 
 
 @pytest.mark.usefixtures("software")
-def test_what_is_not_to_be_cast_is_not() -> None:
+def test_double_precision_and_code_without_autocast_are_not_cast() -> None:
     x, weight = torch.full((1, 1), 257.0), torch.ones(1, 1)
     with bfloat16("cpu"):
         assert functional.linear(x, weight).item() == 256

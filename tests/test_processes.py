@@ -10,8 +10,9 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 import toy
-from toy.program import AtOnce, call, start
+from toy.program import AtOnce, call, on_two_processes, start
 from toy.tables import run_of
 from toy.train import Config
 
@@ -100,7 +101,7 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(
     assert err.count(f"{SLOW}: failed: {why} the last checkpoint\n") == 1
     assert read(tmp_path, SLOW, "failure.json")["why"] == f"failed: {why} the last checkpoint"
 
-    call(tmp_path, "--cell", SLOW, module=TORCHRUN)
+    on_two_processes(tmp_path, "--cell", SLOW)
     for name in ("metrics", "protocol", "tier"):
         assert read(tmp_path, SLOW, "result.json")[name] == read(whole, SLOW, "result.json")[name]
     losses = [
@@ -112,7 +113,7 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(
 
 @pytest.mark.slow
 def test_of_several_processes_the_first_scores(whole: Path, tmp_path: Path) -> None:
-    out, _ = call(tmp_path, "--cell", SLOW, "--watch", "10", module=TORCHRUN)
+    out = on_two_processes(tmp_path, "--cell", SLOW, "--watch", "10")
     assert out.count("watch/moved") == 2
     assert_alike(*(run_of(each / "runs", SLOW) for each in (whole, tmp_path)))
 
@@ -186,35 +187,49 @@ def test_the_batch_is_divided_evenly() -> None:
         check_processes(Config(batch_size=5), 2)
 
 
+COMPARED = [
+    case
+    for case in curves.CASES
+    # Where as many losses agree with batch norms in training mode, once is enough.
+    if curves.steps_that_agree(case.removesuffix(curves.FIXED), double=True) < curves.COMPARED
+    or not case.endswith(curves.FIXED)
+    if case not in MEMORIES
+]
+
+
+@pytest.fixture(scope="module")
+def first_losses(filled_once: Callable[..., Path]) -> Any:
+    """By number of processes and case, in double precision; measured once, for the two tests."""
+    cases = dict.fromkeys(COMPARED, (1, 4)) | dict.fromkeys(MEMORIES, curves.WORLDS)
+
+    def measure(folder: Path) -> None:
+        torch.save(curves.measured(cases, folder, single=(), compared=True), folder / "found.pt")
+
+    found = torch.load(filled_once("curves", measure) / "found.pt")
+    return {
+        world: {case: losses for (case, _), losses in each.items()} for world, each in found.items()
+    }
+
+
 @pytest.mark.slow
-def test_the_first_losses_are_those_of_one_process(tmp_path: Path) -> None:
-    """One test of all cases, so that they are measured once, in double precision."""
-    cases = [
-        case
-        for case in curves.CASES
-        # Where as many losses agree with batch norms in training mode, once is enough.
-        if curves.steps_that_agree(case.removesuffix(curves.FIXED), double=True) < curves.COMPARED
-        or not case.endswith(curves.FIXED)
-        if case not in MEMORIES
-    ]
-    found = curves.measured(cases, tmp_path, (1, 4), single=(), compared=True)
+def test_the_first_losses_are_those_of_one_process(first_losses: Any) -> None:
     apart = {}
-    for (case, double), one in found[1].items():
-        agree = curves.steps_that_agree(case, double=double)
+    for case in COMPARED:
+        one = first_losses[1][case]
+        agree = curves.steps_that_agree(case, double=True)
         assert len(set(one)) == min(agree, curves.COMPARED)  # it trains
-        apart[case] = curves.largest_difference(one, found[4][case, double])
+        apart[case] = curves.largest_difference(one, first_losses[4][case])
     assert {case: apart[case] for case in apart if not apart[case] < 1e-5} == {}
-    assert apart.keys() == set(cases)
 
 
 @pytest.mark.slow
-def test_what_reaches_beyond_a_batch_is_that_of_one_process(tmp_path: Path) -> None:
+def test_memories_beyond_a_batch_are_those_of_one_process(first_losses: Any) -> None:
     """Of two and of four: a fault in a gradient or in what is remembered shows in later losses."""
-    found = curves.measured(MEMORIES, tmp_path, single=(), compared=True)
-    for key, one in found[1].items():
+    for case in MEMORIES:
+        one = first_losses[1][case]
         assert len(set(one)) == curves.COMPARED
-        assert curves.largest_difference(one, found[2][key]) < 1e-13
-        assert curves.largest_difference(one, found[4][key]) < 1e-13
+        assert curves.largest_difference(one, first_losses[2][case]) < 1e-13
+        assert curves.largest_difference(one, first_losses[4][case]) < 1e-13
 
 
 def test_the_document_has_the_curves_of_every_domain() -> None:

@@ -196,6 +196,6 @@ def test_half_precision_features_are_lifted() -> None:
         (lambda: LowRankProjection(3)([]), "got none"),
     ],
 )
-def test_what_cannot_be_used_is_named(call: Any, message: str) -> None:
+def test_unusable_settings_are_named(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()

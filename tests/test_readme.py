@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shared.command import cells, reproduce
+from shared.command import cells, reproduce, verbs
 from shared.command.cells import Places, tables_of
 from shared.command.own import load_loss
 from shared.command.settings import with_settings
@@ -55,7 +55,10 @@ def test_there_is_something_to_check() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_accepted(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As far as can be told without its work; what the work gives is tested with the verb."""
     words = shlex.split(command)
@@ -87,6 +90,7 @@ def test_every_command_is_accepted(
         assert "no option" not in error
     elif verb == "verify":
         words = words[: words.index("--rerun")] if "--rerun" in words else words
+        monkeypatch.setattr(verbs, "_other_pages", lambda places: [])  # below, it does its work
         assert reproduce.main([*words, *runs]) == 0
     elif verb == "report":
         assert reproduce.main([*words, "--results", str(tmp_path), *runs]) == 0
@@ -176,7 +180,9 @@ def test_readme_says_what_was_found_by_numbers_of_the_results() -> None:
 
 
 @pytest.mark.slow
-def test_the_committed_results_are_what_the_records_give(tmp_path: Path) -> None:
+def test_the_committed_results_are_what_the_records_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Pages, CSV files and the README's lines; a picture says itself what it shows."""
     results = tmp_path / "results"
     shutil.copytree(ROOT / "results", results)
@@ -194,6 +200,18 @@ def test_the_committed_results_are_what_the_records_give(tmp_path: Path) -> None
         assert file.read_text(encoding="utf-8") == committed, file
     assert {file: shown_by(file) for file in results.rglob("*.png")} == told
     assert f"{BEGINS}\n{in_short(found, 'results/')}{ENDS}" in README
+
+    # The verb that compares them finds the same, given what was written above in place of its own.
+    asked: list[Places] = []
+
+    def copied(places: Places, *, to: Path) -> None:
+        asked.append(places)
+        shutil.copytree(results, to)
+
+    monkeypatch.setattr(verbs, "write_results", copied)
+    assert reproduce.main(["verify", "--pages", "--runs", str(tmp_path)]) == 0
+    assert [places.results.resolve() for places in asked] == [ROOT / "results"]
+    assert "no fault found" in capsys.readouterr().out
 
 
 def test_a_document_without_the_marks_is_refused(tmp_path: Path) -> None:

@@ -466,7 +466,7 @@ def test_further_metrics_of_the_same_runs_have_tables_of_their_own() -> None:
     assert grid.lines == (("GraphCL", "37.00 ± 1.00"),)
 
 
-def test_what_is_missing_is_counted_by_its_reason(measured: Measured) -> None:
+def test_missing_numbers_are_counted_by_their_reason(measured: Measured) -> None:
     assert legend_of(measure(TABLE, "paper", [])) == ["(1) 18 of 18 numbers: not run"]
     assert legend_of(measured) == [
         "(1) 6 of 18 numbers: not run",

@@ -795,7 +795,7 @@ def test_one_reason_of_many_cells_is_said_once(at_once: AtOnce) -> None:
     assert out.count(": the same\n") == 5
 
 
-def test_what_cannot_be_fetched_is_said_by_reason(
+def test_datasets_that_cannot_be_fetched_are_named_by_reason(
     at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     why = {"a": "a: download from http://x/a failed: no name; put it", "b": "b is not downloaded"}

@@ -109,7 +109,7 @@ def test_both_ends_of_the_band_can_be_set_in_any_order(ends: tuple[str, ...]) ->
         ("objective.projection.alpha=-1", "alpha is at least 0 and finite; got -1.0"),
     ],
 )
-def test_what_cannot_be_set_is_refused_in_one_line(setting: str, text: str) -> None:
+def test_unknown_names_and_values_are_refused_in_one_line(setting: str, text: str) -> None:
     with pytest.raises(UserError) as caught:
         with_settings(RICH, [setting])
     assert text in str(caught.value)

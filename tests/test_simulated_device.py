@@ -196,13 +196,13 @@ def number_read(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("fault", [made_on_the_host, generator_of_the_host])
-def test_what_a_gpu_refuses_is_refused(fault: Callable[[Tensor], Tensor]) -> None:
+def test_tensors_on_several_devices_are_refused(fault: Callable[[Tensor], Tensor]) -> None:
     with SimulatedDevice(), pytest.raises(RuntimeError, match=f"device.* {fault.__name__}"):
         fault(torch.zeros(4).to("cuda"))
 
 
 @pytest.mark.parametrize("fault", [index_on_the_host, constant_brought_along, number_read])
-def test_what_a_gpu_waits_for_is_seen_and_refused_in_a_graph(
+def test_synchronisation_is_seen_and_refused_in_a_graph(
     fault: Callable[[Tensor], Tensor],
 ) -> None:
     with SimulatedDevice() as device:
@@ -217,7 +217,7 @@ def test_what_a_gpu_waits_for_is_seen_and_refused_in_a_graph(
                 fault(x)
 
 
-def test_what_another_stream_may_not_have_written_is_refused() -> None:
+def test_reading_before_another_stream_is_done_is_refused() -> None:
     with SimulatedDevice():
         aside, main = torch.cuda.Stream(), torch.cuda.current_stream()
         x = torch.ones(2).to("cuda") + 1

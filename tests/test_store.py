@@ -117,7 +117,7 @@ def test_a_second_process_waits_for_the_first_and_takes_its_encoder(
     assert SAVED in facts(run)
 
 
-def test_who_waits_can_be_told_to_stop(tmp_path: Path, run: Run) -> None:
+def test_a_waiting_run_can_be_told_to_stop(tmp_path: Path, run: Run) -> None:
     (tmp_path / "encoders").mkdir()
     with FileLock(tmp_path / "encoders" / f".{KEY}.lock"):
         run.stopping = True
@@ -131,7 +131,7 @@ def test_seconds_of_another_run_count_where_a_run_is_looked_at_alone() -> None:
     assert seconds_alone({"seconds": 10.0}, {"facts": {SAVED: "32.500"}}) == 42.5
 
 
-def test_what_is_forgotten_is_trained_anew(tmp_path: Path, run: Run) -> None:
+def test_a_discarded_encoder_is_trained_anew(tmp_path: Path, run: Run) -> None:
     folder = pretrained(run, PART, DATA, trainer("old"))
     assert json.loads((folder / RECORD).read_text())["config"] == PART
     discard(tmp_path / "encoders", {})

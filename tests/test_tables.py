@@ -196,7 +196,7 @@ def test_rows_may_have_fewer_seeds_in_some_columns() -> None:
     assert not table.cells(row="other", column="left", seeds=(0,))
 
 
-def test_what_a_row_changes_in_one_column_is_applied_last() -> None:
+def test_changes_of_a_row_in_one_column_are_applied_last() -> None:
     tuned = Row(
         "tuned",
         {"offset": 2.0, "steps": 4},

@@ -391,7 +391,7 @@ MKL = (
 )
 
 
-def test_what_mkl_says_of_itself() -> None:
+def test_library_and_code_path_are_read_from_mkl_s_report() -> None:
     assert read_mkl(MKL) == {
         "library": "oneMKL 2024.0 Update 2 Product build 20240605",
         "path": "Intel(R) 64 architecture Intel(R) Advanced Vector Extensions 2 (Intel(R) AVX2) "

@@ -85,7 +85,7 @@ def test_all_tensors_are_loaded_behind_a_prefix_into_a_wrapped_network(tmp_path:
         assert torch.equal(tensor, source.state_dict()[name].double())
 
 
-def test_what_does_not_fill_the_network_is_named_with_its_keys(tmp_path: Path) -> None:
+def test_tensors_that_do_not_fill_the_network_are_named(tmp_path: Path) -> None:
     source = network()
     before = {name: tensor.clone() for name, tensor in source.state_dict().items()}
     other = nn.ModuleDict({"layers": network()["layers"], "first": nn.Linear(3, 2)})

@@ -188,7 +188,7 @@ def test_the_critics_follow_the_equation(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(losses) == 4
 
 
-def test_what_moves_at_odd_and_at_even_steps() -> None:
+def test_critics_learn_at_odd_steps_and_everything_at_even_ones() -> None:
     torch.manual_seed(0)
     learner = Learner(3, 1)
     batch = [torch.randn(8, width) for width in (3, 1, 1, 3)]

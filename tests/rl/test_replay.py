@@ -123,7 +123,7 @@ def test_a_batch_is_what_the_transitions_say(tmp_path: Path):
     assert batch.action.dtype == batch.reward.dtype == torch.float32
 
 
-def test_what_cannot_be_drawn_or_added(tmp_path: Path):
+def test_draws_and_additions_out_of_order_are_refused(tmp_path: Path):
     replay = make(tmp_path, capacity=2)
     with pytest.raises(ValueError, match="empty"):
         replay.draw(4, CROP)

@@ -87,7 +87,7 @@ def test_an_imitation_runs_what_its_claims_compare(table: Table) -> None:
         assert cell.config.material_seed == 0  # expert and frames are the same for all seeds
 
 
-def test_what_lies_below_a_trivial_baseline_does_so_in_the_committed_records() -> None:
+def test_rows_said_to_lie_below_a_trivial_baseline_do_so_in_the_committed_records() -> None:
     found = measure(TABLE_5_IMITATION, "short", read_records(RESULTS))
     below: dict[str, tuple[str, ...]] = {}
     for place, label in enumerate(LABELS):

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from shared.command import cells, reproduce, slurm
+
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 NODE = Path(__file__).with_name("node.sh")
@@ -23,7 +25,7 @@ PATIENCE = 600  # seconds; other tests run beside
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[dict[str, str]]:
-    """The environment in which Slurm's programs speak to the private node."""
+    """The variables by which Slurm's programs speak to the private node."""
     if missing := [name for name in PROGRAMS if not shutil.which(name, path=WHERE)]:
         pytest.skip(
             f"needs Slurm, {', '.join(missing)} are missing: "
@@ -33,7 +35,7 @@ def node() -> Iterator[dict[str, str]]:
     done = subprocess.run([NODE, "start", folder], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     try:
-        yield {**os.environ, "SLURM_CONF": done.stdout.strip(), "COLUMNS": "200"}
+        yield {"SLURM_CONF": done.stdout.strip(), "COLUMNS": "200"}
     finally:
         subprocess.run([NODE, "stop", folder], check=True, timeout=60)
         shutil.rmtree(folder)
@@ -43,24 +45,34 @@ Call = Callable[..., str]
 
 
 @pytest.fixture
-def call(node: dict[str, str], tmp_path: Path) -> Call:
-    """Calls a program in the test's folder: one of Slurm's, or the command line with toys."""
+def call(
+    node: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """Calls one of Slurm's programs, or in this process the command line with toys.
+
+    What Slurm starts is that of a process of its own, which takes seconds to import torch.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cells, "DOMAINS", ("toy",))
+    monkeypatch.setattr(slurm, "MODULE", "toy")
     paths = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
+    for name, value in {**node, "PYTHONPATH": paths}.items():
+        monkeypatch.setenv(name, value)
 
     def call(*words: str, code: int = 0) -> str:
         if words[0] == "toy":
-            words = (sys.executable, "-m", *words)
-        done = subprocess.run(
-            words,
-            cwd=tmp_path,
-            env={**node, "PYTHONPATH": paths},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        assert done.returncode == code, f"{words}\n{done.stdout}\n{done.stderr}"
-        assert "Traceback" not in done.stderr
-        return done.stdout + done.stderr
+            monkeypatch.setattr(sys, "argv", [*words])
+            found = reproduce.main(words[1:])
+            out, err = capsys.readouterr()
+        else:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+            found, out, err = done.returncode, done.stdout, done.stderr
+        assert found == code, f"{words}\n{out}\n{err}"
+        assert "Traceback" not in err
+        return out + err
 
     return call
 
@@ -141,7 +153,7 @@ def test_a_grid_is_submitted_saves_when_its_time_is_up_goes_on_and_equals_a_plai
         assert plain == ours
 
 
-def test_what_fails_or_is_refused_is_said_in_one_line(call: Call, tmp_path: Path) -> None:
+def test_failures_and_refusals_are_said_in_one_line(call: Call, tmp_path: Path) -> None:
     words = ("toy", "toy", "broken", "--row", "made to fail", "--column", "left", "--seeds", "0")
     call(*words, "--slurm")
     wait_for_all(call)

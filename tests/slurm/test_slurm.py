@@ -80,7 +80,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_what_is_submitted_and_what_is_not_submitted_again(
+def test_unfinished_cells_are_submitted_and_queued_ones_not_again(
     cluster: Path, command: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "_built_for_gpus", lambda: True)
@@ -179,7 +179,7 @@ def test_how_much_faster_a_gpu_is_follows_from_the_expected_steps() -> None:
         assert times >= slurm.FASTER[domain], cell
 
 
-def test_what_slurm_refuses_is_one_line(cluster: Path, command: AtOnce) -> None:
+def test_a_refusal_of_slurm_is_one_line(cluster: Path, command: AtOnce) -> None:
     (cluster / "sbatch").write_text("#!/bin/bash\necho 'sbatch: error: no account' >&2\nexit 1\n")
     words = ("toy", "toy", "--slurm", "--row", "plain", "--column", "left")
     _, err = command(*words, code=2)

@@ -255,7 +255,7 @@ def test_files_without_a_sentence_are_an_empty_corpus(tmp_path: Path, layout: st
     assert error_of(lambda: read(tmp_path, layout)) == expected
 
 
-def test_what_is_no_text_is_named_with_its_remedy(tmp_path: Path) -> None:
+def test_files_that_are_not_text_are_named_with_their_remedy(tmp_path: Path) -> None:
     intact = "\ufeffOne – two.\n\nThree.\n".encode()
     place = tmp_path / "novels" / "b.txt"
 
@@ -330,7 +330,7 @@ def test_sentences_are_taken_by_position_from_any_column() -> None:
         (["caf\udce9"], "sentence 0 has half of a surrogate pair"),
     ],
 )
-def test_what_is_no_sentence_is_named(column: Any, message: str) -> None:
+def test_columns_and_entries_that_are_no_sentences_are_named(column: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         list(checked_sentences(column))
 

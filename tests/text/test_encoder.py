@@ -307,7 +307,7 @@ def test_projections_get_the_pair_as_it_is() -> None:
         np.testing.assert_allclose(row, (matrix @ pair).numpy(), rtol=1e-5)
 
 
-def test_what_cannot_be_encoded_is_refused() -> None:
+def test_sentences_and_tokenizers_that_do_not_fit_are_refused() -> None:
     encode = sentence_encoder(made("gru"), word_tokenizer())
     for nothing, reason in (
         ([], "no sentences to encode"),

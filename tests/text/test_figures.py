@@ -84,7 +84,7 @@ def draw(figure: str, runs: Path, data_root: Path) -> Drawn:
     return drawn(TABLES, FIGURES, figure, runs, data_root)[1]
 
 
-def test_what_is_compared() -> None:
+def test_figures_compare_the_scored_and_the_evaluated_vectors() -> None:
     f, g = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 2.0]])
     matrix = torch.tensor([[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 1.0, -1.0]])
     assert [each.tolist() for each in scored_pair(f, g, matrix)] == [[[3, 4]], [[0, 2]]]

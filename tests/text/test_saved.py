@@ -79,7 +79,7 @@ def test_vectors_are_those_of_sentence_transformers(
     equal(tmp_path / "saved", [*SENTENCES, LONG])
 
 
-def test_what_lies_beside_the_weights_is_read(tmp_path: Path) -> None:
+def test_settings_beside_the_weights_are_read(tmp_path: Path) -> None:
     """Length, lower case, unit length, width, and a prompt that is tokenized but not pooled."""
     folder = tmp_path / "saved"
     sentence_transformer(tmp_path, "mean", modules.Normalize())

@@ -98,7 +98,7 @@ def test_the_vocabulary_holds_the_most_frequent_words_and_breaks_ties_by_code_po
         assert sorted(vocabulary, key=vocabulary.__getitem__) == expected
 
 
-def test_what_has_no_words_is_refused():
+def test_text_without_words_is_refused():
     with pytest.raises(ValueError, match="at least 2"):
         make_tokenizer(["a"], 1, False)
     with pytest.raises(ValueError, match="sentence 1 is not text but None"):

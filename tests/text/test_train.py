@@ -128,7 +128,7 @@ def test_the_gradient_of_each_variable_is_clipped_by_itself() -> None:
     assert sum(norm > 0.9e-3 for norm in moved.values()) > len(moved) // 2
 
 
-def test_what_is_not_finite_is_named_with_its_step() -> None:
+def test_embeddings_that_are_not_finite_are_named_with_their_step() -> None:
     config = dataclasses.replace(SMALL, encoder="bag_of_words", batch_size=12)
     model = text.QuickThought(shape_of(config, 50))
     with torch.no_grad():

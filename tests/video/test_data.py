@@ -352,7 +352,7 @@ def test_damaged_splits_of_hmdb51(hmdb51: Path, line: str, expected: str):
     )
 
 
-def test_what_is_missing_of_hmdb51_is_named_in_one_line(hmdb51: Path, tmp_path: Path):
+def test_missing_parts_of_hmdb51_are_named_in_one_line(hmdb51: Path, tmp_path: Path):
     where = "get hmdb51_org.rar and test_train_splits.rar from its page at serre-lab.clps.brown.edu"
     message = error_of(lambda: fetch("hmdb51", tmp_path / "empty"))
     assert "hmdb51 is missing" in message

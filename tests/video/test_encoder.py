@@ -146,7 +146,7 @@ def test_a_step_trains_every_parameter(method: str) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_who_meets_whom_in_simclr() -> None:
+def test_simclr_compares_both_views_in_one_pass() -> None:
     first, second = clips(), clips()
     networks = Networks(small(), QUEUE)
     assert networks.teacher is None
@@ -170,7 +170,7 @@ def test_who_meets_whom_in_simclr() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_who_meets_whom_in_moco() -> None:
+def test_moco_compares_queries_with_the_teacher_s_keys() -> None:
     config = small(method="moco")
     networks = Networks(config, QUEUE).eval()
     assert networks.teacher is not None

@@ -88,7 +88,7 @@ def test_the_next_batch_is_copied_while_one_is_worked_on(
     found.close()
 
 
-def test_what_goes_wrong_in_a_thread_is_raised(videos: Videos):
+def test_errors_in_a_thread_are_raised(videos: Videos):
     outside = [(torch.tensor([3, 99]), 0)]
     with pytest.raises(IndexError):
         next(batches(CONFIG, videos, outside, device=CPU))

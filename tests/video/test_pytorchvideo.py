@@ -91,7 +91,7 @@ def test_a_folder_is_squares_in_memory_in_the_order_of_names(shots: Path) -> Non
     assert len(folder(shots / "train", 16).videos) == 10
 
 
-def test_what_is_no_folder_of_videos_is_refused(shots: Path) -> None:
+def test_folders_without_videos_are_refused(shots: Path) -> None:
     with pytest.raises(MissingData, match="make that folder: videos belong in train/<class>/"):
         folder(shots / "none", 16)
     (shots / "val" / "green").mkdir()

@@ -428,7 +428,9 @@ def test_files_that_hold_more_than_tensors_are_not_run(tmp_path: Path) -> None:
         (None, "there is no such file"),
     ],
 )
-def test_what_holds_no_weights_is_named_in_one_line(tmp_path: Path, content: Any, why: str) -> None:
+def test_files_without_weights_are_named_in_one_line(
+    tmp_path: Path, content: Any, why: str
+) -> None:
     file = tmp_path / "model.pth"
     for legacy in (False, True):
         if isinstance(content, bytes):
@@ -501,7 +503,7 @@ def test_the_verb_scores_a_checkpoint_on_a_folder(
     assert list(content["protocols"]["knn-200-v1"]["environment"]["data"]) == [f"folder:{shapes}"]
 
 
-def test_what_is_wrong_with_the_data_is_not_the_model_s_fault(
+def test_damaged_data_are_not_blamed_on_the_model(
     shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torch.save(network().state_dict(), tmp_path / "model.pth")
@@ -568,7 +570,7 @@ def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Pat
         (["vision"], "evaluate takes DOMAIN MODEL; got vision; see: "),
     ],
 )
-def test_what_cannot_be_scored_is_said_in_one_line(
+def test_models_that_cannot_be_scored_are_said_in_one_line(
     words: list[str],
     why: str,
     tmp_path: Path,

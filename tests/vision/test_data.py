@@ -519,7 +519,7 @@ def test_an_approximate_stl10_may_lack_its_unlabelled_images(stl10: Path):
     assert torch.equal(in_memory("STL10", stl10, "pretrain").pixels, whole.pixels[:4])
 
 
-def test_what_is_not_there_is_named_with_what_to_do(tmp_path: Path):
+def test_missing_datasets_are_named_with_what_to_do(tmp_path: Path):
     (tmp_path / "cifar-10-batches-py").mkdir()
     names = ("CIFAR10", "digits", "ImageNet100", "imagenette", "CIFAR100")
     imagenet100, imagenette, cifar100 = missing(names, tmp_path)

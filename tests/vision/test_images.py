@@ -111,7 +111,7 @@ def test_numbers_without_a_range_are_refused(tmp_path: Path, values: np.ndarray,
         decode(file)
 
 
-def test_what_is_no_image_is_named(tmp_path: Path) -> None:
+def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:
     whole = saved(tmp_path, Image.fromarray(RAMP), "0.png").read_bytes()
     for name, content, why in (
         ("empty.png", b"", "not an image that Pillow reads"),
@@ -196,7 +196,7 @@ def test_pixels_of_every_type_with_a_range_are_the_same(pixels: Any) -> None:
         (BYTES, [0.0, np.nan], r"labels are integers, got float64; give labels.long"),
     ],
 )
-def test_what_is_no_images_is_refused(pixels: Any, labels: Any, why: str) -> None:
+def test_arrays_that_are_no_images_are_refused(pixels: Any, labels: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Images(pixels, labels)
 

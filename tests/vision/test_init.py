@@ -131,7 +131,7 @@ def test_a_sequence_without_the_stem_s_relu_or_pooling_is_refused(tmp_path: Path
             from_file(config, tmp_path / "cut.pth")
 
 
-def test_what_is_left_is_said_in_one_line(
+def test_tensors_left_over_are_said_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = torchvision.models.resnet18().state_dict()

@@ -78,7 +78,7 @@ def test_a_step_trains_every_parameter(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_who_meets_whom() -> None:
+def test_views_are_compared_as_the_pairs_setting_says() -> None:
     first, second = torch.randn(6, 3, 8, 8), torch.randn(6, 3, 8, 8)
 
     networks = Networks(small()).eval()

@@ -96,7 +96,7 @@ def test_a_folder_has_its_classes_in_the_order_of_their_names(pets: Path) -> Non
     assert choose(train, 6).labels.tolist() == [0, 0, 1, 1, 2, 2]
 
 
-def test_what_is_no_such_folder_is_refused(pets: Path) -> None:
+def test_folders_that_are_not_there_are_refused(pets: Path) -> None:
     with pytest.raises(MissingData, match=r"data missing in .*; make that folder: images belong"):
         folder(pets / "none")
     assert [each.name for each in data.missing([f"folder:{pets}/none"], pets)] == [

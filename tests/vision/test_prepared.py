@@ -289,7 +289,7 @@ def test_images_of_other_files_or_of_another_side_are_not_taken(root: Path) -> N
     assert torch.equal(after[1], before[1])
 
 
-def test_what_was_interrupted_is_not_taken_for_complete_and_starts_again(
+def test_an_interrupted_preparation_starts_again(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare("imagenette", root, SIDE, quiet)

@@ -41,7 +41,7 @@ def entries(root: Path) -> list[Path]:
     return [path for path in sorted((root / "encoders").iterdir()) if path.is_dir()]
 
 
-def test_what_is_pretraining_changes_the_key_and_nothing_else() -> None:
+def test_pretraining_settings_alone_change_the_key() -> None:
     def key(config: Config) -> str:
         return key_of(part_of(config, PRETRAINING), {})
 

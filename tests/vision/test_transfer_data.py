@@ -219,7 +219,7 @@ def test_every_set_of_the_suite_is_declared_and_made_small_here() -> None:
     assert all(bool(each.get) is not bool(each.how) for each in SOURCES.values())
 
 
-def test_what_is_missing_says_how_to_get_it(tmp_path: Path) -> None:
+def test_missing_data_say_how_to_get_them(tmp_path: Path) -> None:
     (absent,) = missing(["Pets"], tmp_path)
     assert isinstance(absent, MissingData)
     assert "./reproduce.sh data vision --dataset Pets" in str(absent)
