@@ -25,6 +25,7 @@ GPU = torch.device("cuda")
 ALLOWED: dict[str, str] = {
     "graph/evaluation.py embed": "features go to the SVM on the host",
     "graph/train.py pretrain": "networks are moved once",
+    "graph/train.py kept_features": "features are moved once",
     "rl/agent.py Agent.__init__": "networks are moved once",
     "rl/agent.py Agent.check_finite": "looked at every so many updates",
     "rl/agent.py Contrast.__init__": "networks are moved once",
