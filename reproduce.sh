@@ -242,10 +242,6 @@ if [ "${1:-}" = docs ]; then
   [ "${1:-}" != --serve ] || { shift && verb=serve; }
   PYTHONPATH=$here NO_MKDOCS_2_WARNING=1 exec "$venv/bin/python" -m mkdocs "$verb" "$@"
 fi
-# glibc returns large blocks to the system, and each step of a training gets them anew, page by page.
-# Kept instead, they save 9% of its time (SimCLR, ResNet-8); what the environment says goes first.
-compgen -e | grep -E '^(GLIBC_TUNABLES|MALLOC_.*)$' >/dev/null ||
-  export GLIBC_TUNABLES=glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4294967296
 export SUITE_COMMAND=$called
 [ "$from" = "$here" ] || export SUITE_FROM=$from
 exec "$venv/bin/python" -m shared "$@"

@@ -50,10 +50,7 @@ case "$1 ${{2:-}}" in
     echo "  Downloading rich-1.0-py3-none-any.whl (2 MB)"
     [ ! -e "$FAKE/pip-fails" ] ||
       {{ echo "ERROR: No matching distribution" && cat "$FAKE/pip-fails" && exit 1; }} ;;
-  -m\\ shared)
-    echo "command: $SUITE_COMMAND"
-    echo "${{SUITE_FROM:-}}" >"$FAKE/from"
-    echo "${{GLIBC_TUNABLES:-none}}" >"$FAKE/allocator" ;;
+  -m\\ shared) echo "command: $SUITE_COMMAND" && echo "${{SUITE_FROM:-}}" >"$FAKE/from" ;;
 esac
 """
 UV = """#!{bash}
@@ -148,21 +145,6 @@ def test_the_first_call_installs_the_lock_and_says_so(checkout: Checkout) -> Non
     assert re.fullmatch(r"set up in \d+ s", rest[-1])
     assert "WARNING" not in done.stderr
     assert "WARNING: noise" in (venv / "setup.log").read_text()
-
-
-@pytest.mark.parametrize(
-    ("given", "wanted"),
-    [
-        ({}, "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4294967296"),
-        ({"GLIBC_TUNABLES": "glibc.malloc.check=0"}, "glibc.malloc.check=0"),
-        ({"MALLOC_MMAP_THRESHOLD_": "1000000"}, "none"),
-    ],
-)
-def test_the_allocator_keeps_its_memory_unless_the_environment_says_how(
-    checkout: Checkout, given: dict[str, str], wanted: str
-) -> None:
-    checkout.call("graph", **given)
-    assert (checkout.fake / "allocator").read_text() == f"{wanted}\n"
 
 
 def test_it_installs_again_when_versions_change_and_only_then(checkout: Checkout) -> None:
