@@ -169,6 +169,7 @@ def test_a_process_forked_from_one_that_drew_says_so(cartpole: DeepMindControl) 
         vector.close(terminate=True)
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="needs DM Control, built to Python 3.12")
 def test_a_fresh_process_chooses_and_stays_quiet() -> None:
     # The walker is one of the models that MuJoCo warns about.
     program = (
