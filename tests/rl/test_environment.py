@@ -169,7 +169,9 @@ def test_a_process_forked_from_one_that_drew_says_so(cartpole: DeepMindControl) 
         vector.close(terminate=True)
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="needs DM Control, built to Python 3.12")
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="needs DM Control, which is not built for Python 3.13"
+)
 def test_a_fresh_process_chooses_and_stays_quiet() -> None:
     # The walker is one of the models that MuJoCo warns about.
     program = (
