@@ -111,7 +111,11 @@ def errors_of(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[st
     errors = {"loss": 0.0, "next loss": 0.0}
     for name in set(one) - {"gradient"}:
         kind = "next loss" if name.startswith("next ") else "loss"
-        error = float((one[name] - other[name]).abs() / one[name].abs().clamp(min=1.0))
+        # Low, high and positive scores are of one matrix, and rounded on the scale of its entries.
+        start, score, _ = name.partition("score_")
+        beside = [value for each, value in one.items() if score and each.startswith(start + score)]
+        scale = torch.stack([one[name], *beside]).abs().max().clamp(min=1.0)
+        error = float((one[name] - other[name]).abs() / scale)
         errors[kind] = max(errors[kind], error if math.isfinite(error) else math.inf)
     difference = float((one["gradient"] - other["gradient"]).norm() / one["gradient"].norm())
     return errors | {"gradient": difference if math.isfinite(difference) else math.inf}

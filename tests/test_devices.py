@@ -61,7 +61,7 @@ def test_the_solver_gives_the_same_loss_and_gradient(name: str) -> None:
     given = torch.randn(2, 64, 32, generator=generator)
     found = []
     for device in ("cpu", "cuda"):
-        views = given.to(device).requires_grad_()
+        views = given.clone().to(device).requires_grad_()
         loss, _ = OBJECTIVES[name].build(32).to(device)(two_views(*views), step=1)
         loss.backward()
         assert views.grad is not None

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.backends.cudnn.rnn import get_cudnn_mode
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_sequence
 
 from shared.compat import make_torchvision_importable
@@ -159,12 +160,33 @@ def _last_of_cell(cell: nn.GRU | nn.LSTM, words: PackedSequence) -> Tensor:
     with torch.autocast(device, enabled=False):
         data = words.data.to(kind)
         weights = [weight.to(kind) for direction in cell.all_weights for weight in direction]
+        if torch.backends.cudnn.is_acceptable(data):
+            _make_contiguous(cell, weights)
         directions = 2 if cell.bidirectional else 1
         zeros = data.new_zeros(directions, int(words.batch_sizes[0]), cell.hidden_size)
         options = (weights, cell.bias, 1, 0.0, cell.training, cell.bidirectional)  # one layer
         if isinstance(cell, nn.LSTM):
             return torch.lstm(data, words.batch_sizes, [zeros, zeros], *options)[1]
         return torch.gru(data, words.batch_sizes, zeros, *options)[1]
+
+
+def _make_contiguous(cell: nn.GRU | nn.LSTM, weights: list[Tensor]) -> None:
+    """Move a cell's converted weights into one block, as ``flatten_parameters`` does.
+
+    cuDNN would copy them at every call, and torch warn of it.
+    """
+    with torch.no_grad():
+        torch._cudnn_rnn_flatten_weight(
+            weights,
+            4 if cell.bias else 2,  # weights of a direction
+            cell.input_size,
+            get_cudnn_mode(cell.mode),
+            cell.hidden_size,
+            0,  # no projection of the state
+            cell.num_layers,
+            False,  # packed sequences have no batch dimension that could come first
+            bool(cell.bidirectional),
+        )
 
 
 class BagOfWords(nn.Module):

@@ -14,12 +14,13 @@ the student's features, to which CLLR's projection is applied. [CoCLR] is Han et
 
 import json
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool3d
+from torch.nn.functional import adaptive_avg_pool3d, pad
+from torch.nn.modules.utils import _triple
 
 from shared import Pairs, alignment, query_key
 from shared.checks import COUNT, require, require_ranges
@@ -54,6 +55,38 @@ LEAST_FRAMES, LEAST_SIDE = 8, 17
 GROUPS = 2
 
 
+class MaxPool3d(nn.MaxPool3d):
+    """torch's, with a deterministic gradient on a GPU where deterministic algorithms are asked for.
+
+    torch has none there and raises. Windows are then reduced one axis at a time, which is slower;
+    among equal values the gradient is divided, where torch's goes to the first.
+    """
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(B, C, T, S, S) -> the same with T and S reduced."""
+        if not (maps.is_cuda and torch.are_deterministic_algorithms_enabled()):
+            pooled: Tensor = super().forward(maps)
+            return pooled
+        options = map(_triple, (self.kernel_size, self.stride, self.padding))
+        return pooled_by_axis(maps, *options)
+
+
+def pooled_by_axis(
+    maps: Tensor, sizes: Sequence[int], strides: Sequence[int], paddings: Sequence[int]
+) -> Tensor:
+    """Maxima over windows of (B, C, T, S, S) as elementwise maxima of shifted slices."""
+    for axis, (size, stride, padding) in enumerate(
+        zip(sizes, strides, paddings, strict=True), start=2
+    ):
+        before_and_after = [0, 0] * (maps.dim() - 1 - axis) + [padding, padding]
+        padded = pad(maps, before_and_after, value=-torch.inf)
+        last = (padded.shape[axis] - size) // stride * stride  # where the last window begins
+        whole = (slice(None),) * axis
+        slices = (padded[(*whole, slice(i, i + last + 1, stride))] for i in range(size))
+        maps = reduce(torch.maximum, slices)
+    return maps
+
+
 class S3D(nn.Module):
     """S3D without gates and classifier, and the mean over time and place of its last features.
 
@@ -81,30 +114,32 @@ class S3D(nn.Module):
 
         layers: list[nn.Module] = [
             TemporalSeparableConv(3, scaled(64), 7, 2, 3, norm),
-            nn.MaxPool3d((1, 3, 3), (1, 2, 2), (0, 1, 1)),
+            MaxPool3d((1, 3, 3), (1, 2, 2), (0, 1, 1)),
             Conv3dNormActivation(scaled(64), scaled(64), kernel_size=1, stride=1, norm_layer=norm),
             TemporalSeparableConv(scaled(64), scaled(192), 3, 1, 1, norm),
-            nn.MaxPool3d((1, 3, 3), (1, 2, 2), (0, 1, 1)),
+            MaxPool3d((1, 3, 3), (1, 2, 2), (0, 1, 1)),
         ]
         inputs = scaled(192)
 
         def inception(*planes: int) -> None:
             nonlocal inputs
             one, two_before, two, three_before, three, four = map(scaled, planes)
-            layers.append(
-                SepInceptionBlock3D(inputs, one, two_before, two, three_before, three, four, norm)
+            block = SepInceptionBlock3D(
+                inputs, one, two_before, two, three_before, three, four, norm
             )
+            block.branch3[0] = MaxPool3d(3, 1, 1)
+            layers.append(block)
             inputs = one + two + three + four
 
         inception(64, 96, 128, 16, 32, 32)
         inception(128, 128, 192, 32, 96, 64)
-        layers.append(nn.MaxPool3d(3, 2, 1))
+        layers.append(MaxPool3d(3, 2, 1))
         inception(192, 96, 208, 16, 48, 64)
         inception(160, 112, 224, 24, 64, 64)
         inception(128, 128, 256, 24, 64, 64)
         inception(112, 144, 288, 32, 64, 64)
         inception(256, 160, 320, 32, 128, 128)
-        layers.append(nn.MaxPool3d(2, 2))
+        layers.append(MaxPool3d(2, 2))
         inception(256, 160, 320, 32, 128, 128)
         inception(384, 192, 384, 48, 128, 128)
 

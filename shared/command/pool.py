@@ -47,7 +47,7 @@ def preloaded(domain: str) -> list[str]:
     """The modules that the server of processes has imported before it forks cells of a domain."""
     own = (f"{domain}.{module}" for module in ("domain", "train"))
     modules = ("shared.command.pool", "torch.utils.tensorboard", "scipy.linalg")
-    return [*own, *modules, "shared.command.preloaded"]
+    return ["shared.command.preloading", *own, *modules, "shared.command.preloaded"]
 
 
 class Pool:

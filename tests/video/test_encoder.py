@@ -26,6 +26,7 @@ from video.encoder import (
     check,
     compare,
     head,
+    pooled_by_axis,
 )
 
 SMALL = dataclasses.replace(
@@ -235,6 +236,25 @@ def test_configurations_without_meaning_are_refused(changes: dict[str, Any], rea
 
 
 # R(2+1)D and the features without training
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "padding"),
+    [
+        ((1, 3, 3), (1, 2, 2), (0, 1, 1)),
+        ((3,) * 3, (2,) * 3, (1,) * 3),
+        ((2,) * 3, (2,) * 3, (0,) * 3),
+    ],
+)
+def test_pooling_by_axis_is_torchs(size: Any, stride: Any, padding: Any) -> None:
+    """Values and gradients, at even and odd sizes; it is used on a GPU, by ``--deterministic``."""
+    maps = torch.randn(2, 3, 5, 8, 9, requires_grad=True)
+    expected = nn.functional.max_pool3d(maps, size, stride, padding)
+    found = pooled_by_axis(maps, size, stride, padding)
+    assert torch.equal(found, expected)
+    weights = torch.randn_like(expected)
+    gradients = [torch.autograd.grad((each * weights).sum(), maps) for each in (found, expected)]
+    torch.testing.assert_close(*gradients)
 
 
 def test_strides_of_a_small_network() -> None:
