@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch_geometric.nn
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch_geometric.nn import GINConv, global_add_pool, global_max_pool, global_mean_pool
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
@@ -49,9 +50,15 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
         """Graph embeddings (G, L * H) of features x (V, F), edges (2, E), owners batch (V,)."""
         adjacency = _adjacency(edge_index, x)
+        transposed = _adjacency(edge_index.flip(0), x) if x.is_cuda else None
         readouts = []
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            x = norm(convolution(x, adjacency).relu())
+            if transposed is None:
+                x = convolution(x, adjacency)
+            else:
+                sums = _SumOverSources.apply(x, adjacency, transposed)
+                x = convolution.get_submodule("nn")(sums + x)  # with eps 0
+            x = norm(x.relu())
             readouts.append(global_add_pool(x, batch, num_graphs))
         return torch.cat(readouts, dim=1)
 
@@ -209,6 +216,23 @@ def _initialise(module: nn.Module) -> None:
         bound = math.sqrt(6 / (module.in_features + module.out_features))
         module.weight.copy_((2 * torch.rand_like(module.weight) - 1) * bound)
         nn.init.zeros_(module.bias)
+
+
+class _SumOverSources(torch.autograd.Function):
+    """The product of an adjacency with features, whose gradient takes the transposed adjacency.
+
+    torch transposes in each backward pass, which sorts, and waits for the GPU.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, adjacency: Tensor, transposed: Tensor) -> Tensor:
+        ctx.transposed = transposed
+        return adjacency @ x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.transposed @ gradient, None, None
 
 
 def _adjacency(edge_index: Tensor, x: Tensor) -> Tensor:

@@ -36,9 +36,11 @@ from shared import (
 # Relative. Where float32 rounds otherwise, a ReLU now and then lets pass what it did not, and Adam,
 # whose first step is the sign of a gradient, turns round where that is nearly zero. What that comes
 # to was seen with float32 beside float64 on one CPU: up to 0.005 of the gradient and 0.07 of the
-# next loss, but for S3D, whose many batch norms see few numbers here: 0.04 and 0.23.
+# next loss, but for S3D, whose many batch norms see few numbers here: 0.04, and 0.06 at a tenth of
+# its learning rate. At the whole of it, inputs that differ by 1e-7 gave next losses that differ by
+# 0.28, and a GPU beside the CPU 0.56.
 TOLERANCES = {"loss": 1e-4, "gradient": 2e-2, "next loss": 0.15}
-OF_VIDEO = {"loss": 1e-3, "gradient": 0.1, "next loss": 0.5}
+OF_VIDEO = {"loss": 1e-3, "gradient": 0.1, "next loss": 0.15}
 POLARIZED = (term(distance_polarization, weight=0.1),)
 CLOSED = term(max_margin, gamma=0.5, cost=100.0, ridge=0.1)
 # Every loss by itself; a quick and a solved one with every penalty and projection.
@@ -346,7 +348,7 @@ def video(**always: Any) -> dict[str, Step]:
                 batch_size=16,
                 precision="float32",
                 objective=objective,
-                **changes | always,
+                **{"learning_rate": 1e-4} | changes | always,
             )
             networks = of_kind(Networks(config, queue=config.queue), device, dtype).train()
             criterion = Criterion(objective, networks.dim).to(device, dtype)

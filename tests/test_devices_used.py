@@ -130,8 +130,8 @@ def test_gpus_of_slurm_need_a_build_for_them(
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("value", "wanted"), [("1", True), ("0", False), ("", False)])
-def test_graphs_are_switched_on(monkeypatch: pytest.MonkeyPatch, value: str, wanted: bool) -> None:
+@pytest.mark.parametrize(("value", "wanted"), [("1", True), ("0", False), ("", True)])
+def test_graphs_are_switched_off(monkeypatch: pytest.MonkeyPatch, value: str, wanted: bool) -> None:
     monkeypatch.setenv("SUITE_GRAPHS", value)
     assert graphs_wanted() is wanted
     monkeypatch.setenv("SUITE_GRAPHS", "yes")

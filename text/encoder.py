@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.backends.cudnn.rnn import get_cudnn_mode
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_sequence
 
 from shared.compat import make_torchvision_importable
@@ -159,9 +158,11 @@ def _last_of_cell(cell: nn.GRU | nn.LSTM, words: PackedSequence) -> Tensor:
     kind = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False):
         data = words.data.to(kind)
-        weights = [weight.to(kind) for direction in cell.all_weights for weight in direction]
-        if torch.backends.cudnn.is_acceptable(data):
-            _make_contiguous(cell, weights)
+        parameters = [weight for direction in cell.all_weights for weight in direction]
+        if data.is_cuda:
+            weights = _in_one_block(parameters, kind)
+        else:
+            weights = [weight.to(kind) for weight in parameters]
         directions = 2 if cell.bidirectional else 1
         zeros = data.new_zeros(directions, int(words.batch_sizes[0]), cell.hidden_size)
         options = (weights, cell.bias, 1, 0.0, cell.training, cell.bidirectional)  # one layer
@@ -170,23 +171,16 @@ def _last_of_cell(cell: nn.GRU | nn.LSTM, words: PackedSequence) -> Tensor:
         return torch.gru(data, words.batch_sizes, zeros, *options)[1]
 
 
-def _make_contiguous(cell: nn.GRU | nn.LSTM, weights: list[Tensor]) -> None:
-    """Move a cell's converted weights into one block, as ``flatten_parameters`` does.
+def _in_one_block(weights: Sequence[Tensor], kind: torch.dtype) -> list[Tensor]:
+    """A cell's weights in another dtype as views of one tensor, matrices before biases.
 
-    cuDNN would copy them at every call, and torch warn of it.
+    That is cuDNN's order in memory; what lies otherwise it copies at every call.
     """
-    with torch.no_grad():
-        torch._cudnn_rnn_flatten_weight(
-            weights,
-            4 if cell.bias else 2,  # weights of a direction
-            cell.input_size,
-            get_cudnn_mode(cell.mode),
-            cell.hidden_size,
-            0,  # no projection of the state
-            cell.num_layers,
-            False,  # packed sequences have no batch dimension that could come first
-            bool(cell.bidirectional),
-        )
+    order = sorted(range(len(weights)), key=lambda place: weights[place].dim() == 1)
+    block = torch.cat([weights[place].flatten() for place in order]).to(kind)
+    parts = block.split([weights[place].numel() for place in order])
+    moved = dict(zip(order, parts, strict=True))
+    return [moved[place].view_as(weight) for place, weight in enumerate(weights)]
 
 
 class BagOfWords(nn.Module):

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from graph.augmentation import augment
 from graph.data import ATLAS, Graphs, load
-from graph.encoder import Encoder, ProjectionHead
+from graph.encoder import Encoder, ProjectionHead, _adjacency, _SumOverSources
 
 
 def graphs_with_features() -> Graphs:
@@ -68,6 +68,18 @@ def test_encoder_is_the_dense_reference(training: bool):
     found_gradients = torch.autograd.grad((found * weight).sum(), list(encoder.parameters()))
     for one, other in zip(found_gradients, gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+
+
+def test_sums_on_a_gpu_have_the_gradient_of_torchs_product():
+    """There the transposed adjacency is made once, here of edges in one direction alone."""
+    edges = torch.randint(7, (2, 20), generator=torch.Generator().manual_seed(0))
+    x = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    adjacency, transposed = _adjacency(edges, x), _adjacency(edges.flip(0), x)
+    expected, found = adjacency @ x, _SumOverSources.apply(x, adjacency, transposed)
+    assert torch.equal(found, expected)
+    weights = torch.randn(7, 3, dtype=torch.float64)
+    gradients = [torch.autograd.grad((each * weights).sum(), x)[0] for each in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-14, atol=1e-14)
 
 
 def test_graph_without_nodes_has_a_zero_embedding():

@@ -1,4 +1,5 @@
 import inspect
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from text.encoder import (
     QuickThoughtVectors,
     Recurrent,
     Transformer,
+    _in_one_block,
     sentence_encoder,
 )
 
@@ -170,6 +172,20 @@ class CellInputs(TorchFunctionMode):
             words, _, state, weights = args[:4]
             self.types |= {each.dtype for each in (words, *state, *weights)}
         return function(*args, **(kwargs or {}))
+
+
+def test_weights_in_one_block_are_the_same_and_trained() -> None:
+    cell = nn.GRU(3, 4, bidirectional=True)
+    weights = [weight for direction in cell.all_weights for weight in direction]
+    found = _in_one_block(weights, torch.bfloat16)
+    for one, other in zip(found, weights, strict=True):
+        assert torch.equal(one, other.bfloat16())
+    pointers = sorted((each.dim() == 1, each.data_ptr(), each.nbytes) for each in found)
+    for (_, start, size), (_, following, _) in itertools.pairwise(pointers):
+        assert start + size == following
+    gradients = torch.autograd.grad(sum((each.float() ** 2).sum() for each in found), weights)
+    for gradient, weight in zip(gradients, weights, strict=True):
+        assert torch.equal(gradient, (2 * weight.bfloat16().float()).bfloat16().float())
 
 
 @pytest.mark.cuda
