@@ -1,7 +1,8 @@
 """What a step of the papers' headline workloads asks of a GPU, and how long it should take there.
 
 Run it as ``python benchmarks/expected.py`` (a few minutes); with ``--write`` the table goes into
-docs/numerics.md and docs/expected.csv. Nothing of it is measured on a GPU: it is an estimate.
+docs/numerics.md and docs/expected.csv. It is an estimate; what a GPU took for some of the steps is
+in docs/measured.csv, which is written by hand from ``python benchmarks/steps.py``.
 
 Each step is run on the CPU as a simulated GPU (``tests/simulated_device.py``), which sees every
 operator, the tensors that it reads and writes, and every wait of the host. Where the batch of the
@@ -10,7 +11,7 @@ quadratic in the batch, so three batches give those of the paper's. What is augm
 the batch of the paper first, or to as much of it as fits, for which operators are launched depends
 on what is drawn. The GRU, which is one operator of cuDNN each way, is counted by hand.
 
-Steps are counted without CUDA graphs, as runs have them by default.
+Steps are counted without CUDA graphs.
 
 The memory is what the step saves for its backward pass, at most at a time, extrapolated like the
 arithmetic, with weights, gradients, optimiser and queues. Libraries' workspaces, the allocator's
@@ -56,7 +57,7 @@ import losses  # noqa: E402 (needs the line above)
 import steps  # noqa: E402
 
 from shared.command.cells import domain_of, every_table  # noqa: E402
-from shared.command.gpu import kind_of, trains  # noqa: E402
+from shared.command.gpu import MEASURED, kind_of, measured, trains  # noqa: E402
 from tests.simulated_device import SimulatedDevice  # noqa: E402
 
 PAGE, TABLE = ROOT / "docs/numerics.md", ROOT / "docs/expected.csv"
@@ -526,22 +527,24 @@ def as_page(lines: Sequence[Expected]) -> str:
     """The section of docs/numerics.md."""
     peaks = ", ".join(f"{PEAK[kind] / 1e12:g} in {PEAK_NAMES[kind]}" for kind in PEAK)
     text = f"""
-An estimate: no step of this table has run on a GPU. A step's operators, bytes and waits are counted
-on a simulated GPU; its time is the longer of the host's and the device's. An operator is given the
+An estimate, beside what one GPU took. A step's operators, bytes and waits are counted on a
+simulated GPU; its time is the longer of the host's and the device's. An operator is given the
 longest of its arithmetic at {OF_PEAK:.0%} of the card's peak, its bytes at {OF_BANDWIDTH:.0%} of
 its bandwidth, and {SHORTEST * 1e6:g} us. The peak in TFLOP/s is {peaks}, the bandwidth
 {BANDWIDTH / 1e12:g} TB/s: {SOURCE}. The lower bound is the arithmetic at the full peak. The host's
 work is measured ({losses.machine(1)}): {seconds_of_launch() * 1e6:.2g} us a launch, and the
 preparation of the batch. `./reproduce.sh benchmark` measures the same columns on the GPU that it
-finds. `docs/expected.csv` has the numbers, and a line for each kind of trained row, which
-`plan --device h100` reads; `benchmarks/expected.py` computes them. The memory is what a step saves
-for its backward pass, with weights, gradients, optimiser and queues; workspaces and data on the
-device come on top. Steps are without CUDA graphs.
+finds; the last two columns are what it said on an {measured_on()}. `docs/expected.csv` has the
+estimates, and a line for each kind of trained row, and `docs/measured.csv` what was measured;
+`plan --device h100` scales a domain's estimates by what its step took, with graphs, over its
+estimate. `benchmarks/expected.py` computes them. The memory is what a step saves for its backward
+pass, with weights, gradients, optimiser and queues; workspaces and data on the device come on top.
 
 """
     columns = "step|precision|batch|GFLOP|GB|operators|waits"
-    columns += "|host, ms|bound, ms|likely, ms|limit|memory, GB"
+    columns += "|host, ms|bound, ms|likely, ms|limit|memory, GB|took, ms|with graphs"
     text += f"| {columns.replace('|', ' | ')} |\n{'|---' * len(columns.split('|'))}|\n"
+    seconds, eager = measured(), measured(graphs=False)
     for line in lines:
         limit = "host" if line.host > line.device else "device"
         missing = line.workload.missing
@@ -550,9 +553,22 @@ device come on top. Steps are without CUDA graphs.
             f"| {name} | {line.workload.config.precision} | {line.batch} "
             f"| {line.operations / 1e9:.3g} | {line.bytes / 1e9:.3g} | {line.operators} "
             f"| {line.waits} | {line.host * 1e3:.3g} | {line.bound * 1e3:.2g} "
-            f"| {line.likely * 1e3:.3g} | {limit} | {line.memory / 1e9:.3g} |\n"
+            f"| {line.likely * 1e3:.3g} | {limit} | {line.memory / 1e9:.3g} "
+            f"| {_milliseconds(eager, line)} | {_milliseconds(seconds, line)} |\n"
         )
     return text
+
+
+def _milliseconds(seconds: dict[str, float], line: Expected) -> str:
+    name = line.workload.name
+    return f"{seconds[name] * 1e3:.3g}" if name in seconds else "\u2013"
+
+
+def measured_on() -> str:
+    """The GPU of docs/measured.csv and torch's version there."""
+    with MEASURED.open(newline="") as stream:
+        first = next(csv.DictReader(stream))
+    return f"{first['device']} (torch {first['torch']})"
 
 
 def main() -> None:

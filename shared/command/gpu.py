@@ -256,12 +256,11 @@ def _lines() -> dict[str, GpuStep]:
     }
 
 
-def measured() -> dict[str, float]:
-    """The seconds of the steps that a GPU has taken, with graphs, by the name of the workload."""
+def measured(*, graphs: bool = True) -> dict[str, float]:
+    """The seconds of the steps that were measured on a GPU, by the name of the workload."""
+    column = "seconds_with_graphs" if graphs else "seconds_without_graphs"
     with MEASURED.open(newline="") as stream:
-        return {
-            line["workload"]: float(line["seconds_with_graphs"]) for line in csv.DictReader(stream)
-        }
+        return {line["workload"]: float(line[column]) for line in csv.DictReader(stream)}
 
 
 def _domain(line: Mapping[str, str]) -> str:
