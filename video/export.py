@@ -141,24 +141,26 @@ def score(asked: EvaluationRequest) -> Scores:
     )
 
 
-def over_splits(found: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def over_splits(by_split: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """The mean of each metric over splits, then each split's own as ``<metric>_split<n>``.
 
     The mean has no interval: the splits share videos.
     """
     own = {
         f"{name}_split{split}": value
-        for split, metrics in found.items()
+        for split, metrics in by_split.items()
         for name, value in metrics.items()
         if name != "details"
     }
     names = [
         name
-        for name in next(iter(found.values()))
+        for name in next(iter(by_split.values()))
         if name != "details" and not name.endswith(("_low", "_high"))
     ]
-    means = {name: sum(each[name] for each in found.values()) / len(found) for name in names}
-    return means | own | {"details": {f"split{split}": m["details"] for split, m in found.items()}}
+    means = {name: sum(each[name] for each in by_split.values()) / len(by_split) for name in names}
+    return (
+        means | own | {"details": {f"split{split}": m["details"] for split, m in by_split.items()}}
+    )
 
 
 def _read(path: Path, network: Callable[[], Any] | None) -> tuple[nn.Module, Config]:

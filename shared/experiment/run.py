@@ -918,11 +918,11 @@ def _check_alike(environment_: Mapping[str, Any], config: Config) -> None:
                 )
 
 
-def _mean_of(found: list[dict[str, float]]) -> dict[str, float]:
+def _mean_of(every: list[dict[str, float]]) -> dict[str, float]:
     """The mean over processes of each number; of one process, its numbers."""
-    if len(found) == 1:
-        return found[0]
-    return {name: sum(each[name] for each in found) / len(found) for name in found[0]}
+    if len(every) == 1:
+        return every[0]
+    return {name: sum(each[name] for each in every) / len(every) for name in every[0]}
 
 
 def is_locked(folder: Path) -> bool:
