@@ -5,6 +5,7 @@ over all its readings at one setting. The rules are in ``docs/claims.md``.
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import statistics
@@ -64,10 +65,8 @@ Shares = Mapping[tuple[str, Tier, str], float]  # by address, tier and row
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One claim in one column of one table and tier.
-
-    Gains are in the unit of the metric, ``better`` minus ``than``.
+class ComparedRows:
+    """The two rows of a claim's comparison in one column of one table and tier.
 
     Args:
         claim: the claim.
@@ -82,26 +81,6 @@ class Reading:
         metric: key of the result.
         unit: unit of the metric.
         protocol: name and version of the evaluation protocol.
-        outcome: its word, or why it has none.
-        gain: the difference of the means, of the estimate with the wider interval if there is one.
-        low: lower end of the wider 95% interval; None without one.
-        high: its upper end.
-        estimates: of the gain; both have to give a word.
-        p: the larger p value of the two estimates.
-        adjusted: ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset;
-            None for a reading that is in no family.
-        level: mean of the two rows.
-        bar: that of the table's bar in the column; None without one.
-        bar_row: the row that is the bar.
-        published: the published gain; None where the paper does not give both rows.
-        published_error: its standard error; None where the paper gives no deviations.
-        seeds_better: finished seeds of ``better``.
-        seeds_than: finished seeds of ``than``.
-        looked: whether seeds of a row were added after others had been seen.
-        seeds_needed: seeds of each row with which 80% of studies would see the published or claimed
-            gain after Holm's adjustment; None unless there is one above 0 and the reading is open.
-        remarks: a metric that ranks the rows differently, other data or processors, test items; a
-            sentence each.
     """
 
     claim: Claim
@@ -115,22 +94,78 @@ class Reading:
     metric: str
     unit: str
     protocol: str
-    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class GainTest:
+    """The measured gain, ``better`` minus ``than`` in the unit of the metric, and its test.
+
+    Args:
+        gain: the difference of the means, of the estimate with the wider interval if there is one.
+        low: lower end of the wider 95% interval; None without one.
+        high: its upper end.
+        estimates: of the gain; both have to give a word.
+        p: the larger p value of the two estimates.
+        adjusted: ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset;
+            None for a reading that is in no family.
+    """
+
     gain: float | None = None
     low: float | None = None
     high: float | None = None
     estimates: tuple[Estimate, ...] = ()
     p: float | None = None
     adjusted: float | None = None
+
+
+@dataclass(frozen=True)
+class References:
+    """What the two rows and their gain are held against.
+
+    Args:
+        level: mean of the two rows.
+        bar: that of the table's bar in the column; None without one.
+        bar_row: the row that is the bar.
+        published: the published gain; None where the paper does not give both rows.
+        published_error: its standard error; None where the paper gives no deviations.
+    """
+
     level: float | None = None
     bar: float | None = None
     bar_row: str = ""
     published: float | None = None
     published_error: float | None = None
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The seeds of the two rows.
+
+    Args:
+        seeds_better: finished seeds of ``better``.
+        seeds_than: finished seeds of ``than``.
+        looked: whether seeds of a row were added after others had been seen.
+        seeds_needed: seeds of each row with which 80% of studies would see the published or claimed
+            gain after Holm's adjustment; None unless there is one above 0 and the reading is open.
+    """
+
     seeds_better: tuple[int, ...] = ()
     seeds_than: tuple[int, ...] = ()
     looked: bool = False
     seeds_needed: int | None = None
+
+
+@dataclass(frozen=True)
+class Reading(Seeds, References, GainTest, ComparedRows):
+    """One claim in one column of one table and tier: all of the above, and the judgement.
+
+    Args:
+        outcome: its word, or why it has none.
+        remarks: a metric that ranks the rows differently, other data or processors, test items; a
+            sentence each.
+    """
+
+    outcome: Outcome = "open"
     remarks: tuple[str, ...] = ()
 
     @property
@@ -327,12 +362,11 @@ def json_text(every: Sequence[Reading]) -> str:
         _line({"claim": each.claim.id, "setting": each.setting, "outcome": each.outcome})
         for each in findings(every)
     )
+    parts = (GainTest, References, Seeds)
+    keys = [*_names(ComparedRows), "outcome", *itertools.chain(*map(_names, parts)), "remarks"]
     lines = ",\n".join(
         _line(
-            {
-                item.name: each.claim.id if item.name == "claim" else getattr(each, item.name)
-                for item in dataclasses.fields(each)
-            }
+            {key: each.claim.id if key == "claim" else getattr(each, key) for key in keys}
             | {"estimates": [dataclasses.asdict(one) for one in each.estimates]}
         )
         for each in every
@@ -346,6 +380,10 @@ def json_text(every: Sequence[Reading]) -> str:
 def write(results: Path, every: Sequence[Reading]) -> None:
     """Write ``results/claims.json``, moved over its target."""
     write_atomically(results / CLAIMS, json_text(every))
+
+
+def _names(part: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(part)]
 
 
 def _line(value: Any) -> str:
@@ -467,7 +505,6 @@ def _read(
         metric=metric,
         unit=table.unit_of(metric),
         protocol=table.protocol,
-        outcome="open",
         published=published,
         published_error=published_error,
         seeds_better=tuple(sorted(first)),
