@@ -51,8 +51,7 @@ class Tiny(nn.Module):
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    for name in ("make_encoder", "LabEncoder"):
-        monkeypatch.setattr(f"vision.methods.{name}", lambda *_, **__: Tiny())
+    monkeypatch.setattr("vision.methods.encoder_of", lambda *_, **__: Tiny())
 
 
 @pytest.mark.usefixtures("tiny")
