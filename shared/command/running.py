@@ -17,6 +17,7 @@ from shared.command.cells import Chosen, Places, every_table, run_folder, tables
 from shared.command.plan import costs_of, planned
 from shared.command.pool import Pool, default_jobs, visible_devices
 from shared.command.progress import duration
+from shared.command.status import print_states
 from shared.experiment.frame import finished, load
 from shared.experiment.records import read_json
 from shared.experiment.run import INTERRUPTED, archive, check_config
@@ -52,22 +53,9 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
             console.print(f"{each.table.address}: {cost}.", soft_wrap=True, highlight=False)
     if options.device == gpu.H100 and len(left_of) > 1:
         console.print(f"In all: {whole}.", soft_wrap=True, highlight=False)
-    _print_states([cell for each in left_of for cell in each.cells], places, console)
+    cells = {cell.address: cell for each in left_of for cell in each.cells}.values()
+    print_states([cell for cell in cells if finished(cell, places.runs) is None], places, console)
     return 0
-
-
-def _print_states(cells: Sequence[Cell], places: Places, console: Console) -> None:
-    """Print which unfinished cells run, wait in Slurm's queue, were stopped or have failed."""
-    from shared.command import slurm
-
-    each = {cell.address: cell for cell in cells if finished(cell, places.runs) is None}
-    states = slurm.states(list(each.values()), places)
-    for state, cell, last in states:
-        text = f"{state:9} {cell.address}  {last}".rstrip()
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
-    count = Counter(state for state, *_ in states)
-    if count:
-        console.print(", ".join(f"{n} {state}" for state, n in count.items()), highlight=False)
 
 
 def plan_claims(domain: str | None, places: Places) -> int:
