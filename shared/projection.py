@@ -235,6 +235,13 @@ class LowRankProjection(nn.Module):
             )
 
 
+def extractor_of(
+    projection: LowRankProjection | None, dimensions: int
+) -> Callable[[Tensor], Tensor] | None:
+    """The function to the evaluated feature, see :meth:`LowRankProjection.extractor`; or None."""
+    return None if projection is None else projection.extractor(dimensions=dimensions)
+
+
 def nuclear_norm(matrix: Tensor) -> Tensor:
     """The sum of the singular values, a scalar, from the eigenvalues of ``L'L``.
 

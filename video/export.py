@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from shared.errors import UserError, suggestion
+from shared.errors import UserError
 from shared.experiment.config import canonical
-from shared.experiment.data import sha256_of, sha256_of_files
-from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
+from shared.experiment.data import sha256_of_files
+from shared.experiment.domain import EvaluationRequest, Scores, scores_of
 from shared.experiment.export import (
     CONFIG,
     FILE,
@@ -94,10 +94,7 @@ def write(folder: Path, target: Path) -> Path:
 def score(asked: EvaluationRequest) -> Scores:
     """Score an exported encoder by named protocols, on UCF-101, another dataset or a folder."""
     name = asked.data or UCF101
-    protocols = asked.protocols or (Config().protocol,)
-    for each in protocols:
-        if each not in PROTOCOLS:
-            raise UserError(f"no protocol {each!r}{suggestion(each, PROTOCOLS, 'there are')}")
+    protocols = asked.chosen(PROTOCOLS, Config().protocol)
     encoder, described = _read(asked.model, None)
     config = dataclasses.replace(described, dataset=name)
     asked.say(f"took every tensor of {_called(name_of(config.network))} of width {config.width:g}")
@@ -134,11 +131,7 @@ def score(asked: EvaluationRequest) -> Scores:
             found[each] = evaluate(chosen, encoder, videos, run)
         return over_splits(found) if len(found) > 1 else found[splits[0]]
 
-    file = file_of(asked.model)
-    return Scores(
-        facts={"model": str(file), "sha256": sha256_of(file), "data": name},
-        protocols={each: measure_protocol(config, each, by, asked) for each in protocols},
-    )
+    return scores_of(asked, file_of(asked.model), name, protocols, config, by)
 
 
 def over_splits(by_split: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

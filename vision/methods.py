@@ -11,17 +11,17 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from shared import Pairs, alignment, max_margin, query_key
-from shared.checks import COUNT, require, require_ranges, upcast
+from shared.checks import COUNT, require, require_ranges, require_words, upcast
 from shared.chunks import check_chunk, in_chunks, split
 from shared.distributed import broadcast, gather, local_slice, world_size
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
-from shared.pairs import Pairing, paired_views, unit_rows, with_own_negatives
+from shared.pairs import paired_views, unit_rows, with_own_negatives
 from shared.precision import bfloat16
 from vision.augmentation import POLICIES
 from vision.config import Config
@@ -273,8 +273,7 @@ def precise(config: Config, function: Callable[[Tensor], Given]) -> Callable[[Te
 
 def check(config: Config) -> None:
     """Refuse an inconsistent configuration."""
-    if config.method not in METHODS:
-        raise ValueError(f"method is one of {', '.join(METHODS)}; got {config.method!r}")
+    require_words(config)
     check_backbone(config.backbone, config.stem, half=config.method == "cmc", heads=config.heads)
     check_chunk(config.chunk)
     faults = itertools.chain(
@@ -317,8 +316,6 @@ def _faults_of_loss(config: Config) -> Iterator[str]:
 
 
 def _faults_of_options(config: Config) -> Iterator[str]:
-    if config.pairs not in get_args(Pairing):
-        yield f"pairs is one of {', '.join(get_args(Pairing))}; got {config.pairs!r}"
     for name, (none, methods) in OPTIONS.items():
         if getattr(config, name) != none and config.method not in methods:
             yield (
@@ -382,8 +379,6 @@ def _faults_of_images(config: Config) -> Iterator[str]:
 def _faults_of_training(config: Config) -> Iterator[str]:
     if config.init is not None and (config.weights is not None or config.features != "encoder"):
         yield "init starts a training, which weights and features do without; drop init"
-    if config.head_layers not in (1, 2):
-        yield f"head_layers is 1 or 2; got {config.head_layers}"
     if config.features != "encoder" and config.epochs:
         yield f"features {config.features!r} are not trained; set epochs = 0"
     if config.weights is not None and (config.epochs or config.features != "encoder"):
