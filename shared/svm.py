@@ -144,7 +144,7 @@ def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
                 if excess is not None:
                     given += (excess[positive, None],)
                 numbers = (cost, ridge, dual.steps, dual.step_size)
-                weights = _solved(given, numbers, exact=solver == "exact")
+                weights = _solve_box(given, numbers, exact=solver == "exact")
             weights.mul_(present[:, None])
             weights = _with_positive(weights, positive)
             total = weights if total is None else total.add_(weights)
@@ -299,7 +299,7 @@ def _closed_form(
     return result
 
 
-def _solved(given: tuple[Tensor, ...], numbers: Numbers, *, exact: bool) -> Tensor:
+def _solve_box(given: tuple[Tensor, ...], numbers: Numbers, *, exact: bool) -> Tensor:
     """:func:`_projected_gradient`; on a GPU as a CUDA graph, captured once for each shape.
 
     The exact solver reads numbers from the device, which a graph cannot.
@@ -308,11 +308,11 @@ def _solved(given: tuple[Tensor, ...], numbers: Numbers, *, exact: bool) -> Tens
     if exact or not can_capture(device):
         return _projected_gradient(*given, numbers=numbers, exact=exact)
     shapes = tuple(tuple(each.shape) for each in given)
-    return _graph(shapes, numbers, torch.cuda.current_stream(device))(*given)["weights"]
+    return _captured_solver(shapes, numbers, torch.cuda.current_stream(device))(*given)["weights"]
 
 
 @functools.lru_cache(GRAPHS)
-def _graph(
+def _captured_solver(
     shapes: tuple[tuple[int, ...], ...], numbers: Numbers, stream: torch.cuda.Stream
 ) -> Captured:
     """The graph of all calls with tensors of these shapes, these numbers, and on this stream."""
