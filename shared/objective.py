@@ -284,7 +284,7 @@ class Criterion(nn.Module):
             pairs = _upcast_pairs(pairs)
             similarity = self.similarity(pairs.anchor, pairs.candidate)
             on_cpu = similarity.device.type == "cpu"
-            # A CUDA graph cannot read: it computes what every check needs, see settle.
+            # A CUDA graph cannot read: it computes what every check needs, see checked_parts.
             captured = similarity.is_cuda and torch.cuda.is_current_stream_capturing()
             due = (step or 0) % self.check_every == 0
             if not captured:
@@ -396,8 +396,8 @@ class Criterion(nn.Module):
         loss: Tensor = self(two_views(first, second), step=step)[0]
         return loss
 
-    def settle(self, parts: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
-        """The parts of a step without those that a CUDA graph computes at every step.
+    def checked_parts(self, parts: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
+        """The parts of a step without those that a CUDA graph adds for checks, which are made here.
 
         A graph can neither check its loss nor omit what is due at some steps only. The code
         that replays it calls this after each step.

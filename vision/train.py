@@ -345,7 +345,7 @@ def make_step(
         if captures and (graph is None or mixed != kind):  # the memory of the one before is freed
             kind, graph = mixed, None
             graph = Captured(eager, device, trained, networks.buffers)
-        return criterion.settle(train_step(*given, views, step, forward, graph), step)
+        return criterion.checked_parts(train_step(*given, views, step, forward, graph), step)
 
     return step_of
 
