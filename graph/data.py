@@ -220,12 +220,12 @@ def layout(graphs: Graphs) -> Layout:
 
 
 def batches(
-    graphs: Graphs, batch_size: int, order: Tensor | None = None, found: Layout | None = None
+    graphs: Graphs, batch_size: int, order: Tensor | None = None, graph_layout: Layout | None = None
 ) -> Iterator[Graphs]:
     """Consecutive batches of ``graphs`` taken in ``order`` (default: as stored).
 
-    Every graph of ``order`` is in exactly one batch; the last batch may be small. ``found`` is the
-    :func:`layout` of the graphs, where it is known.
+    Every graph of ``order`` is in exactly one batch; the last batch may be small.
+    ``graph_layout`` is the :func:`layout` of the graphs, where it is known.
 
     Raises:
         ValueError: the batch size is not positive.
@@ -233,15 +233,15 @@ def batches(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     order = torch.arange(graphs.num_graphs) if order is None else order
-    found = layout(graphs) if found is None else found
-    first_node = found.nodes.cumsum(0) - found.nodes
-    first_edge = found.edges.cumsum(0) - found.edges
+    graph_layout = layout(graphs) if graph_layout is None else graph_layout
+    first_node = graph_layout.nodes.cumsum(0) - graph_layout.nodes
+    first_edge = graph_layout.edges.cumsum(0) - graph_layout.edges
     for chosen in torch.split(order.to(graphs.x.device), batch_size):
-        count = found.nodes[chosen]
+        count = graph_layout.nodes[chosen]
         node, graph = _ranges(first_node[chosen], count)
-        edge, owner = _ranges(first_edge[chosen], found.edges[chosen])
+        edge, owner = _ranges(first_edge[chosen], graph_layout.edges[chosen])
         shift = (count.cumsum(0) - count - first_node[chosen])[owner]
-        edge = edge if found.by_graph is None else found.by_graph[edge]
+        edge = edge if graph_layout.by_graph is None else graph_layout.by_graph[edge]
         edge_index = graphs.edge_index.index_select(1, edge) + shift
         yield Graphs(graphs.x.index_select(0, node), edge_index, graph, graphs.y[chosen])
 
@@ -453,8 +453,8 @@ def _atlas() -> Graphs:
     members = []
     for classes in by_size.values():
         count = min(map(len, classes))
-        for label, found in enumerate(classes):
-            chosen = [found[i * len(found) // count] for i in range(count)]
+        for label, of_class in enumerate(classes):
+            chosen = [of_class[i * len(of_class) // count] for i in range(count)]
             members += [Data(edge_index=_edge_index(g), num_nodes=len(g), y=label) for g in chosen]
     union = Batch.from_data_list(members)
     return Graphs(torch.ones(union.num_nodes, 1), union.edge_index, union.batch, union.y)

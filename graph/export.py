@@ -17,12 +17,11 @@ from graph.config import Config
 from graph.data import ATLAS, fingerprint, load
 from graph.datasets import DATASETS
 from graph.encoder import make_encoder
-from graph.evaluation import embed
+from graph.evaluation import PROTOCOLS, embed
 from graph.evaluation import score as scored
 from shared.errors import UserError
 from shared.experiment.config import canonical
-from shared.experiment.data import sha256_of
-from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
+from shared.experiment.domain import EvaluationRequest, Scores, scores_of
 from shared.experiment.export import (
     CONFIG,
     FILE,
@@ -106,6 +105,7 @@ def write(folder: Path, target: Path) -> Path:
 def score(asked: EvaluationRequest) -> Scores:
     """Score an exported encoder by named protocols, on its dataset or one with equal features."""
     encoder, config, width = _read(asked.model, None)
+    protocols = asked.chosen(PROTOCOLS, config.protocol)
     name = asked.data or config.dataset
     if not asked.data and name not in (*DATASETS, ATLAS):
         raise UserError(
@@ -127,14 +127,7 @@ def score(asked: EvaluationRequest) -> Scores:
         labels = graphs.y.numpy()
         return scored(config.protocol, features, labels, config.fold_seed, run.workers)
 
-    file = file_of(asked.model)
-    return Scores(
-        facts={"model": str(file), "sha256": sha256_of(file), "data": name},
-        protocols={
-            each: measure_protocol(config, each, by, asked)
-            for each in asked.protocols or (config.protocol,)
-        },
-    )
+    return scores_of(asked, file_of(asked.model), name, protocols, config, by)
 
 
 def _read(path: Path, network: Callable[[int], Any] | None) -> tuple[nn.Module, Config, int]:

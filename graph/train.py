@@ -118,12 +118,12 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
     forward = replicated(losses, encoder, head, criterion)
 
     features, by_row = kept_features(config, graphs, device)
-    found = layout(graphs)
+    graph_layout = layout(graphs)
     modules.train()
     per_epoch = math.ceil(graphs.num_graphs / config.batch_size)
     epochs = config.epochs if config.train else 0
     for epoch in run.steps(epochs, "pretraining", save_every=SAVE_EVERY):
-        for batch, (original, augmented) in enumerate(views(config, by_row, epoch, found)):
+        for batch, (original, augmented) in enumerate(views(config, by_row, epoch, graph_layout)):
             step = epoch * per_epoch + batch
             given = (original, augmented, step, features)
             loss, parts = forward(config, encoder, head, criterion, *given)
@@ -152,17 +152,17 @@ def kept_features(
 
 
 def views(
-    config: Config, graphs: Graphs, epoch: int, found: Layout | None = None
+    config: Config, graphs: Graphs, epoch: int, graph_layout: Layout | None = None
 ) -> Iterator[tuple[Graphs, Graphs]]:
     """The batches of an epoch, each with its original and its augmented graphs.
 
-    Order and augmentations are functions of (seed, epoch) alone. ``found`` is the layout of the
-    graphs, where it is known.
+    Order and augmentations are functions of (seed, epoch) alone. ``graph_layout`` is that
+    of the graphs, where it is known.
     """
     authors = config.authors_augmentation
     order = permutation(graphs.num_graphs, config.seed, epoch if config.reshuffle else None)
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)
-    for batch in batches(graphs, config.batch_size, order, found):
+    for batch in batches(graphs, config.batch_size, order, graph_layout):
         original = add_self_loops_but_last(batch) if authors else batch
         if callable(config.augmentations):
             augmented = config.augmentations(original, generator)

@@ -292,7 +292,7 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         self._random_before = self._control.task.random.get_state()
         time_step = self._control.reset()
         self._steps, self._running = 0, True
-        self._look(time_step.observation, reward=0.0, copies=self._settings["stack"])
+        self._observe(time_step.observation, reward=0.0, copies=self._settings["stack"])
         return self.observation, self._info()
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -326,7 +326,7 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
             terminated = bool(time_step.last())
             if terminated:
                 break
-        self._look(time_step.observation, reward)
+        self._observe(time_step.observation, reward)
         truncated = self._steps >= self._episode_steps
         self._running = not (terminated or truncated)
         return self.observation, reward, terminated, truncated, self._info()
@@ -420,7 +420,9 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
                 f"{self._task}: the simulation diverged in step {self._steps} of the episode"
             ) from error
 
-    def _look(self, observation: dict[str, np.ndarray], reward: float, *, copies: int = 1) -> None:
+    def _observe(
+        self, observation: dict[str, np.ndarray], reward: float, *, copies: int = 1
+    ) -> None:
         """Update the state from the task's observation, and render the latest frame if needed.
 
         The frame is appended to the stack ``copies`` times.

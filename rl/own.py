@@ -94,10 +94,10 @@ class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
             self._seed, self._episode = seed, 0
         start = np.random.default_rng([self._seed, self._episode]).integers(2**31)
         self._episode += 1
-        found, info = self._inner.reset(seed=int(start), options=options)
+        image, info = self._inner.reset(seed=int(start), options=options)
         self._steps, self._actions = 0, []
         for _ in range(self._frames.maxlen or 1):
-            self._look(found)
+            self._add_frame(image)
         return self.observation, info
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -115,7 +115,7 @@ class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
         total, terminated, truncated = 0.0, False, False
         info: dict[str, Any] = {}
         for _ in range(self._repeat):
-            found, reward, terminated, truncated, info = self._inner.step(chosen)
+            image, reward, terminated, truncated, info = self._inner.step(chosen)
             total += float(reward)
             self._steps += 1
             truncated = truncated or self._steps >= self._limit
@@ -123,7 +123,7 @@ class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
                 break
         if not np.isfinite(total):
             raise FloatingPointError(f"{self._name}: the reward is {total}")
-        self._look(found)
+        self._add_frame(image)
         return self.observation, total, bool(terminated), bool(truncated), info
 
     def snapshot(self) -> dict[str, Any]:
@@ -155,8 +155,8 @@ class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
         """Close the environment."""
         self._inner.close()
 
-    def _look(self, found: np.ndarray) -> None:
-        frame = found.transpose(2, 0, 1) if self._last else found
+    def _add_frame(self, image: np.ndarray) -> None:
+        frame = image.transpose(2, 0, 1) if self._last else image
         self.frame = np.ascontiguousarray(frame)
         self._frames.append(self.frame)
         self.observation = np.concatenate(self._frames)

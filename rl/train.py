@@ -276,7 +276,7 @@ def make_update(agent: Agent, replay: Replay, config: Config) -> Update:
         nonlocal number
         number = step
         parts = graphs[step % config.update_every == 0](draw.index, draw.offsets)
-        return agent.contrast.criterion.settle(parts, step)
+        return agent.contrast.criterion.checked_parts(parts, step)
 
     return replayed
 

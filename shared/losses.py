@@ -407,9 +407,7 @@ def max_margin(
     """
     points = upcast(pairs.candidate.detach())
     among = similarity.detach() if pairs.anchor is pairs.candidate else cosine(points, points)
-    weights = svm.dual_weights(
-        pairs,
-        among,
+    dual = svm.Dual(
         gamma=gamma,
         cost=cost,
         ridge=ridge,
@@ -421,6 +419,7 @@ def max_margin(
         start=start,
         unit_diagonal=unit_diagonal,
     )
+    weights = svm.dual_weights(pairs, among, dual)
     return (weights * svm.kernel_values(similarity, kernel, gamma, offset)).sum(1)
 
 

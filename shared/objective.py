@@ -50,10 +50,10 @@ Parts = dict[str, Tensor]
 SOFTMAX = (info_nce, debiased_nce, hard_nce, margin_nce)
 WARM_UP = 200  # steps before the check for a collapse
 NEAR_CHANCE = 0.05  # nats
-LOOKS = 3  # consecutive checks with a loss near that value, before the warning
+COLLAPSE_CHECKS = 3  # consecutive checks with a loss near that value, before the warning
 SHARES_EVERY = 100  # steps between two measurements of the terms' shares of the gradient
 SHARE = "gradient_share_"  # begins their names among the parts
-LOOK = "look/"  # begins the names of what a CUDA graph computes for looks at the loss
+DEFERRED = "deferred/"  # begins the names of what a CUDA graph computes for a later check
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,7 +80,7 @@ class Term:
         return value
 
     def __repr__(self) -> str:
-        return _called(self.weight, self.function.__name__, self.numbers)
+        return _call_text(self.weight, self.function.__name__, self.numbers)
 
 
 def term(function: Callable[..., Tensor], /, weight: float = 1.0, **numbers: Any) -> Term:
@@ -120,7 +120,7 @@ class Projection:
         check_options(self.options)
 
     def __repr__(self) -> str:
-        return _called(self.weight, LowRankProjection.__name__, self.options)
+        return _call_text(self.weight, LowRankProjection.__name__, self.options)
 
 
 @dataclass(frozen=True, repr=False)
@@ -228,12 +228,11 @@ class Criterion(nn.Module):
         self.objective = objective
         self.similarity = similarity
         self.check_every = check_every
-        self._at_chance = 0  # looks in a row
-        # Of an accelerator, to be read: the step, the names of the numbers, and the numbers.
-        self._looks: list[tuple[int | None, tuple[str, ...], Late]] = []
+        self._checks_at_chance = 0  # in a row
+        self._deferred: list[_DeferredCheck] = []
         terms = (objective.loss, *objective.penalties)
-        self._names = _names(terms)
-        self.learned = nn.ParameterList(_parameters(terms))
+        self._term_names = _unique_names(terms)
+        self.learned = nn.ParameterList(_learned_parameters(terms))
         self.projection: LowRankProjection | None = None
         if objective.projection is not None:
             self.projection = LowRankProjection(dim, **objective.projection.options)
@@ -282,33 +281,33 @@ class Criterion(nn.Module):
             )
         require("step", step, optional(STEP))
         with torch.autocast(pairs.anchor.device.type, enabled=False):
-            pairs = _lifted(pairs)
+            pairs = _upcast_pairs(pairs)
             similarity = self.similarity(pairs.anchor, pairs.candidate)
             on_cpu = similarity.device.type == "cpu"
-            # A CUDA graph cannot read: it computes what every look needs, see settle.
+            # A CUDA graph cannot read: it computes what every check needs, see checked_parts.
             captured = similarity.is_cuda and torch.cuda.is_current_stream_capturing()
             due = (step or 0) % self.check_every == 0
             if not captured:
-                self._read_looks(step)
+                self._run_deferred_checks(step)
             if on_cpu or (due and not captured):
                 self._check_input(pairs, similarity, step)
             value = self.objective.loss(pairs, similarity)
             # Anchors without a positive are left out of the mean.
             defined = (pairs.positives() >= 0).any(1).sum()
             mean = value.sum() / defined.clamp(min=1)
-            looks = {"mean": mean}
+            to_check = {"mean": mean}
             if captured or (due and (step or 0) >= WARM_UP):
-                looks |= self._chance(pairs, similarity)
+                to_check |= self._loss_at_chance(pairs, similarity)
             if pairs.blocks:
                 mean = share_of_mean(value, defined)
-            terms = {self._names[0]: self.objective.loss.weight * mean}
-            parts = {self._names[0]: mean.detach()}
-            for more, further in (
-                self._penalties(pairs, similarity),
-                self._projected(pairs, features),
+            terms = {self._term_names[0]: self.objective.loss.weight * mean}
+            parts = {self._term_names[0]: mean.detach()}
+            for more_terms, more_parts in (
+                self._penalty_terms(pairs, similarity),
+                self._projection_term(pairs, features),
             ):
-                terms |= more
-                parts |= further
+                terms |= more_terms
+                parts |= more_parts
             loss, *further_terms = terms.values()
             for term_value in further_terms:
                 loss = loss + term_value
@@ -317,23 +316,23 @@ class Criterion(nn.Module):
                 embeddings = (pairs.anchor, pairs.candidate)
                 # The input of a projection comes before the embeddings, or is made of them.
                 before = () if self.projection is None or features is None else features
-                parts |= _shares(terms, before) or _shares(terms, embeddings)
+                parts |= _gradient_shares(terms, before) or _gradient_shares(terms, embeddings)
             if pairs.blocks:
                 means = all_reduce_sum(torch.stack(list(parts.values()))) / world_size()
                 parts = dict(zip(parts, means, strict=True))
-            finite, checked = _finite(pairs, loss, everywhere=on_cpu or due)
+            finite, checked = _finiteness(pairs, loss, everywhere=on_cpu or due)
             if on_cpu:
                 _check_finite(finite, checked, step)
-                if "chance" in looks:
-                    self._look_for_collapse(looks["mean"], looks["chance"], step)
+                if "chance" in to_check:
+                    self._warn_if_collapsed(to_check["mean"], to_check["chance"], step)
             else:
                 # Whoever reads the parts finds out, at any step.
-                parts[self._names[0]] = parts[self._names[0]].where(finite, math.nan)
-                looks |= {"finite": finite.to(checked), "loss": checked}
+                parts[self._term_names[0]] = parts[self._term_names[0]].where(finite, math.nan)
+                to_check |= {"finite": finite.to(checked), "loss": checked}
                 if captured:
-                    parts |= {f"{LOOK}{name}": each.detach() for name, each in looks.items()}
+                    parts |= {f"{DEFERRED}{name}": x.detach() for name, x in to_check.items()}
                 elif due:
-                    self._looks.append((step, tuple(looks), Late(*looks.values())))
+                    self._deferred.append(_DeferredCheck(step, to_check))
         return loss, parts
 
     def _check_input(self, pairs: Pairs, similarity: Tensor, step: int | None) -> None:
@@ -341,20 +340,20 @@ class Criterion(nn.Module):
         function = self.objective.loss.function
         if function is max_margin:
             # The factorisation on the CPU does not accept NaN.
-            _check_finite(*_finite(pairs, similarity.sum()), step)
+            _check_finite(*_finiteness(pairs, similarity.sum()), step)
         if self._needs_cosines and similarity.device.type != "cpu":
             check_cosines(pairs, similarity)
         if getattr(function, "needs_negatives", False):
             check_negatives(function.__name__, pairs)
 
-    def _penalties(self, pairs: Pairs, similarity: Tensor) -> tuple[Parts, Parts]:
+    def _penalty_terms(self, pairs: Pairs, similarity: Tensor) -> tuple[Parts, Parts]:
         """The penalties by name with their weights, and their parts."""
         terms: Parts = {}
         parts: Parts = {}
         cosines = similarity
         if self.objective.penalties and self.similarity is not cosine:
             cosines = cosine(pairs.anchor, pairs.candidate)
-        for name, penalty in zip(self._names[1:], self.objective.penalties, strict=True):
+        for name, penalty in zip(self._term_names[1:], self.objective.penalties, strict=True):
             value = penalty(pairs, cosines)
             mean = value.mean() if len(value) else value.sum()  # 0 without anchors
             if pairs.blocks:
@@ -366,7 +365,7 @@ class Criterion(nn.Module):
                 parts |= band_statistics(pairs, cosines, **band)
         return terms, parts
 
-    def _projected(
+    def _projection_term(
         self, pairs: Pairs, features: Tensor | Sequence[Tensor] | None
     ) -> tuple[Parts, Parts]:
         """The projection's penalty with its weight, and its parts; nothing without one."""
@@ -397,10 +396,10 @@ class Criterion(nn.Module):
         loss: Tensor = self(two_views(first, second), step=step)[0]
         return loss
 
-    def settle(self, parts: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
-        """The parts of a step without those that a CUDA graph computes at every step.
+    def checked_parts(self, parts: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
+        """The parts of a step without those that a CUDA graph adds for checks, which are made here.
 
-        A graph can neither look at its loss nor omit what is due at some steps only. The code
+        A graph can neither check its loss nor omit what is due at some steps only. The code
         that replays it calls this after each step.
 
         Args:
@@ -410,46 +409,60 @@ class Criterion(nn.Module):
         Raises:
             FloatingPointError: NaN or infinite embeddings or loss, at an earlier step.
         """
-        self._read_looks(step)
-        looks = {name: each for name, each in parts.items() if name.startswith(LOOK)}
-        if looks and self.projection is not None:
-            self.projection.look()
-        if looks and step % self.check_every == 0:
+        self._run_deferred_checks(step)
+        to_check = {
+            name.removeprefix(DEFERRED): part
+            for name, part in parts.items()
+            if name.startswith(DEFERRED)
+        }
+        if to_check and self.projection is not None:
+            self.projection.check_norm()
+        if to_check and step % self.check_every == 0:
             if step < WARM_UP:
-                looks.pop(f"{LOOK}chance", None)
-            names = tuple(name.removeprefix(LOOK) for name in looks)
-            self._looks.append((step, names, Late(*looks.values())))
+                to_check.pop("chance", None)
+            self._deferred.append(_DeferredCheck(step, to_check))
         undue = () if step % SHARES_EVERY == 0 else (SHARE,)
-        return {name: each for name, each in parts.items() if not name.startswith((LOOK, *undue))}
+        return {name: x for name, x in parts.items() if not name.startswith((DEFERRED, *undue))}
 
-    def _read_looks(self, step: int | None) -> None:
-        """Read what an accelerator found at earlier steps."""
-        for then, names, late in [each for each in self._looks if step is None or each[0] != step]:
-            self._looks = [each for each in self._looks if each[2] is not late]
-            found = dict(zip(names, map(torch.tensor, late.read()), strict=True))
-            _check_finite(found["finite"] == 1, found["loss"], then)
+    def _run_deferred_checks(self, step: int | None) -> None:
+        """Read and check what an accelerator computed at steps before this one."""
+        for check in [each for each in self._deferred if step is None or each.step != step]:
+            self._deferred.remove(check)
+            found = check.read()
+            _check_finite(found["finite"] == 1, found["loss"], check.step)
             if "chance" in found:
-                self._look_for_collapse(found["mean"], found["chance"], then)
+                self._warn_if_collapsed(found["mean"], found["chance"], check.step)
 
     @torch.no_grad()
-    def _chance(self, pairs: Pairs, similarity: Tensor) -> dict[str, Tensor]:
+    def _loss_at_chance(self, pairs: Pairs, similarity: Tensor) -> dict[str, Tensor]:
         """The loss of identical embeddings, for a softmax."""
         if self.objective.loss.function not in SOFTMAX or not len(similarity):
             return {}
         value = self.objective.loss(pairs, similarity.mean().expand_as(similarity))
         return {"chance": value.sum() / (pairs.positives() >= 0).any(1).sum().clamp(min=1)}
 
-    def _look_for_collapse(self, mean: Tensor, chance: Tensor, step: int | None) -> None:
+    def _warn_if_collapsed(self, mean: Tensor, chance: Tensor, step: int | None) -> None:
         """Warn once if the loss stays near that of identical embeddings."""
-        self._at_chance = self._at_chance + 1 if mean > chance - NEAR_CHANCE else 0
-        if self._at_chance == LOOKS:
+        self._checks_at_chance = self._checks_at_chance + 1 if mean > chance - NEAR_CHANCE else 0
+        if self._checks_at_chance == COLLAPSE_CHECKS:
             notice(
                 f"at step {step} the contrastive loss is {float(mean):.2f}; identical embeddings "
                 f"would give {float(chance):.2f}: they may have collapsed; lower the learning rate"
             )
 
 
-def _shares(
+class _DeferredCheck:
+    """Scalars of one step on an accelerator, to be checked at a later step, when they are here."""
+
+    def __init__(self, step: int | None, values: Mapping[str, Tensor]) -> None:
+        self.step, self._names, self._late = step, tuple(values), Late(*values.values())
+
+    def read(self) -> dict[str, Tensor]:
+        """The scalars by name, on the host."""
+        return dict(zip(self._names, map(torch.tensor, self._late.read()), strict=True))
+
+
+def _gradient_shares(
     terms: Mapping[str, Tensor], embeddings: Tensor | Sequence[Tensor]
 ) -> dict[str, Tensor]:
     """The share of each term in the gradient on the embeddings; none where it is not taken.
@@ -476,14 +489,14 @@ def _shares(
     return {f"{SHARE}{name}": share for name, share in zip(terms, shares, strict=True)}
 
 
-def _names(terms: Iterable[Term]) -> list[str]:
+def _unique_names(terms: Iterable[Term]) -> list[str]:
     """Names of the terms among the parts; that of a function's second term ends in ``_2``."""
     names = [item.function.__name__ for item in terms]
     counts = [names[:place].count(name) for place, name in enumerate(names)]
     return [f"{name}_{1 + n}" if n else name for name, n in zip(names, counts, strict=True)]
 
 
-def _parameters(terms: Iterable[Term]) -> list[nn.Parameter]:
+def _learned_parameters(terms: Iterable[Term]) -> list[nn.Parameter]:
     """The learned numbers of the terms, without repetitions."""
     numbers = [number for item in terms for number in item.numbers.values()]
     return list(dict.fromkeys(x for x in numbers if isinstance(x, nn.Parameter)))
@@ -492,7 +505,10 @@ def _parameters(terms: Iterable[Term]) -> list[nn.Parameter]:
 def _with_own_parameters(objective: Objective) -> Objective:
     """The objective with copies of its learned numbers; a shared parameter stays shared."""
     terms = (objective.loss, *objective.penalties)
-    own = {old: nn.Parameter(old.detach().clone(), old.requires_grad) for old in _parameters(terms)}
+    own = {
+        old: nn.Parameter(old.detach().clone(), old.requires_grad)
+        for old in _learned_parameters(terms)
+    }
 
     def copied(item: Term) -> Term:
         numbers = {
@@ -507,13 +523,13 @@ def _with_own_parameters(objective: Objective) -> Objective:
     return replace(objective, loss=loss, penalties=tuple(penalties))
 
 
-def _called(weight: float, name: str, numbers: Mapping[str, Any]) -> str:
+def _call_text(weight: float, name: str, numbers: Mapping[str, Any]) -> str:
     shown = ((key, "learned" if isinstance(x, Tensor) else repr(x)) for key, x in numbers.items())
     call = f"{name}({', '.join(f'{key}={text}' for key, text in shown)})"
     return call if weight == 1 else f"{weight} * {call}"
 
 
-def _finite(pairs: Pairs, value: Tensor, *, everywhere: bool = True) -> tuple[Tensor, Tensor]:
+def _finiteness(pairs: Pairs, value: Tensor, *, everywhere: bool = True) -> tuple[Tensor, Tensor]:
     """Whether the embeddings are finite, and a value that is as well where all processes' are."""
     # Embeddings are checked as well: anchors without a positive have loss 0 whatever they are.
     finite = torch.isfinite(pairs.anchor).all()
@@ -532,7 +548,7 @@ def _check_finite(finite: Tensor, value: Tensor, step: int | None) -> None:
     raise FloatingPointError(f"{what}{where}; lower the learning rate or check the input")
 
 
-def _lifted(pairs: Pairs) -> Pairs:
+def _upcast_pairs(pairs: Pairs) -> Pairs:
     """The pairs in at least single precision; one tensor stays one tensor."""
     anchor = upcast(pairs.anchor)
     candidate = anchor if pairs.candidate is pairs.anchor else upcast(pairs.candidate)

@@ -16,7 +16,7 @@ from shared.late import Late
 from shared.pairs import unit_rows
 
 COLLAPSED = 1e-3  # of its initial norm: the features of L then carry no information
-CHECK_EVERY = 100  # calls between two looks at the norm of L
+CHECK_EVERY = 100  # calls between two checks of the norm of L
 
 Form = Literal["paper", "authors"]
 Norm = Literal["l21", "nuclear", "none"]
@@ -117,9 +117,9 @@ class LowRankProjection(nn.Module):
         views = list(features) if isinstance(features, Sequence) else [features]
         self._check_features(views)
         views = [view.to(self.matrix.dtype) for view in views]
-        # A CUDA graph cannot read a number; the code that replays it calls look.
+        # A CUDA graph cannot read a number; the code that replays it calls check_norm.
         if not (self.matrix.is_cuda and torch.cuda.is_current_stream_capturing()):
-            self.look()
+            self.check_norm()
         if self.form == "authors":
             views = [unit_rows(view) for view in views]
             parts = []
@@ -201,8 +201,8 @@ class LowRankProjection(nn.Module):
 
         return extract
 
-    def look(self) -> None:
-        """Look at the norm of L at each hundredth call; on a GPU it is read at the call after that.
+    def check_norm(self) -> None:
+        """Check the norm of L at each hundredth call; on a GPU it is read at the call after that.
 
         The forward pass calls it, but for one that a CUDA graph replays.
         """
@@ -233,6 +233,13 @@ class LowRankProjection(nn.Module):
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+
+def extractor_of(
+    projection: LowRankProjection | None, dimensions: int
+) -> Callable[[Tensor], Tensor] | None:
+    """The function to the evaluated feature, see :meth:`LowRankProjection.extractor`; or None."""
+    return None if projection is None else projection.extractor(dimensions=dimensions)
 
 
 def nuclear_norm(matrix: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ Dual weights are constants in the loss: nothing here carries a gradient.
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -50,6 +51,22 @@ LARGEST_FACTORISED = 256
 GRAPHS = 4
 
 
+@dataclass(frozen=True, kw_only=True)
+class Dual:
+    """The numbers of the dual and of its solver; :func:`shared.losses.max_margin` explains them."""
+
+    gamma: float
+    cost: float
+    ridge: float
+    kernel: Kernel
+    offset: float
+    solver: Solver
+    steps: int
+    step_size: float | None
+    start: Start
+    unit_diagonal: bool
+
+
 def kernel_values(cosines: Tensor, kernel: Kernel, gamma: float, offset: float = 0.0) -> Tensor:
     """The kernel of unit vectors with these cosines, up to a constant (1 for ``"rbf"``).
 
@@ -72,26 +89,12 @@ def kernel_values(cosines: Tensor, kernel: Kernel, gamma: float, offset: float =
 
 
 @torch.no_grad()
-def dual_weights(
-    pairs: Pairs,
-    cosines: Tensor,
-    *,
-    gamma: float,
-    cost: float,
-    ridge: float,
-    kernel: Kernel,
-    offset: float,
-    solver: Solver,
-    steps: int,
-    step_size: float | None,
-    start: Start,
-    unit_diagonal: bool,
-) -> Tensor:
+def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
     """The weight of every candidate in every anchor's decision function.
 
     Row i holds the dual variables of anchor i at its negatives, minus their sum at its positive,
     and 0 elsewhere; with several positives, the mean over one SVM for each. ``cosines`` are those
-    among the candidates, (M, M); the numbers are explained in :func:`shared.losses.max_margin`.
+    among the candidates, (M, M).
 
     Returns:
         (N, M), rows adding up to 0.
@@ -101,14 +104,15 @@ def dual_weights(
     """
     if not cosines.numel():
         return torch.zeros_like(pairs.negative, dtype=cosines.dtype)
+    kernel, gamma, cost, ridge, solver = dual.kernel, dual.gamma, dual.cost, dual.ridge, dual.solver
     with torch.autocast(cosines.device.type, enabled=False):
         points = torch.empty_like(cosines, dtype=torch.float64)
         for rows in blocks_of_rows(cosines):
-            points[rows] = kernel_values(cosines[rows].double(), kernel, gamma, offset)
+            points[rows] = kernel_values(cosines[rows].double(), kernel, gamma, dual.offset)
         # What the authors' tanh kernel adds to Delta by using 1 for K_pp; the rbf kernel's diagonal
         # differs from 1 by rounding only.
         excess = None
-        if unit_diagonal and kernel != "rbf":
+        if dual.unit_diagonal and kernel != "rbf":
             excess = 1 - points.diagonal()
 
         positives, non_negatives = pairs.positives(), pairs.non_negatives()
@@ -118,7 +122,7 @@ def dual_weights(
             slope = {"rbf": 2 * gamma, "linear": 1.0, "tanh": gamma}[kernel]
             rounding = torch.finfo(cosines.dtype).eps * slope * math.sqrt(len(points))
             _check_ridge(points, bordered, ridge, rounding, definite=definite)
-        if pairs.blocks and start == "random" and solver != "closed_form":
+        if pairs.blocks and dual.start == "random" and solver != "closed_form":
             # One start for each column: as many on every process.
             most = int(row_counts(positives.T).max())
             positives = torch.nn.functional.pad(positives, (0, most - positives.shape[1]), value=-1)
@@ -134,13 +138,13 @@ def dual_weights(
                 bordered, complement, positive, others, pairs.negative, excess, ridge
             ).clamp_(0, cost)
             if solver != "closed_form":
-                if start == "random":
+                if dual.start == "random":
                     weights = _random_start(pairs, weights).clamp(0, cost) * pairs.negative
                 given: tuple[Tensor, ...] = (points, positive, pairs.negative, weights)
                 if excess is not None:
                     given += (excess[positive, None],)
-                numbers = (cost, ridge, steps, step_size)
-                weights = _solved(given, numbers, exact=solver == "exact")
+                numbers = (cost, ridge, dual.steps, dual.step_size)
+                weights = _solve_box(given, numbers, exact=solver == "exact")
             weights.mul_(present[:, None])
             weights = _with_positive(weights, positive)
             total = weights if total is None else total.add_(weights)
@@ -295,7 +299,7 @@ def _closed_form(
     return result
 
 
-def _solved(given: tuple[Tensor, ...], numbers: Numbers, *, exact: bool) -> Tensor:
+def _solve_box(given: tuple[Tensor, ...], numbers: Numbers, *, exact: bool) -> Tensor:
     """:func:`_projected_gradient`; on a GPU as a CUDA graph, captured once for each shape.
 
     The exact solver reads numbers from the device, which a graph cannot.
@@ -304,11 +308,11 @@ def _solved(given: tuple[Tensor, ...], numbers: Numbers, *, exact: bool) -> Tens
     if exact or not can_capture(device):
         return _projected_gradient(*given, numbers=numbers, exact=exact)
     shapes = tuple(tuple(each.shape) for each in given)
-    return _graph(shapes, numbers, torch.cuda.current_stream(device))(*given)["weights"]
+    return _captured_solver(shapes, numbers, torch.cuda.current_stream(device))(*given)["weights"]
 
 
 @functools.lru_cache(GRAPHS)
-def _graph(
+def _captured_solver(
     shapes: tuple[tuple[int, ...], ...], numbers: Numbers, stream: torch.cuda.Stream
 ) -> Captured:
     """The graph of all calls with tensors of these shapes, these numbers, and on this stream."""

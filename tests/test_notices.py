@@ -27,7 +27,7 @@ from shared import (
 )
 from shared.experiment.run import Run
 from shared.notices import listeners, notice
-from shared.objective import LOOKS, WARM_UP
+from shared.objective import COLLAPSE_CHECKS, WARM_UP
 
 N, D = 16, 4
 SOFTMAX = [
@@ -65,7 +65,7 @@ def steps_of(criterion: Criterion, pairs: Pairs, start: int = 0, stop: int = 500
 def test_a_collapse_is_noticed_once_after_the_warm_up(loss: Term, heard: list[str]) -> None:
     criterion = Criterion(Objective(loss), D, check_every=20)
     pairs = query_key(*alike())
-    last = WARM_UP + 20 * (LOOKS - 1)
+    last = WARM_UP + 20 * (COLLAPSE_CHECKS - 1)
     steps_of(criterion, pairs, WARM_UP - 60, last)
     assert heard == []
     criterion(pairs, step=last)

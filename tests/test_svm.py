@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shared import Pairs, cosine, max_margin, query_key, two_views
-from shared.svm import dual_weights
+from shared.svm import Dual, dual_weights
 from tests import layouts, reference
 
 KERNELS: list[dict[str, Any]] = [
@@ -65,7 +65,7 @@ DEFAULTS = {each.name: each.default for each in PARAMETERS if each.kind is each.
 
 def weights(pairs: Pairs, cosines: Tensor | None = None, **numbers: Any) -> Tensor:
     among = cosine(pairs.candidate, pairs.candidate) if cosines is None else cosines
-    return dual_weights(pairs, among, **{**DEFAULTS, **numbers})
+    return dual_weights(pairs, among, Dual(**{**DEFAULTS, **numbers}))
 
 
 def drawn(name: str, size: int, spread: float = 1.0) -> tuple[Pairs, reference.Layout]:

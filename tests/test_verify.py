@@ -14,7 +14,7 @@ import pytest
 from toy.program import AtOnce
 from toy.tables import TABLES, run_of
 
-from shared.command import verify
+from shared.command import rerun, verify
 from shared.command.pool import Pool
 from shared.experiment import manifest
 from shared.experiment.environment import arithmetic_used, read_mkl
@@ -308,12 +308,12 @@ def test_other_circumstances_are_judged_by_the_spread_over_seeds(
     ]
     for off, place, fault in ((4.0, "within", False), (-4.5, "outside", True)):
         anew = changed(first, {}, {"accuracy": value + off})
-        outcome = verify.compare(everything[0], anew, everything)
+        outcome = rerun.compare(everything[0], anew, everything)
         assert outcome.fault is fault
         assert words in outcome.text
         assert f"accuracy differs by {off:+g}" in outcome.text
         assert outcome.text.endswith(f", spread over 2 seeds 1.41: {place} 3 of it")
-    outcome = verify.compare(everything[0], first, everything)
+    outcome = rerun.compare(everything[0], first, everything)
     assert (outcome.fault, outcome.text.split("; ")[0]) == (False, "equal to the bit")
     assert words.removesuffix(": accuracy") in outcome.text
 
@@ -323,13 +323,13 @@ def test_a_single_seed_is_judged_by_other_rows_or_not_at_all(records: list[Recor
     recorded = counted(changed(first, OTHER))
     value = first.result["metrics"]["accuracy"]
     anew = changed(first, {}, {"accuracy": value + 4.0})
-    outcome = verify.compare(recorded, anew, [recorded])
+    outcome = rerun.compare(recorded, anew, [recorded])
     assert outcome.fault is False
     assert ", not comparable: one seed is recorded" in outcome.text
     others = [
         counted(changed(first, {}, {"accuracy": float(seed)}), "better", seed) for seed in (0, 1)
     ]
-    outcome = verify.compare(recorded, anew, [recorded, *others])  # spread: sqrt(1 / 2)
+    outcome = rerun.compare(recorded, anew, [recorded, *others])  # spread: sqrt(1 / 2)
     assert outcome.fault is True
     assert "over seeds of 1 other rows of the column (this row has one seed) 0.707: outside 3" in (
         outcome.text
@@ -338,7 +338,7 @@ def test_a_single_seed_is_judged_by_other_rows_or_not_at_all(records: list[Recor
 
 def test_other_data_are_a_fault(records: list[Record]) -> None:
     first, *_ = records
-    outcome = verify.compare(counted(first), changed(first, {"data": {"toys": "ab"}}), [])
+    outcome = rerun.compare(counted(first), changed(first, {"data": {"toys": "ab"}}), [])
     assert (outcome.fault, outcome.text) == (
         True,
         "the data differ from those of the record, by their hash",
@@ -359,7 +359,7 @@ def test_in_place_of_a_cell_without_data_comes_another(
         return {cell.address: f"{NOT_RUN}: data missing" for cell in far}
 
     order = [every[0], away, every[2]]
-    outcomes = list(verify.rerun(order, 2, every, done / "runs", start))
+    outcomes = list(rerun.run_and_compare(order, 2, every, done / "runs", start))
     assert asked == [[0, 1], [2]]
     assert [(each.fault, each.text) for each in outcomes] == [
         (False, "equal to the bit"),
@@ -370,9 +370,9 @@ def test_in_place_of_a_cell_without_data_comes_another(
 
 def test_a_sample_is_a_matter_of_the_number_alone(records: list[Record]) -> None:
     every = [counted(records[0], seed=seed) for seed in range(20)]
-    order = [each.cell.seed for each in verify.shuffled(every, 0)]
-    assert order == [each.cell.seed for each in verify.shuffled(reversed(every), 0)]
-    assert order != [each.cell.seed for each in verify.shuffled(every, 1)]
+    order = [each.cell.seed for each in rerun.shuffled(every, 0)]
+    assert order == [each.cell.seed for each in rerun.shuffled(reversed(every), 0)]
+    assert order != [each.cell.seed for each in rerun.shuffled(every, 1)]
     assert sorted(order) == list(range(20)) != order
 
 

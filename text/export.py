@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from shared.compat import make_torchvision_importable
-from shared.errors import UserError, suggestion
+from shared.errors import UserError
 from shared.experiment.data import SUMS, check_sums, sha256_of
 from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
 from shared.experiment.export import (
@@ -141,11 +141,7 @@ def write(folder: Path, target: Path) -> Path:
 
 def score(asked: EvaluationRequest) -> Scores:
     """Score an exported folder, or any encoder that transformers reads, by named protocols."""
-    names = asked.protocols or (DEFAULT_PROTOCOL,)
-    known = (*PROTOCOLS, sts.PROTOCOL)
-    for each in names:
-        if each not in known:
-            raise UserError(f"no protocol {each!r}{suggestion(each, known, 'there are')}")
+    names = asked.chosen((*PROTOCOLS, sts.PROTOCOL), DEFAULT_PROTOCOL)
     exported = (asked.model / SUMS).is_file()
     encode = load(asked.model) if exported else hugging_face_encoder(asked.model)
     projected = exported and (asked.model / PROJECTION).is_file()

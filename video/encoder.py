@@ -15,7 +15,7 @@ the student's features, to which CLLR's projection is applied. [CoCLR] is Han et
 import json
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from torch.nn.functional import adaptive_avg_pool3d, pad
 from torch.nn.modules.utils import _triple
 
 from shared import Pairs, alignment, query_key
-from shared.checks import COUNT, require, require_ranges
+from shared.checks import COUNT, require, require_ranges, require_words
 from shared.chunks import check_chunk, in_chunks, split
 from shared.compat import make_torchvision_importable
 from shared.distributed import broadcast, gather, local_slice, world_size
@@ -31,7 +31,7 @@ from shared.errors import suggestion
 from shared.experiment.export import stating
 from shared.experiment.weights import initialise
 from shared.momentum import Teacher, enqueue, random_bank
-from shared.pairs import Pairing, paired_views
+from shared.pairs import paired_views
 from video.augmentation import MEAN, STD
 from video.config import BASELINES, STRIDES, Config
 
@@ -483,18 +483,15 @@ def compare(config: Config, networks: Networks, first: Tensor, second: Tensor) -
 
 def check(config: Config) -> None:
     """Refuse an invalid configuration."""
+    require_words(config)
     require_ranges(config)
     if config.method == "moco":
         require("queue", config.queue, COUNT)
-    if config.method not in METHODS:
-        raise ValueError(f"method is one of {', '.join(METHODS)}; got {config.method!r}")
     if config.objective.loss.function is alignment:
         raise ValueError(
             f"alignment has no negatives, and {config.method} nothing else to prevent collapse; "
             f"use another loss"
         )
-    if config.pairs not in get_args(Pairing):
-        raise ValueError(f"pairs is one of {', '.join(get_args(Pairing))}; got {config.pairs!r}")
     if config.method == "moco" and config.pairs != "both":
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; moco has its own")
     check_chunk(config.chunk)

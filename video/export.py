@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from shared.errors import UserError, suggestion
+from shared.errors import UserError
 from shared.experiment.config import canonical
-from shared.experiment.data import sha256_of, sha256_of_files
-from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
+from shared.experiment.data import sha256_of_files
+from shared.experiment.domain import EvaluationRequest, Scores, scores_of
 from shared.experiment.export import (
     CONFIG,
     FILE,
@@ -94,10 +94,7 @@ def write(folder: Path, target: Path) -> Path:
 def score(asked: EvaluationRequest) -> Scores:
     """Score an exported encoder by named protocols, on UCF-101, another dataset or a folder."""
     name = asked.data or UCF101
-    protocols = asked.protocols or (Config().protocol,)
-    for each in protocols:
-        if each not in PROTOCOLS:
-            raise UserError(f"no protocol {each!r}{suggestion(each, PROTOCOLS, 'there are')}")
+    protocols = asked.chosen(PROTOCOLS, Config().protocol)
     encoder, described = _read(asked.model, None)
     config = dataclasses.replace(described, dataset=name)
     asked.say(f"took every tensor of {_called(name_of(config.network))} of width {config.width:g}")
@@ -134,31 +131,29 @@ def score(asked: EvaluationRequest) -> Scores:
             found[each] = evaluate(chosen, encoder, videos, run)
         return over_splits(found) if len(found) > 1 else found[splits[0]]
 
-    file = file_of(asked.model)
-    return Scores(
-        facts={"model": str(file), "sha256": sha256_of(file), "data": name},
-        protocols={each: measure_protocol(config, each, by, asked) for each in protocols},
-    )
+    return scores_of(asked, file_of(asked.model), name, protocols, config, by)
 
 
-def over_splits(found: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def over_splits(by_split: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """The mean of each metric over splits, then each split's own as ``<metric>_split<n>``.
 
     The mean has no interval: the splits share videos.
     """
     own = {
         f"{name}_split{split}": value
-        for split, metrics in found.items()
+        for split, metrics in by_split.items()
         for name, value in metrics.items()
         if name != "details"
     }
     names = [
         name
-        for name in next(iter(found.values()))
+        for name in next(iter(by_split.values()))
         if name != "details" and not name.endswith(("_low", "_high"))
     ]
-    means = {name: sum(each[name] for each in found.values()) / len(found) for name in names}
-    return means | own | {"details": {f"split{split}": m["details"] for split, m in found.items()}}
+    means = {name: sum(each[name] for each in by_split.values()) / len(by_split) for name in names}
+    return (
+        means | own | {"details": {f"split{split}": m["details"] for split, m in by_split.items()}}
+    )
 
 
 def _read(path: Path, network: Callable[[], Any] | None) -> tuple[nn.Module, Config]:

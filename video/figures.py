@@ -99,18 +99,18 @@ def features_of(run: Finished, videos: Videos) -> Tensor:
     return video_features(run.config, embed, videos, device)
 
 
-def tiles(queries: Videos, train: Videos, found: Tensor) -> list[list[Tile]]:
+def tiles(queries: Videos, train: Videos, positions: Tensor) -> list[list[Tile]]:
     """One line for each query, with the training videos that were found for it.
 
     Args:
         queries: of the test split.
         train: the training videos.
-        found: (queries, neighbours) int64, their positions, nearest first.
+        positions: (queries, neighbours) int64, of training videos, nearest first.
     """
     rows = []
     for number, query in enumerate(queries.videos):
         row = [Tile(frame_strip(queries, number), queries.classes[query.label][:TITLE])]
-        for place in found[number].tolist():
+        for place in positions[number].tolist():
             label = train.videos[place].label
             sign, color = ("✓", GREEN) if label == query.label else ("✗", RED)
             title = f"{sign} {train.classes[label]}"[:TITLE]

@@ -17,6 +17,7 @@ from shared.distributed import local_slice, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.own import record_own
 from shared.experiment.run import Run
+from shared.projection import extractor_of
 from video import own
 from video.config import BASELINES, EMBEDDED, Config
 from video.data import DATASETS, Videos, load
@@ -66,22 +67,16 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
         run.record_data(init=config.init.sha256)
 
     def score(networks: Networks, criterion: Criterion, **_: object) -> dict[str, float]:
-        return retrieval_so_far(config, networks.encoder, videos, _extractor(config, criterion))
+        project = extractor_of(criterion.projection, config.projection_dimensions)
+        return retrieval_so_far(config, networks.encoder, videos, project)
 
     run.score = score
     networks, criterion = pretrain(config, videos.of(train=True), run)
     run.continue_on_rank_zero()
     if run.tier != "smoke" and config.network not in BASELINES:
         save_encoder(networks.encoder, run.folder, config=config)
-    project = _extractor(config, criterion)
+    project = extractor_of(criterion.projection, config.projection_dimensions)
     return evaluate(config, networks.encoder, videos, run, project=project)
-
-
-def _extractor(config: Config, criterion: Criterion) -> Callable[[Tensor], Tensor] | None:
-    """The function to the features that are evaluated, by CLLR's L; None without one."""
-    if criterion.projection is None:
-        return None
-    return criterion.projection.extractor(dimensions=config.projection_dimensions)
 
 
 def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criterion]:

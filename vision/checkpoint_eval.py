@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.errors import UserError, suggestion
-from shared.experiment.data import sha256_of
-from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
+from shared.experiment.domain import EvaluationRequest, Scores, scores_of
 from shared.experiment.export import check_facts, is_exported, read_weights
 from shared.experiment.folders import LeftOut
 from shared.experiment.weights import (
@@ -41,10 +40,7 @@ def score(asked: EvaluationRequest) -> Scores:
         raise UserError("say what to score on: --data FOLDER, or a data set such as CIFAR10")
     name = f"{OWN}{data}" if Path(data).is_dir() else data
     described = describe(name)
-    protocols = asked.protocols or DEFAULT
-    for each in protocols:
-        if each not in PROTOCOLS:
-            raise UserError(f"no protocol {each!r}{suggestion(each, PROTOCOLS, 'there are')}")
+    protocols = asked.chosen(PROTOCOLS, *DEFAULT)
     if name.startswith(OWN):
         asked.say(summary(Path(data)))
     file = asked.model / "encoder.safetensors" if asked.model.is_dir() else asked.model
@@ -76,19 +72,13 @@ def score(asked: EvaluationRequest) -> Scores:
     asked.say(f"colours in [0, 1] are normalised with {colours}; else see --statistics")
     network = network.to("cuda" if torch.cuda.is_available() else "cpu")
 
-    def protocol_of(each: str) -> Mapping[str, Any]:
-        def scored(config: Any, run: Any) -> Mapping[str, Any]:
-            record_data(run, name)
-            return evaluate(config, network, run)
+    def by(config: Any, run: Any) -> Mapping[str, Any]:
+        record_data(run, name)
+        return evaluate(config, network, run)
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LeftOut)  # the summary has been printed
-            return measure_protocol(config, each, scored, asked)
-
-    return Scores(
-        facts={"model": str(file), "sha256": sha256_of(file), "keys": list(lines), "data": name},
-        protocols={each: protocol_of(each) for each in protocols},
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeftOut)  # the summary has been printed
+        return scores_of(asked, file, name, protocols, config, by, keys=list(lines))
 
 
 def loaded(

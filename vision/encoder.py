@@ -302,6 +302,15 @@ class LabEncoder(nn.Module):
         return torch.cat([self.lightness(lab[:, :1]), self.colours(lab[:, 1:])], dim=1)
 
 
+def encoder_of(
+    backbone: Backbone, stem: Stem, *, size: int, heads: int | None, lab: bool
+) -> nn.Module:
+    """The encoder that a method trains: CMC's with ``lab``, else :func:`make_encoder`'s."""
+    if lab:
+        return LabEncoder(backbone, stem)
+    return make_encoder(backbone, stem, size=size, heads=heads)
+
+
 # Middle and half of the ranges that CMC's program takes for L, a and b.
 _LAB_CENTRE = torch.tensor([50.0, 6.025, -6.6895])[:, None, None]
 _LAB_HALF = torch.tensor([50.0, 92.208, 101.1675])[:, None, None]

@@ -330,16 +330,18 @@ def _labelled(
     return train, test, classes
 
 
-def _regularised(penalties: Sequence[float], found: Features, run: Run) -> dict[str, object]:
+def _regularised(penalties: Sequence[float], features: Features, run: Run) -> dict[str, object]:
     """The accuracy with the best of the penalties, which the run records; none if none is best."""
     try:
-        penalty, predicted = regularised_probe(found.train, found.labels, found.test, penalties)
+        penalty, predicted = regularised_probe(
+            features.train, features.labels, features.test, penalties
+        )
     except NothingToHoldOut as error:
         notice(f"no l2_top1: {error}")
         return {}
     run.record(l2_penalty=f"{penalty:g}")
-    right = int((predicted == found.test_labels).sum())
-    return {"l2_top1": 100 * right / len(found.test_labels)}
+    right = int((predicted == features.test_labels).sum())
+    return {"l2_top1": 100 * right / len(features.test_labels)}
 
 
 def linear_probe(

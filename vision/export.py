@@ -40,8 +40,7 @@ from vision.datasets import OWN
 from vision.encoder import (
     BUILDERS,
     LAB,
-    LabEncoder,
-    make_encoder,
+    encoder_of,
     width_of,
 )
 from vision.features import statistics
@@ -75,7 +74,9 @@ def save_encoder(
             ``mean`` without ``std``, or numbers on another scale than 0 to 1.
     """
     backbone, size, lab = config.backbone, config.image_size, config.method == "cmc"
-    network = remade(encoder, lambda: _make(backbone, config.stem, size, lab, config.heads))
+    network = remade(
+        encoder, lambda: encoder_of(backbone, config.stem, size=size, heads=config.heads, lab=lab)
+    )
     if mean is None and std is None:
         mean, std = statistics(config, describe(config.dataset))
     if mean is None or std is None:
@@ -112,7 +113,10 @@ def load_encoder(path: Path, backbone: Callable[[], nn.Module] | None = None) ->
         size = int(metadata["image_size"])
         heads = int(metadata["heads"]) if "heads" in metadata else None
         lab = metadata.get("colours") == LAB
-        network = fill(lambda: _make(made_by, stem, size, lab, heads), state)
+        network = fill(
+            lambda: encoder_of(made_by, stem, size=size, heads=heads, lab=lab),
+            state,
+        )
         _check_features(path, network, made_by, size, metadata)
     return network
 
@@ -180,14 +184,6 @@ def write(folder: Path, target: Path) -> Path:
         target: of a new folder, or of an earlier export, which is replaced.
     """
     return export_run(folder, target, Config, [FILE], _describe)
-
-
-def _make(
-    backbone: Backbone, stem: Stem, size: int, lab: bool, heads: int | None = None
-) -> nn.Module:
-    if lab:
-        return LabEncoder(backbone, stem)
-    return make_encoder(backbone, stem, size=size, heads=heads)
 
 
 @torch.no_grad()

@@ -33,7 +33,7 @@ from shared.report.pictures import (
     histograms,
     images,
 )
-from shared.svm import dual_weights
+from shared.svm import Dual, dual_weights
 from vision import toy
 from vision.augmentation import POLICIES, augment
 from vision.config import ToyConfig
@@ -445,7 +445,7 @@ def support_weights(first: Tensor, second: Tensor, numbers: Mapping[str, Any]) -
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
     among = cosine(pairs.candidate, pairs.candidate)
-    return dual_weights(pairs, among, **{**defaults, **numbers, "solver": "closed_form"})
+    return dual_weights(pairs, among, Dual(**{**defaults, **numbers, "solver": "closed_form"}))
 
 
 def support_vectors(source: Source) -> Drawn:

@@ -11,26 +11,25 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from shared import Pairs, alignment, max_margin, query_key
-from shared.checks import COUNT, require, require_ranges, upcast
+from shared.checks import COUNT, require, require_ranges, require_words, upcast
 from shared.chunks import check_chunk, in_chunks, split
 from shared.distributed import broadcast, gather, local_slice, world_size
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
-from shared.pairs import Pairing, paired_views, unit_rows, with_own_negatives
+from shared.pairs import paired_views, unit_rows, with_own_negatives
 from shared.precision import bfloat16
 from vision.augmentation import POLICIES
 from vision.config import Config
 from vision.encoder import (
-    LabEncoder,
     check_backbone,
+    encoder_of,
     fixed_size,
     head,
-    make_encoder,
     name_of,
     width_of,
 )
@@ -49,18 +48,19 @@ class Networks(nn.Module):
         images: the number of training images, each with an entry in CMC's memory.
     """
 
+    predictor: nn.Module | None
+    teacher: Teacher | None
+    prototypes: nn.Linear | None
+    colour_head: nn.Module | None
+    queue: Tensor | None
     memory: Tensor | None
 
     def __init__(self, config: Config, images: int = 0) -> None:
         super().__init__()
         lab = config.method == "cmc"
-        self.encoder: nn.Module
-        if lab:
-            self.encoder = LabEncoder(config.backbone, config.stem)
-        else:
-            self.encoder = make_encoder(
-                config.backbone, config.stem, size=config.image_size, heads=config.heads
-            )
+        self.encoder = encoder_of(
+            config.backbone, config.stem, size=config.image_size, heads=config.heads, lab=lab
+        )
         if config.init is not None:
             started(self.encoder, config, config.init)
         self.dim = width_of(self.encoder, config.backbone, config.image_size)
@@ -74,26 +74,27 @@ class Networks(nn.Module):
             output_scale=config.head_output_scale,
         )
         self.head = make_head()
-        self.colour_head = make_head() if lab else None
-        self.predictor: nn.Module | None = None
-        if config.method in ("moco_v3", "byol"):
-            self.predictor = head(config.head_output, config.predictor_hidden, config.head_output)
-        self.teacher: Teacher | None = None
-        if config.method not in ("simclr", "swav", "cmc"):
-            self.teacher = Teacher(self.encoder, self.head)
-        self.queue: Tensor | None
-        self.prototypes: nn.Linear | None = None
-        if config.method == "swav":
-            self.prototypes = nn.Linear(config.head_output, config.prototypes, bias=False)
-        queue = None
-        if config.method == "moco_v2":
-            queue = random_bank(config.queue, config.head_output)
-        elif config.method == "swav" and config.queue:
-            queue = torch.zeros(2, config.queue, config.head_output)  # of zeros until it is full
+        self.predictor = self.teacher = self.prototypes = self.colour_head = None
+        queue = memory = None
+        match config.method:
+            case "moco_v2":
+                self.teacher = Teacher(self.encoder, self.head)
+                queue = random_bank(config.queue, config.head_output)
+            case "moco_v3" | "byol":
+                self.predictor = head(
+                    config.head_output, config.predictor_hidden, config.head_output
+                )
+                self.teacher = Teacher(self.encoder, self.head)
+            case "swav":
+                self.prototypes = nn.Linear(config.head_output, config.prototypes, bias=False)
+                if config.queue:  # of zeros until it is full
+                    queue = torch.zeros(2, config.queue, config.head_output)
+            case "cmc":
+                self.colour_head = make_head()
+                # As in its program: uniform numbers, of unit mean squared norm.
+                bound = math.sqrt(3 / config.head_output)
+                memory = torch.rand(2, images, config.head_output) * 2 * bound - bound
         self.register_buffer("queue", queue)
-        # CMC's, as in its program: uniform numbers, of unit mean squared norm
-        bound = math.sqrt(3 / config.head_output)
-        memory = torch.rand(2, images, config.head_output) * 2 * bound - bound if lab else None
         self.register_buffer("memory", memory)
         self.memory_momentum = config.memory_momentum
         # Indices of the step's images, those of all processes, for the memory.
@@ -272,8 +273,7 @@ def precise(config: Config, function: Callable[[Tensor], Given]) -> Callable[[Te
 
 def check(config: Config) -> None:
     """Refuse an inconsistent configuration."""
-    if config.method not in METHODS:
-        raise ValueError(f"method is one of {', '.join(METHODS)}; got {config.method!r}")
+    require_words(config)
     check_backbone(config.backbone, config.stem, half=config.method == "cmc", heads=config.heads)
     check_chunk(config.chunk)
     faults = itertools.chain(
@@ -316,8 +316,6 @@ def _faults_of_loss(config: Config) -> Iterator[str]:
 
 
 def _faults_of_options(config: Config) -> Iterator[str]:
-    if config.pairs not in get_args(Pairing):
-        yield f"pairs is one of {', '.join(get_args(Pairing))}; got {config.pairs!r}"
     for name, (none, methods) in OPTIONS.items():
         if getattr(config, name) != none and config.method not in methods:
             yield (
@@ -381,8 +379,6 @@ def _faults_of_images(config: Config) -> Iterator[str]:
 def _faults_of_training(config: Config) -> Iterator[str]:
     if config.init is not None and (config.weights is not None or config.features != "encoder"):
         yield "init starts a training, which weights and features do without; drop init"
-    if config.head_layers not in (1, 2):
-        yield f"head_layers is 1 or 2; got {config.head_layers}"
     if config.features != "encoder" and config.epochs:
         yield f"features {config.features!r} are not trained; set epochs = 0"
     if config.weights is not None and (config.epochs or config.features != "encoder"):

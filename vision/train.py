@@ -38,6 +38,7 @@ from shared.experiment.files import link
 from shared.experiment.own import record_own
 from shared.experiment.run import Run
 from shared.precision import bfloat16
+from shared.projection import extractor_of
 from vision import checkpoints
 from vision.augmentation import POLICIES, augment
 from vision.config import PRETRAINING, Config
@@ -107,16 +108,8 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         encoder, projection = _take(config, folder, device)
         if run.tier != "smoke":
             link(folder / FILE, run.folder / FILE)
-    return evaluate(config, encoder, run, project=_extractor(config, projection))
-
-
-def _extractor(
-    config: Config, projection: LowRankProjection | None
-) -> Callable[[Tensor], Tensor] | None:
-    """The function to the features that are evaluated, by CLLR's L; None without one."""
-    if projection is None:
-        return None
-    return projection.extractor(dimensions=config.projection_dimensions)
+    project = extractor_of(projection, config.projection_dimensions)
+    return evaluate(config, encoder, run, project=project)
 
 
 def _score_so_far(config: Config, run: Run) -> Callable[..., dict[str, object]]:
@@ -139,7 +132,7 @@ def _score_so_far(config: Config, run: Run) -> Callable[..., dict[str, object]]:
 
     def score(networks: Networks, criterion: Criterion, **_: object) -> dict[str, object]:
         asked, (train, test) = prepared()
-        project = _extractor(config, criterion.projection)
+        project = extractor_of(criterion.projection, config.projection_dimensions)
         return evaluate(asked, networks.encoder, run, project=project, images=(train, test))
 
     return score
@@ -352,7 +345,7 @@ def make_step(
         if captures and (graph is None or mixed != kind):  # the memory of the one before is freed
             kind, graph = mixed, None
             graph = Captured(eager, device, trained, networks.buffers)
-        return criterion.settle(train_step(*given, views, step, forward, graph), step)
+        return criterion.checked_parts(train_step(*given, views, step, forward, graph), step)
 
     return step_of
 

@@ -447,8 +447,8 @@ def _loss(outputs: Tensor, labels: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(outputs[counted], labels[counted].float())
 
 
-def _named(protocol: str, found: Mapping[str, float]) -> dict[str, object]:
-    return {f"{protocol}_{metric}": value for metric, value in found.items()}
+def _named(protocol: str, metrics: Mapping[str, float]) -> dict[str, object]:
+    return {f"{protocol}_{metric}": value for metric, value in metrics.items()}
 
 
 def _read(file: Path) -> dict[str, float | None]:

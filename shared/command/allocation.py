@@ -13,7 +13,7 @@ from shared.command import gpu
 from shared.command.cells import Chosen, Places, imported
 from shared.command.plan import missing_data
 from shared.errors import program
-from shared.experiment.frame import finished
+from shared.experiment.frame import unfinished
 from shared.experiment.tables import Cell
 from shared.report.wording import counted
 
@@ -42,10 +42,7 @@ def allocation(chosen: Sequence[Chosen], places: Places, options: Namespace) -> 
         grid.add_column(name, justify="right", no_wrap=True)
     for name in ("GB of\na GPU", "GB of\ndisk"):
         grid.add_column(name, justify="right", no_wrap=True)
-    left = {
-        each.table.address: [cell for cell in each.cells if finished(cell, places.runs) is None]
-        for each in chosen
-    }
+    left = {each.table.address: unfinished(each.cells, places.runs) for each in chosen}
     disk, by_hand, unsized = _data(left, places, grid)
     whole, hours, count = gpu.GpuCost(), 0.0, 0
     for address, cost in gpu.cheapest_first(

@@ -663,36 +663,36 @@ def _compared(one: Prepared, known: Known, outcomes: Mapping[str, str]) -> Compa
     )
 
 
-def _print(console: Console, found: Comparison) -> None:
+def _print(console: Console, comparison: Comparison) -> None:
     """Print a line for each row and column: number, gain and word."""
-    several = len(found.columns) > 1
+    several = len(comparison.columns) > 1
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     names = ("method", *("column",) * several, "mean ± sd", "seeds", "gain, 95% interval", "p", "")
     for name in names:
         grid.add_column(name, justify="left" if name in ("method", "column", "") else "right")
-    table = shown.main_grid(found)
-    for line, (label, *texts) in zip(found.lines, table.lines, strict=True):
-        for column, text in zip(found.columns, texts, strict=True):
-            gain = found.gains[label, column.label]
-            is_base = line.label == found.against
+    table = shown.main_grid(comparison)
+    for line, (label, *texts) in zip(comparison.lines, table.lines, strict=True):
+        for column, text in zip(comparison.columns, texts, strict=True):
+            gain = comparison.gains[label, column.label]
+            is_base = line.label == comparison.against
             adjusted = DASH if gain.adjusted is None else shown.p_text(gain.adjusted)
             word = "baseline" if is_base else gain.word
             grid.add_row(
                 Text(label),
                 *(Text(column.label),) * several,
                 text,
-                str(len(found.numbers[label, column.label].read())),
+                str(len(comparison.numbers[label, column.label].read())),
                 "" if is_base else gain_text(gain.gain, gain.low, gain.high),
                 "" if is_base else adjusted,
                 Text(word, style=STYLES.get(gain.word, "")).append(
                     f": {gain.why}" if gain.why else "", style="default"
                 ),
             )
-    title = f"{found.address} ({found.scale}): rows beside {found.against}"
+    title = f"{comparison.address} ({comparison.scale}): rows beside {comparison.against}"
     console.print(Text(title, style="bold"))
     console.print(grid)
-    console.print(Text(shown.headline(found), style="dim"))
-    if note := TIER_NOTES[found.tier]:
+    console.print(Text(shown.headline(comparison), style="dim"))
+    if note := TIER_NOTES[comparison.tier]:
         console.print(Text(note, style="bold yellow"))
 
 
@@ -708,18 +708,18 @@ def _print_folders(console: Console, one: Prepared, places: Places) -> None:
         say(console, f"  {row}: {first}{more}")
 
 
-def _write(to: Path, found: Comparison, one: Prepared, spread: Any) -> list[str]:
+def _write(to: Path, comparison: Comparison, one: Prepared, spread: Any) -> list[str]:
     """Write the files, the records, and what they are; returns the names of the files."""
-    files = shown.write(to, found, spread=spread)
+    files = shown.write(to, comparison, spread=spread)
     keys = {_place(cell): cell.key for cell in one.cells} | dict(one.sheet.runs)
     runs = [
         {"row": row.label, "column": column.label, "seed": seed, "key": keys[place]}
-        for row in found.lines
-        for column in found.columns
-        for seed in sorted(found.numbers[row.label, column.label].sources)
+        for row in comparison.lines
+        for column in comparison.columns
+        for seed in sorted(comparison.numbers[row.label, column.label].sources)
         if (place := (row.label, column.label, seed)) in keys
     ]
-    rows = [dataclasses.asdict(row) for row in found.lines]
+    rows = [dataclasses.asdict(row) for row in comparison.lines]
     content = {"form": FORM, **vars(one.sheet), "rows": rows, "runs": runs}
     write_atomically(to / KEPT / SHEET, json.dumps(content, indent=1) + "\n")
     return [file.name for file in files if file.parent == to]

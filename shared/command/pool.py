@@ -161,7 +161,9 @@ class Pool:
             variables["CUDA_VISIBLE_DEVICES"] = device
         given = (cell, self.places, self.options, workers)
         process = context.Process(
-            target=_work, args=(there, variables, dict(functions.same), given), name=cell.address
+            target=_run_in_process,
+            args=(there, variables, dict(functions.same), given),
+            name=cell.address,
         )
         process.start()
         there.close()
@@ -212,7 +214,7 @@ class Pool:
         return True
 
 
-def _work(
+def _run_in_process(
     pipe: Connection,
     variables: Mapping[str, str],
     same: Mapping[str, str],
@@ -260,7 +262,7 @@ def _await_server() -> None:
 
     def start() -> None:
         try:
-            process = multiprocessing.get_context("forkserver").Process(target=_nothing)
+            process = multiprocessing.get_context("forkserver").Process(target=_do_nothing)
             process.start()
             process.join()
         except Exception as error:
@@ -278,7 +280,7 @@ def _await_server() -> None:
         )
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """What a process does that only shows that it can be started."""
 
 

@@ -17,7 +17,8 @@ from shared.command.cells import Chosen, Places, every_table, run_folder, tables
 from shared.command.plan import costs_of, planned
 from shared.command.pool import Pool, default_jobs, visible_devices
 from shared.command.progress import duration
-from shared.experiment.frame import finished, load
+from shared.command.status import print_states
+from shared.experiment.frame import load, unfinished
 from shared.experiment.records import read_json
 from shared.experiment.run import INTERRUPTED, archive, check_config
 from shared.experiment.store import discard
@@ -46,28 +47,14 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
     for each in left_of:
         console.print(planned(each.table, each.cells, places, jobs, shared))
         if options.device == gpu.H100:
-            left = [cell for cell in each.cells if finished(cell, places.runs) is None]
-            cost = gpu.cost_of(left, trained)
+            cost = gpu.cost_of(unfinished(each.cells, places.runs), trained)
             whole += cost
             console.print(f"{each.table.address}: {cost}.", soft_wrap=True, highlight=False)
     if options.device == gpu.H100 and len(left_of) > 1:
         console.print(f"In all: {whole}.", soft_wrap=True, highlight=False)
-    _print_states([cell for each in left_of for cell in each.cells], places, console)
+    cells = {cell.address: cell for each in left_of for cell in each.cells}.values()
+    print_states(unfinished(cells, places.runs), places, console)
     return 0
-
-
-def _print_states(cells: Sequence[Cell], places: Places, console: Console) -> None:
-    """Print which unfinished cells run, wait in Slurm's queue, were stopped or have failed."""
-    from shared.command import slurm
-
-    each = {cell.address: cell for cell in cells if finished(cell, places.runs) is None}
-    states = slurm.states(list(each.values()), places)
-    for state, cell, last in states:
-        text = f"{state:9} {cell.address}  {last}".rstrip()
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
-    count = Counter(state for state, *_ in states)
-    if count:
-        console.print(", ".join(f"{n} {state}" for state, n in count.items()), highlight=False)
 
 
 def plan_claims(domain: str | None, places: Places) -> int:
@@ -134,11 +121,8 @@ def _without_recorded(
             for line in frame
             if line.measurement
         }
-        some = [
-            cell
-            for cell in each.cells
-            if cell.address in records and finished(cell, places.runs) is None
-        ]
+        recorded = (cell for cell in each.cells if cell.address in records)
+        some = unfinished(recorded, places.runs)
         if some:
             at = Counter(
                 str(records[address].environment["commit"])[:7]
@@ -281,7 +265,7 @@ def not_done(
     """
     places.runs.mkdir(parents=True, exist_ok=True)
     cells = _checked(chosen, places, again=options.again)
-    waiting = [cell for cell in cells if options.again or finished(cell, places.runs) is None]
+    waiting = cells if options.again else unfinished(cells, places.runs)
     left = {cell.key for cell in waiting}
     every = {cell.address: cell.key for each in chosen for cell in each.cells}
     if ready := sum(key not in left for key in every.values()):

@@ -27,16 +27,14 @@ from shared.command.cells import (
     run_folder,
     tables_of_paper,
 )
-from shared.command.pool import Pool
+from shared.command.rerun import run_again
 from shared.errors import UserError, program, suggestion
 from shared.experiment import manifest
-from shared.experiment.config import slug
 from shared.experiment.domain import EvaluationRequest
 from shared.experiment.files import write_atomically
 from shared.experiment.frame import Frame, Measurement, Origin, load
 from shared.experiment.records import read_record
-from shared.experiment.run import Interrupted
-from shared.experiment.tables import Cell, Tier
+from shared.experiment.tables import Tier
 from shared.report.measuring import measure, read_figures
 from shared.report.wording import counted
 
@@ -190,7 +188,7 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
         print(f"note: {note}")
     if options.rerun:
         compared = 0
-        for outcome in _run_again(checked.matched, places, options, console):
+        for outcome in run_again(checked.matched, places, options, console):
             text = ": ".join(filter(None, (outcome.address, outcome.text)))
             compared += outcome.compared
             if outcome.fault:
@@ -217,40 +215,6 @@ def print_faults(faults: Sequence[str]) -> int:
     for fault in faults:
         print(f"fault: {fault}", file=sys.stderr)
     return 1 if faults else 0
-
-
-def _run_again(
-    matched: Sequence[Measurement],
-    places: Places,
-    options: argparse.Namespace,
-    console: Console,
-) -> Iterator[verify.Rerun]:
-    def wanted(cell: Cell) -> bool:
-        asked = ((options.row, {cell.row}), (options.column, {cell.column, cell.run}))
-        return (
-            options.table in (None, cell.table, cell.table.removeprefix("table-"))
-            and all(
-                names is None or {*map(slug, names)} & {*map(slug, labels)}
-                for names, labels in asked
-            )
-            and (options.seeds is None or cell.seed in options.seeds)
-        )
-
-    waiting = verify.shuffled((each for each in matched if wanted(each.cell)), options.draw or 0)
-    if not waiting:
-        raise UserError("nothing to run again: no valid record matches the options")
-    options.no_download, options.watch = True, None
-    with tempfile.TemporaryDirectory() as folder:
-        new = dataclasses.replace(places, runs=Path(folder))
-        pool = Pool(new, options, console)
-
-        def start(some: list[Cell]) -> Mapping[str, str]:
-            pool.run(some)
-            if pool.interrupted:
-                raise Interrupted
-            return pool.outcomes
-
-        yield from verify.rerun(waiting, options.rerun, matched, new.runs, start)
 
 
 def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int:

@@ -108,10 +108,10 @@ def run_cell(
         assert record is not None  # just written
         return Outcome("done", result=record.result)
     except (Exception, SystemExit) as error:
-        return _ended(error, run)
+        return _outcome_of(error, run)
 
 
-def _ended(error: Exception | SystemExit, run: Run) -> Outcome:
+def _outcome_of(error: Exception | SystemExit, run: Run) -> Outcome:
     """What an error of a run means, the particular ones first."""
     match error:
         case WorkerDone():

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from shared.errors import UserError
+from shared.errors import UserError, suggestion
 from shared.experiment.config import Config
-from shared.experiment.data import MissingData
+from shared.experiment.data import MissingData, sha256_of
 from shared.experiment.run import Run
 from shared.experiment.tables import Table, Tier
 
@@ -60,6 +60,17 @@ class EvaluationRequest:
     seed: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
     say: Callable[[str], None] = print
+
+    def chosen(self, known: Iterable[str], *default: str) -> tuple[str, ...]:
+        """The protocols to score with: the named ones, or those of the domain's default.
+
+        Raises:
+            UserError: one that is not ``known``.
+        """
+        for each in self.protocols:
+            if each not in known:
+                raise UserError(f"no protocol {each!r}{suggestion(each, known, 'there are')}")
+        return self.protocols or default
 
 
 @dataclass(frozen=True)
@@ -186,6 +197,32 @@ class Domain:
             )
         metrics: Metrics = self.experiment(config).measure(config, run)
         return metrics
+
+
+def scores_of(
+    asked: EvaluationRequest,
+    file: Path,
+    data: str,
+    protocols: Iterable[str],
+    config: Any,
+    score: Callable[[Any, Run], Mapping[str, Any]],
+    **facts: Any,
+) -> Scores:
+    """The scores of the model in a file by several protocols, see :func:`measure_protocol`.
+
+    Args:
+        asked: the request.
+        file: of the model.
+        data: name of what it is scored on.
+        protocols: by name.
+        config: the configuration to score with.
+        score: returns the metrics.
+        facts: further ones.
+    """
+    return Scores(
+        facts={"model": str(file), "sha256": sha256_of(file), **facts, "data": data},
+        protocols={each: measure_protocol(config, each, score, asked) for each in protocols},
+    )
 
 
 def measure_protocol(

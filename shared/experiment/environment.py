@@ -55,7 +55,8 @@ VARIABLES = (
     "OPENBLAS_NUM_THREADS",
 )
 NOT_READ = "not read"
-LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
+ROOT = Path(__file__).resolve().parents[2]
+LOCK = ROOT / "requirements.lock"
 # What is removed from a published command line: the folders of absolute paths, and secrets.
 FOLDERS = re.compile(r"(?<![^\s='\":,])(?:~|(?:\.\./)*\.\.)?/(?:(?:\\.|[^\s/\\])+/)+")
 SECRETS = re.compile(
@@ -138,22 +139,27 @@ def redacted(command: str) -> str:
 
 def commit() -> dict[str, Any]:
     """The checked-out commit, and whether code that runs use has uncommitted changes."""
-    root = Path(__file__).resolve().parents[2]
-    code = [path.name for path in root.iterdir() if (path / "__init__.py").exists()]
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
+    code = [path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()]
     try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != ROOT:
             raise OSError("installed inside the checkout of another project")
         dirty = git("status", "--porcelain", "--", "pyproject.toml", *sorted(code))
         return {"commit": git("rev-parse", "HEAD"), "dirty": bool(dirty)}
     except (OSError, subprocess.CalledProcessError):  # no git, or not a checkout
         return {"commit": "unknown", "dirty": True}
+
+
+def git(*arguments: str, given: str = "") -> str:
+    """What git says in the folder of the code, with ``given`` as its input.
+
+    Raises:
+        OSError: there is no git.
+        CalledProcessError: it failed, as outside a checkout.
+    """
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, input=given, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
 
 
 def now() -> str:

@@ -154,7 +154,7 @@ def undamaged(
     if len(good) == len(files):
         return good
     bad = [
-        f"{printable(_below(place, file))} ({fault})"
+        f"{printable(_relative(place, file))} ({fault})"
         for file, fault in zip(files, faults, strict=True)
         if fault is not None
     ]
@@ -172,7 +172,7 @@ def printable(path: str | Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _below(place: Path, file: Path) -> Path:
+def _relative(place: Path, file: Path) -> Path:
     return file.relative_to(place) if file.is_relative_to(place) else file
 
 
@@ -189,31 +189,34 @@ class _Reader:
         self.symlinks: set[Path] = set()  # of the files
 
     def read(self) -> Folder:
-        root = self._unwrapped(self.path, SPLITS)
-        parts = self._parts(root)
+        root = self._innermost(self.path, SPLITS)
+        parts = self._parts_of(root)
         train = parts.get("train", root)
         test = next((parts[each] for each in ("val", "test") if each in parts), None)
         if test is not None and train == root:
-            raise self._fault(root, f"has {test.name}/ and no train/")
+            raise self._error_at(root, f"has {test.name}/ and no train/")
         self._note_unused(root, train, test)
-        train = self._unwrapped(train)
-        test = None if test is None else self._unwrapped(test)
+        train = self._innermost(train)
+        test = None if test is None else self._innermost(test)
         as_documented = train.parent == self.path and train.name.lower() in TRAIN
         if train != self.path and not as_documented:
-            self.odd.append(f"read from {printable(_below(self.path, train))}/")
+            self.odd.append(f"read from {printable(_relative(self.path, train))}/")
         self.known = self.read_anyway(root, train, test)
 
         files = self.part(train, self._classes(train))
         classes = tuple(files)
         if not any(files.values()):
-            classes, files = (), {"": self._flat(train)}
-        elif strays := self._direct(train):
+            classes, files = (), {"": self._without_classes(train)}
+        elif strays := self._files_in(train):
             self.beside += len(strays)
         if not any(files.values()):
-            raise self._nothing(train)
+            raise self._nothing_found(train)
         if train.parent == root and not classes:
             self._check_no_class_called_train(root, train)
-        trained, tested = _numbered(files, classes), self._tested(test, train, classes)
+        trained, tested = (
+            _with_class_numbers(files, classes),
+            self._test_files(test, train, classes),
+        )
         self._check_apart(trained, tested or ())
         return Folder(
             self.path,
@@ -221,7 +224,7 @@ class _Reader:
             classes,
             trained,
             tested,
-            tuple(self._left_out()),
+            tuple(self._left_out_counts()),
             tuple(self.odd),
         )
 
@@ -233,14 +236,14 @@ class _Reader:
                 places += [part, *part.resolve().parents, *self._folders(part)]
         return {_identity(place) for place in places}
 
-    def _parts(self, root: Path) -> dict[str, Path]:
+    def _parts_of(self, root: Path) -> dict[str, Path]:
         """The existing folders of "train", "val" and "test"."""
         found: dict[str, Path] = {}
         for part, names in (("train", TRAIN), ("val", TEST[0]), ("test", TEST[1])):
             there = [each for each in self._folders(root) if each.name.lower() in names]
             if len(there) > 1:
                 several = " and ".join(f"{each.name}/" for each in there)
-                raise self._fault(root, f"has {several}, which are the same part; keep one")
+                raise self._error_at(root, f"has {several}, which are the same part; keep one")
             if there:
                 found[part] = there[0]
         return found
@@ -251,20 +254,22 @@ class _Reader:
             return
         strays = [each for each in self._folders(root) if each not in (train, test)]
         if strays:
-            self.unused.append(f"{_some([each.name for each in strays])} beside {train.name}/")
-        self.beside += len(self._direct(root))
+            self.unused.append(
+                f"{_first_names([each.name for each in strays])} beside {train.name}/"
+            )
+        self.beside += len(self._files_in(root))
 
     def _check_no_class_called_train(self, root: Path, train: Path) -> None:
         """Refuse ``train`` with files between other folders with files: a class, or a part?"""
         for each in self._folders(root):
-            if each.name.lower() not in SPLITS and self._direct(each):
-                raise self._fault(
+            if each.name.lower() not in SPLITS and self._files_in(each):
+                raise self._error_at(
                     root,
                     f"has {self.what} in {train.name}/ and in {printable(each.name)}/ beside it; "
                     f"if {train.name} is a class, put all classes below {train.name}/",
                 )
 
-    def _tested(
+    def _test_files(
         self, test: Path | None, train: Path, classes: tuple[str, ...]
     ) -> tuple[tuple[Path, int], ...] | None:
         """The files to test on; None where they have no labels."""
@@ -273,18 +278,20 @@ class _Reader:
         names = self._classes(test)
         if not names or not classes:
             if names:
-                raise self._fault(test, f"has folders of classes, {train} has none")
-            if unlabelled := len(self._flat(test)):
+                raise self._error_at(test, f"has folders of classes, {train} has none")
+            if unlabelled := len(self._without_classes(test)):
                 number = _count(unlabelled, self.what)
                 self.unused.append(f"{number} in {test.name}/, which has no folders of classes")
             return None
         for name in names:
             if name not in classes:
-                raise self._fault(test, f"{printable(name)} is not a class of {printable(train)}")
-        self.beside += len(self._direct(test))
-        files = _numbered(self.part(test, names), classes)
+                raise self._error_at(
+                    test, f"{printable(name)} is not a class of {printable(train)}"
+                )
+        self.beside += len(self._files_in(test))
+        files = _with_class_numbers(self.part(test, names), classes)
         if not files:
-            self.odd.append(f"no {self.what} in {printable(_below(self.path, test))}/")
+            self.odd.append(f"no {self.what} in {printable(_relative(self.path, test))}/")
         return files or None
 
     def _check_apart(
@@ -319,7 +326,7 @@ class _Reader:
             if other is not None:
                 both.append((file, other))
         if both:
-            first, second = (printable(_below(self.path, each)) for each in both[0])
+            first, second = (printable(_relative(self.path, each)) for each in both[0])
             raise UserError(
                 f"{printable(self.path)}: {_count(len(both), self.what)} to test on are also "
                 f"to train on, the first {first} as {second}; remove them from one of the two"
@@ -327,7 +334,7 @@ class _Reader:
 
     def part(self, place: Path, names: Sequence[str]) -> dict[str, list[Path]]:
         """The files of each class of a part, each file once."""
-        self._visible(place)  # counts hidden files
+        self._visible_entries(place)  # counts hidden files
         seen, taken = set(self.known), set[tuple[int, int]]()
         files: dict[str, list[Path]] = {}
         for name in names:
@@ -342,8 +349,8 @@ class _Reader:
         self._drop_links(files)
         empty = [name for name, some in files.items() if not some]
         if empty and len(empty) < len(files):
-            where = f"{printable(_below(self.path, place))}/" if place != self.path else ""
-            self.odd.append(f"without {self.what}: {where}{_some(empty)}")
+            where = f"{printable(_relative(self.path, place))}/" if place != self.path else ""
+            self.odd.append(f"without {self.what}: {where}{_first_names(empty)}")
         # In the order of their folders a class's own files come first.
         deep = [
             name
@@ -353,7 +360,7 @@ class _Reader:
             and len({some[end].relative_to(place / name).parts[0] for end in (0, -1)}) > 1
         ]
         if deep:
-            below = _some([each.name for each in self._folders(place / deep[0])])
+            below = _first_names([each.name for each in self._folders(place / deep[0])])
             more = f" and {len(deep) - 1} other classes" if len(deep) > 1 else ""
             self.odd.append(f"class {printable(deep[0])}{more} holds only folders: {below}")
         return files
@@ -363,14 +370,14 @@ class _Reader:
     ) -> Iterator[tuple[str, Sequence[Path]]]:
         """Each folder from ``place`` down, none twice, and the files in it by name."""
         files = []
-        for each in self._visible(place):
+        for each in self._visible_entries(place):
             if _is_folder(each):
                 if (identity := _identity(Path(each.path))) in seen:
                     self.links += 1
                     continue
                 seen.add(identity)
                 yield from self._walk(Path(each.path), seen)
-            elif self._is_ours(each):
+            elif self._has_our_ending(each):
                 files.append(Path(each.path))
                 if each.is_symlink():
                     self.symlinks.add(files[-1])
@@ -391,11 +398,11 @@ class _Reader:
                     self.links += 1
                 real.add(identity)
 
-    def _unwrapped(self, place: Path, also: Sequence[str] = ()) -> Path:
+    def _innermost(self, place: Path, also: Sequence[str] = ()) -> Path:
         """The innermost of nested folders, as unpacking an archive often makes them."""
         while True:
             inside = self._folders(place)
-            if len(inside) != 1 or self._direct(place):
+            if len(inside) != 1 or self._files_in(place):
                 return place
             (only,) = inside
             name, deeper = only.name.lower(), [each.name.lower() for each in self._folders(only)]
@@ -404,38 +411,42 @@ class _Reader:
                 wraps = name not in also and bool(same or set(deeper) & set(also))
             else:
                 wraps = same or name in SPLITS
-            if not wraps or not deeper or self._direct(only):
+            if not wraps or not deeper or self._files_in(only):
                 return place
             place = only
 
     def _classes(self, place: Path) -> list[str]:
         return [each.name for each in self._folders(place)]
 
-    def _flat(self, place: Path) -> list[Path]:
+    def _without_classes(self, place: Path) -> list[Path]:
         """The files of a folder without classes; those with other endings are counted."""
-        for each in self._visible(place, count=False):
-            if not _is_folder(each) and not self._is_ours(each):
+        for each in self._visible_entries(place, count=False):
+            if not _is_folder(each) and not self._has_our_ending(each):
                 self.other[Path(each.name).suffix.lower()] += 1
-        files = {"": self._direct(place)}
+        files = {"": self._files_in(place)}
         self.symlinks.update(file for file in files[""] if file.is_symlink())
         self._drop_links(files)
         return files[""]
 
-    def _direct(self, place: Path) -> list[Path]:
+    def _files_in(self, place: Path) -> list[Path]:
         """The files directly in a folder."""
-        entries = self._visible(place, count=False)
-        return [Path(each.path) for each in entries if not _is_folder(each) and self._is_ours(each)]
+        entries = self._visible_entries(place, count=False)
+        return [
+            Path(each.path)
+            for each in entries
+            if not _is_folder(each) and self._has_our_ending(each)
+        ]
 
     def _folders(self, place: Path) -> list[Path]:
-        entries = self._visible(place, count=False)
+        entries = self._visible_entries(place, count=False)
         return [Path(each.path) for each in entries if _is_folder(each)]
 
-    def _is_ours(self, entry: os.DirEntry[str]) -> bool:
+    def _has_our_ending(self, entry: os.DirEntry[str]) -> bool:
         """Whether it is a file with one of the endings; a broken link is a damaged file."""
         ending = Path(entry.name).suffix.lower()
         return ending in self.endings and (entry.is_symlink() or entry.is_file())
 
-    def _visible(self, place: Path, *, count: bool = True) -> list[os.DirEntry[str]]:
+    def _visible_entries(self, place: Path, *, count: bool = True) -> list[os.DirEntry[str]]:
         """The entries of a folder that are not hidden, by name."""
         with os.scandir(place) as entries:
             found = sorted(entries, key=lambda each: each.name)
@@ -443,7 +454,7 @@ class _Reader:
         self.hidden += (len(found) - len(seen)) * count
         return seen
 
-    def _left_out(self) -> Iterator[str]:
+    def _left_out_counts(self) -> Iterator[str]:
         if self.hidden:
             yield f"{self.hidden} hidden"
         for ending, count in sorted(self.other.items()):
@@ -454,19 +465,19 @@ class _Reader:
             yield f"{_count(self.beside, self.what)} beside the folders"
         yield from self.unused
 
-    def _nothing(self, place: Path) -> UserError:
+    def _nothing_found(self, place: Path) -> UserError:
         """The error that there is nothing to train on."""
         if others := ", ".join(f"{count} {ending}" for ending, count in sorted(self.other.items())):
             found = f"; there are {others}"
         else:
             found = ""
-        return self._fault(place, f"no {self.what} in it ({', '.join(self.endings)}){found}")
+        return self._error_at(place, f"no {self.what} in it ({', '.join(self.endings)}){found}")
 
-    def _fault(self, place: Path, why: str) -> UserError:
+    def _error_at(self, place: Path, why: str) -> UserError:
         return UserError(f"{printable(place)}: {why}; {layout_of(self.what)}")
 
 
-def _numbered(
+def _with_class_numbers(
     files: Mapping[str, Sequence[Path]], classes: tuple[str, ...]
 ) -> tuple[tuple[Path, int], ...]:
     numbers = {name: number for number, name in enumerate(classes)}
@@ -497,7 +508,7 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}"
 
 
-def _some(names: Sequence[str] | set[str]) -> str:
+def _first_names(names: Sequence[str] | set[str]) -> str:
     shown = [f"{printable(name)}" for name in sorted(names)]
     more = f" and {len(shown) - FEWER_NAMED} more" if len(shown) > FEWER_NAMED else ""
     return f"{', '.join(shown[:FEWER_NAMED])}{more}"

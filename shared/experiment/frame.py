@@ -370,6 +370,11 @@ def finished(cell: Cell, runs: Path) -> Record | None:
         return None
 
 
+def unfinished(cells: Iterable[Cell], runs: Path) -> list[Cell]:
+    """Those of the cells that have no finished run."""
+    return [cell for cell in cells if finished(cell, runs) is None]
+
+
 @dataclass
 class _Disk:
     """The finished runs below a folder, each read once."""

@@ -76,9 +76,9 @@ OWN_DATA = "own"  # the dataset of a training that was given data, where they ha
 TICK, LEAST_STOP = 0.5, 2.0  # seconds: between two looks at the clock, and a gap that counts
 LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
-# Steps after which the loss is looked at, where no line of the log is due before; on a GPU it is
+# Steps after which the loss is checked, where no line of the log is due before; on a GPU it is
 # read a step later, when the device has other work.
-LOOK_EVERY = 100
+CHECK_EVERY = 100
 # Signs of a training that has diverged and stayed finite: a loss that ends at this multiple of its
 # start, and a weight of this size.
 DIVERGED, LARGEST_WEIGHT = 2.0, 1e4
@@ -449,24 +449,24 @@ class Run:
         Raises:
             Interrupted: after a step and its save, when the run was asked to stop.
             FloatingPointError: a mean or a tracked object is NaN or infinite, before anything of it
-                is written; the means are looked at every ``LOOK_EVERY`` steps at least.
+                is written; the means are checked every ``CHECK_EVERY`` steps at least.
             ValueError: a negative total.
         """
         if total < 0:
             raise ValueError(f"{what} takes {total} steps; give 0 epochs or steps, or more")
-        first, look = self._reached // unit, None
+        first, to_check = self._reached // unit, None
         for step in range(first, total):
             yield step
             done = step + 1
             logged = done % log_every == 0 or done == total
-            if look is not None:  # of the step before
-                self._refuse(look.not_finite(), step * unit)
-                look = None
-            if logged or done % LOOK_EVERY == 0:
-                look = self.means.look()
-            if look is not None and (logged or look.late.is_here):
-                self._refuse(look.not_finite(), done * unit)
-                look = None
+            if to_check is not None:  # of the step before
+                self._refuse(to_check.not_finite(), step * unit)
+                to_check = None
+            if logged or done % CHECK_EVERY == 0:
+                to_check = self.means.finiteness()
+            if to_check is not None and (logged or to_check.late.is_here):
+                self._refuse(to_check.not_finite(), done * unit)
+                to_check = None
             if logged:
                 means = _mean_of(all_gather_objects(self.means.take()))
                 numbers = {**(also(step) if also else {}), **means}
@@ -759,11 +759,11 @@ class Means:
             self._sums[name] = value if sum_ is None else sum_.to(value.device) + value
             self._counts[name] = self._counts.get(name, 0) + 1
 
-    def look(self) -> "Look | None":
+    def finiteness(self) -> "Finiteness | None":
         """Which sums are finite, to be read later; None without any."""
         if not self._sums:
             return None
-        return Look(tuple(self._sums), Late(*map(torch.isfinite, self._sums.values())))
+        return Finiteness(tuple(self._sums), Late(*map(torch.isfinite, self._sums.values())))
 
     def take(self) -> dict[str, float]:
         """The means since the last call."""
@@ -784,7 +784,7 @@ class Means:
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
+class Finiteness:
     """Which parts of the loss are finite, by name."""
 
     names: tuple[str, ...]
@@ -918,11 +918,11 @@ def _check_alike(environment_: Mapping[str, Any], config: Config) -> None:
                 )
 
 
-def _mean_of(found: list[dict[str, float]]) -> dict[str, float]:
+def _mean_of(every: list[dict[str, float]]) -> dict[str, float]:
     """The mean over processes of each number; of one process, its numbers."""
-    if len(found) == 1:
-        return found[0]
-    return {name: sum(each[name] for each in found) / len(found) for name in found[0]}
+    if len(every) == 1:
+        return every[0]
+    return {name: sum(each[name] for each in every) / len(every) for name in every[0]}
 
 
 def is_locked(folder: Path) -> bool:

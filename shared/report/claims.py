@@ -5,6 +5,7 @@ over all its readings at one setting. The rules are in ``docs/claims.md``.
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import statistics
@@ -64,10 +65,8 @@ Shares = Mapping[tuple[str, Tier, str], float]  # by address, tier and row
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One claim in one column of one table and tier.
-
-    Gains are in the unit of the metric, ``better`` minus ``than``.
+class ComparedRows:
+    """The two rows of a claim's comparison in one column of one table and tier.
 
     Args:
         claim: the claim.
@@ -82,26 +81,6 @@ class Reading:
         metric: key of the result.
         unit: unit of the metric.
         protocol: name and version of the evaluation protocol.
-        outcome: its word, or why it has none.
-        gain: the difference of the means, of the estimate with the wider interval if there is one.
-        low: lower end of the wider 95% interval; None without one.
-        high: its upper end.
-        estimates: of the gain; both have to give a word.
-        p: the larger p value of the two estimates.
-        adjusted: ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset;
-            None for a reading that is in no family.
-        level: mean of the two rows.
-        bar: that of the table's bar in the column; None without one.
-        bar_row: the row that is the bar.
-        published: the published gain; None where the paper does not give both rows.
-        published_error: its standard error; None where the paper gives no deviations.
-        seeds_better: finished seeds of ``better``.
-        seeds_than: finished seeds of ``than``.
-        looked: whether seeds of a row were added after others had been seen.
-        seeds_needed: seeds of each row with which 80% of studies would see the published or claimed
-            gain after Holm's adjustment; None unless there is one above 0 and the reading is open.
-        remarks: a metric that ranks the rows differently, other data or processors, test items; a
-            sentence each.
     """
 
     claim: Claim
@@ -115,22 +94,78 @@ class Reading:
     metric: str
     unit: str
     protocol: str
-    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class GainTest:
+    """The measured gain, ``better`` minus ``than`` in the unit of the metric, and its test.
+
+    Args:
+        gain: the difference of the means, of the estimate with the wider interval if there is one.
+        low: lower end of the wider 95% interval; None without one.
+        high: its upper end.
+        estimates: of the gain; both have to give a word.
+        p: the larger p value of the two estimates.
+        adjusted: ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset;
+            None for a reading that is in no family.
+    """
+
     gain: float | None = None
     low: float | None = None
     high: float | None = None
     estimates: tuple[Estimate, ...] = ()
     p: float | None = None
     adjusted: float | None = None
+
+
+@dataclass(frozen=True)
+class References:
+    """What the two rows and their gain are held against.
+
+    Args:
+        level: mean of the two rows.
+        bar: that of the table's bar in the column; None without one.
+        bar_row: the row that is the bar.
+        published: the published gain; None where the paper does not give both rows.
+        published_error: its standard error; None where the paper gives no deviations.
+    """
+
     level: float | None = None
     bar: float | None = None
     bar_row: str = ""
     published: float | None = None
     published_error: float | None = None
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The seeds of the two rows.
+
+    Args:
+        seeds_better: finished seeds of ``better``.
+        seeds_than: finished seeds of ``than``.
+        looked: whether seeds of a row were added after others had been seen.
+        seeds_needed: seeds of each row with which 80% of studies would see the published or claimed
+            gain after Holm's adjustment; None unless there is one above 0 and the reading is open.
+    """
+
     seeds_better: tuple[int, ...] = ()
     seeds_than: tuple[int, ...] = ()
     looked: bool = False
     seeds_needed: int | None = None
+
+
+@dataclass(frozen=True)
+class Reading(Seeds, References, GainTest, ComparedRows):
+    """One claim in one column of one table and tier: all of the above, and the judgement.
+
+    Args:
+        outcome: its word, or why it has none.
+        remarks: a metric that ranks the rows differently, other data or processors, test items; a
+            sentence each.
+    """
+
+    outcome: Outcome = "open"
     remarks: tuple[str, ...] = ()
 
     @property
@@ -203,7 +238,7 @@ def readings(measured: Iterable[Measured], shares: Shares | None = None) -> tupl
     found: list[Reading] = []
     for each in measured:
         refuse_smoke(each)
-        found += _of_table(each, shares or {})
+        found += _readings_of(each, shares or {})
     families: dict[tuple[str, SettingWord], list[int]] = {}
     for place, one in enumerate(found):
         if one.p is not None and one.outcome == "open":
@@ -214,7 +249,7 @@ def readings(measured: Iterable[Measured], shares: Shares | None = None) -> tupl
         for place, p, adjusted in zip(places, p_values, holm(p_values), strict=True):
             one = found[place]
             p_for = p if every else adjusted  # that all hold needs no adjustment
-            outcome = _outcome(one, p_for, adjusted)
+            outcome = _outcome_of(one, p_for, adjusted)
             needed = _seeds_needed(one, 1 if every else len(places)) if outcome == "open" else None
             found[place] = replace(one, adjusted=p_for, outcome=outcome, seeds_needed=needed)
     return tuple(found)
@@ -226,7 +261,7 @@ def findings(every: Sequence[Reading]) -> tuple[Finding, ...]:
     for each in every:
         groups.setdefault((each.claim.id, each.setting), []).append(each)
     order = list(dict.fromkeys(key[0] for key in groups))
-    found = [_finding(some) for some in groups.values()]
+    found = [_finding_of(some) for some in groups.values()]
     return tuple(
         sorted(
             found,
@@ -252,7 +287,7 @@ def significant(table: Table) -> Iterator[tuple[Claim, Comparison, str, bool]]:
         for pair in claim.comparisons:
             for column in pair.columns if "paper" in pair.tiers else ():
                 key = (claim.id, labels[pair.better], labels[pair.than], column)
-                values = _published(table.published, labels, pair, column)
+                values = _published_pair(table.published, labels, pair, column)
                 if key in seen or not all(value and value.std for value in values):
                     continue
                 seen.add(key)
@@ -322,17 +357,21 @@ def json_text(every: Sequence[Reading]) -> str:
         }
         for name, claim in {each.claim.id: each.claim for each in every}.items()
     }
-    texts = ",\n".join(f"{json.dumps(key)}: {_line(value)}" for key, value in claims.items())
+    texts = ",\n".join(f"{json.dumps(key)}: {_json_line(value)}" for key, value in claims.items())
     found = ",\n".join(
-        _line({"claim": each.claim.id, "setting": each.setting, "outcome": each.outcome})
+        _json_line({"claim": each.claim.id, "setting": each.setting, "outcome": each.outcome})
         for each in findings(every)
     )
+    parts = (GainTest, References, Seeds)
+    keys = [
+        *_field_names(ComparedRows),
+        "outcome",
+        *itertools.chain(*map(_field_names, parts)),
+        "remarks",
+    ]
     lines = ",\n".join(
-        _line(
-            {
-                item.name: each.claim.id if item.name == "claim" else getattr(each, item.name)
-                for item in dataclasses.fields(each)
-            }
+        _json_line(
+            {key: each.claim.id if key == "claim" else getattr(each, key) for key in keys}
             | {"estimates": [dataclasses.asdict(one) for one in each.estimates]}
         )
         for each in every
@@ -348,11 +387,15 @@ def write(results: Path, every: Sequence[Reading]) -> None:
     write_atomically(results / CLAIMS, json_text(every))
 
 
-def _line(value: Any) -> str:
+def _field_names(part: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(part)]
+
+
+def _json_line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _of_table(measured: Measured, shares: Shares) -> Iterator[Reading]:
+def _readings_of(measured: Measured, shares: Shares) -> Iterator[Reading]:
     """The readings of one table, claim by claim, without the words that need all of a claim's."""
     table, tier = measured.table, measured.tier
     models: dict[tuple[str, str], tuple[ColumnModel, frozenset[str]]] = {}
@@ -363,12 +406,14 @@ def _of_table(measured: Measured, shares: Shares) -> Iterator[Reading]:
                 column = measured.column(label)
                 metric = comparison.metric or table.metric_of(column[0].column)
                 if (label, metric) not in models:
-                    models[label, metric] = _model(table, column, metric)
+                    models[label, metric] = _column_model(table, column, metric)
                 model, collapsed = models[label, metric]
-                yield _read(measured, claim, comparison, column, metric, model, collapsed, inert)
+                yield _reading_of(
+                    measured, claim, comparison, column, metric, model, collapsed, inert
+                )
 
 
-def _model(
+def _column_model(
     table: Table, column: Sequence[MeasuredCell], metric: str
 ) -> tuple[ColumnModel, frozenset[str]]:
     """The estimates of a column, and the labels of its rows that have collapsed."""
@@ -434,7 +479,7 @@ def _shares_of(facts: Mapping[str, str], config: Mapping[str, Any]) -> list[floa
     ]
 
 
-def _read(
+def _reading_of(
     measured: Measured,
     claim: Claim,
     comparison: Comparison,
@@ -453,7 +498,7 @@ def _read(
     published, published_error = None, None
     if metric == table.metric_of(better.column):
         labels = {cell.row.label: cell.row.published for cell in column}
-        pair = _published(table.published, labels, comparison, better.column.label)
+        pair = _published_pair(table.published, labels, comparison, better.column.label)
         published, published_error = _published_gain(*pair, table.published.runs)
     reading = Reading(
         claim=claim,
@@ -467,7 +512,6 @@ def _read(
         metric=metric,
         unit=table.unit_of(metric),
         protocol=table.protocol,
-        outcome="open",
         published=published,
         published_error=published_error,
         seeds_better=tuple(sorted(first)),
@@ -498,10 +542,10 @@ def _read(
         low, high = widest.interval
         p = max(_p_value(claim, each) for each in estimates)
         reading = replace(reading, gain=widest.gain, low=low, high=high, p=p)
-    return replace(reading, outcome=_silent(reading, better, than, collapsed, inert))
+    return replace(reading, outcome=_why_silent(reading, better, than, collapsed, inert))
 
 
-def _silent(
+def _why_silent(
     reading: Reading,
     better: MeasuredCell,
     than: MeasuredCell,
@@ -528,7 +572,7 @@ def _silent(
     return "one seed" if fewest < 2 else "open"
 
 
-def _published(
+def _published_pair(
     published: Published, labels: Mapping[str, str | None], pair: Comparison, column: str
 ) -> tuple[Value | None, Value | None]:
     """The published numbers of both rows of a comparison in a column."""
@@ -556,15 +600,15 @@ def _p_value(claim: Claim, estimate: Estimate) -> float:
     margin = claim.margin or 0.0
     if claim.form == "null":
         return min(1.0, 2 * max(estimate.p_above(-margin), estimate.p_below(margin)))
-    return estimate.p_value(_bound(claim))
+    return estimate.p_value(_threshold(claim))
 
 
-def _bound(claim: Claim) -> float:
+def _threshold(claim: Claim) -> float:
     """The gain on one side of which a claim holds."""
     return {"comparable": -1.0, "no gain": 1.0}.get(claim.form, 0.0) * (claim.margin or 0.0)
 
 
-def _outcome(reading: Reading, p_for: float, p_against: float) -> Outcome:
+def _outcome_of(reading: Reading, p_for: float, p_against: float) -> Outcome:
     """The word of a reading that may have one.
 
     Args:
@@ -580,7 +624,7 @@ def _outcome(reading: Reading, p_for: float, p_against: float) -> Outcome:
         agrees = p_for < LEVEL
         disagrees = reading.low > margin or reading.high < -margin
     else:
-        above = reading.gain > _bound(reading.claim)
+        above = reading.gain > _threshold(reading.claim)
         right = not above if reading.claim.form == "no gain" else above
         agrees = right and p_for < LEVEL
         disagrees = not right and p_against < LEVEL
@@ -638,16 +682,16 @@ def _remarks(
     return tuple(remarks)
 
 
-def _finding(some: Sequence[Reading]) -> Finding:
+def _finding_of(some: Sequence[Reading]) -> Finding:
     """One claim at one setting over its readings."""
     claim, setting = some[0].claim, some[0].setting
     counts = Counter(each.outcome for each in some)
     tally = tuple((word, counts[word]) for word in OUTCOMES if counts[word])
     finding = Finding(claim, setting, "open", tally, tuple(some))
-    return replace(finding, outcome=_word(finding))
+    return replace(finding, outcome=_finding_word(finding))
 
 
-def _word(finding: Finding) -> Outcome:
+def _finding_word(finding: Finding) -> Outcome:
     """The word of a finding."""
     claim, some = finding.claim, finding.informative
     at_paper = finding.setting == "paper's"

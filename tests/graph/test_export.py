@@ -64,6 +64,9 @@ def test_the_encoder_that_a_run_scored_is_exported_and_scored(
     assert "graph has no --size in evaluate" in capsys.readouterr().err
     assert main(["evaluate", "graph", str(target), "--data", "MUTAGG"]) == 2
     assert "unknown dataset 'MUTAGG'" in capsys.readouterr().err
+    # Before anything is embedded, in the words of every domain.
+    assert main(["evaluate", "graph", str(target), "--protocol", "svm"]) == 2
+    assert capsys.readouterr().err.startswith("error: no protocol 'svm'; there are: ")
 
 
 @pytest.mark.parametrize(("network", "readout"), [("GCN", "sum"), ("GIN", "mean")])

@@ -87,7 +87,7 @@ def test_a_network_that_is_built_otherwise_is_refused(
 ) -> None:
     save_encoder(trained(), tmp_path, config=CONFIG_OF_RUN)
     monkeypatch.setattr(
-        "vision.export.make_encoder", lambda backbone, *_, **__: make_encoder(backbone, "cifar")
+        "vision.encoder.make_encoder", lambda backbone, *_, **__: make_encoder(backbone, "cifar")
     )
     with pytest.raises(UserError, match="features differ from those stored"):
         load_encoder(tmp_path)

@@ -51,8 +51,7 @@ class Tiny(nn.Module):
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    for name in ("make_encoder", "LabEncoder"):
-        monkeypatch.setattr(f"vision.methods.{name}", lambda *_, **__: Tiny())
+    monkeypatch.setattr("vision.methods.encoder_of", lambda *_, **__: Tiny())
 
 
 @pytest.mark.usefixtures("tiny")
@@ -194,7 +193,7 @@ CMC = {"method": "cmc", "statistics": "none"}
         ({"method": "moco_v3", "pairs": "first_view"}, "omit it, or use method simclr"),
         ({"augmentations": ("hcl", "weak")}, "augmentations are of hcl, .*; got weak"),
         ({**SWAV, "small_crops": 1, "small_augmentation": "no"}, "augmentations are of .*; got no"),
-        ({"head_layers": 3}, "head_layers is 1 or 2; got 3"),
+        ({"head_layers": 3}, "head_layers is one of 1, 2; got 3"),
         ({"mixed": (16, 8, 4)}, "mixed is not used by method simclr; .* use method moco_v2"),
         (
             {"method": "moco_v2", "mixed": (4097, 8, 4)},
