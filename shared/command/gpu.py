@@ -85,7 +85,7 @@ def trains(config: Config) -> bool:
 
 def step_of(domain: str, config: Config) -> GpuStep | None:
     """The estimate of a configuration's step; None without one, and where nothing is trained."""
-    return _lines().get(kind_of(domain, config)) if trains(config) else None
+    return scaled_lines().get(kind_of(domain, config)) if trains(config) else None
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,8 @@ def number(value: float) -> str:
 
 
 @functools.cache
-def _lines() -> dict[str, GpuStep]:
+def scaled_lines() -> dict[str, GpuStep]:
+    """The estimates of docs/expected.csv by kind, scaled by docs/measured.csv."""
     if not TABLE.is_file():  # without a checkout
         return {}
     with TABLE.open(newline="") as stream:

@@ -16,7 +16,7 @@ from rich.console import Console
 from toy.program import AtOnce
 from toy.tables import TABLES, run_of
 
-from shared.command import devices, pool, reproduce, slurm
+from shared.command import devices, gpu, pool, reproduce, slurm
 from shared.command.cells import Chosen, Places, every_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,7 +161,7 @@ def test_how_much_faster_a_gpu_is_follows_from_the_expected_steps() -> None:
     }
     with (root / "docs/expected.csv").open() as stream:
         lines = {
-            line["cell"]: float(line["likely_seconds"])
+            line["cell"]: gpu.scaled_lines()[line["kind"]].seconds
             for line in csv.DictReader(stream)
             if "=" not in line["workload"]  # those of kinds of rows have no name
         }
