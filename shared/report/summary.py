@@ -286,21 +286,26 @@ def paper_page(results: Results, key: str) -> str:
         paper=paper,
         done=[some for some in by_claim.values() if any(each.measured for each in some)],
         idle=[some for some in by_claim.values() if not any(each.measured for each in some)],
+        printed=_printed(results),
         costs=[cost for cost in results.costs if cost.row in timed],
     )
 
 
-def _printed(results: Results, claim: str) -> Iterator[str]:
-    """Sentences on the claim's gains by the deviations of the paper's own table."""
-    for measured in (each for each in results.tables if each.tier == "paper"):
-        clear = [each for of, _, _, each in significant(measured.table) if of.id == claim]
-        if clear:
-            runs = measured.table.published.runs
-            how = f"{runs} runs" if runs else "three runs assumed, since none are stated"
-            yield (
-                f"In the paper's own table {sum(clear)} of {len(clear)} of its gains are "
+def _printed(results: Results) -> dict[str, list[str]]:
+    """By claim, sentences on its gains by the deviations of the paper's own tables."""
+    sentences: dict[str, list[str]] = {}
+    for table in (each.table for each in results.tables if each.tier == "paper"):
+        found: dict[str, list[bool]] = {}
+        for claim, _, _, clear in significant(table):
+            found.setdefault(claim.id, []).append(clear)
+        runs = table.published.runs
+        how = f"{runs} runs" if runs else "three runs assumed, since none are stated"
+        for name, clear_ones in found.items():
+            sentences.setdefault(name, []).append(
+                f"In the paper's own table {sum(clear_ones)} of {len(clear_ones)} of its gains are "
                 f"significant (Welch's test, {how})."
             )
+    return sentences
 
 
 def _gains(finding: Finding) -> str:
