@@ -19,6 +19,7 @@ from shared.experiment.config import canonical
 from shared.experiment.published import with_claims
 from shared.experiment.records import Record
 from shared.experiment.tables import Claim, Published, Setting, Table, Value
+from shared.experiment.templates import escaped
 from shared.objective import SHARE
 from shared.report.claims import (
     CLAIMS,
@@ -32,7 +33,6 @@ from shared.report.claims import (
     readings,
     significant,
 )
-from shared.report.files import escaped
 from shared.report.measuring import Measured
 from shared.report.statistics import seeds_for, wider
 from shared.report.summary import Results, first_page, paper_page

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -28,6 +27,7 @@ from shared.experiment.config import always_there, canonical_json
 from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums, writing
 from shared.experiment.files import replacing
 from shared.experiment.records import Record, read_record
+from shared.experiment.templates import render
 from shared.functions import function_name
 
 CARD = "README.md"
@@ -340,16 +340,9 @@ def _replacing_folder(target: Path) -> Iterator[Path]:
 
 def _card(export: Export, record: Record, sums: Mapping[str, str]) -> str:
     """The text of the card; ``sums`` are the SHA-256 of the files, by name."""
-    # The card is Markdown, so nothing is escaped.
-    forms = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
     metrics = record.result["metrics"]
-    return forms.get_template("card.md.j2").render(
+    return render(
+        Path(__file__).with_name("card.md.j2"),
         export=export,
         name="-".join([*export.name, *export.losses]).replace("_", "-").lower(),
         metrics={name: metrics[name] for name in numbers(metrics) if name not in export.left_out},

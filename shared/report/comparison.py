@@ -29,9 +29,7 @@ from shared.report.claims import has_collapsed
 from shared.report.files import (
     ACROSS,
     COMMIT,
-    escaped,
-    grid_lines,
-    table_lines,
+    page,
     tex_escaped,
     tex_table,
 )
@@ -447,30 +445,7 @@ def _differing(comparison: Comparison, column: str) -> Iterator[str]:
 
 def markdown(comparison: Comparison, spread: Spread = "deviation") -> str:
     """The comparison as a page of Markdown."""
-    lines = [f"# {escaped(f'{comparison.title}: rows beside {comparison.against}')}", ""]
-    lines += [f"`{comparison.address}`. {escaped(headline(comparison, spread))}", ""]
-    lines += _lines_of(comparison, main_grid(comparison, spread))
-    lines += [f"## Against {escaped(comparison.against)}", "", *grid_lines(gain_grid(comparison))]
-    lines += ["", RULES, "", f"![Gains with 95% intervals]({GAINS})", ""]
-    for grid in further_grids(comparison, spread):
-        lines += [f"## {escaped(grid.heading)}", "", *grid_lines(grid), ""]
-    cost = cost_grid(comparison)
-    lines += [f"## {cost.heading}", "", *grid_lines(cost, numbers=False), ""]
-    if notes := remarks(comparison):
-        lines += ["## Notes", "", *(f"- {escaped(each)}" for each in notes), ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _lines_of(comparison: Comparison, grid: Grid) -> list[str]:
-    lines = [
-        [escaped(label)]
-        + [
-            f"**{escaped(text)}**" if _is_better(comparison, label, column.label) else escaped(text)
-            for column, text in zip(comparison.columns, texts, strict=True)
-        ]
-        for label, *texts in grid.lines
-    ]
-    return [*table_lines(grid.head, lines), ""]
+    return page("comparison", globals(), comparison=comparison, spread=spread)
 
 
 def latex(comparison: Comparison, spread: Spread = "deviation") -> str:
@@ -621,17 +596,6 @@ def _read_log(source: Source) -> Log | None:
 
 def methods(comparison: Comparison, spread: Spread = "deviation") -> str:
     """A paragraph on the set-up with its citations in BibTeX."""
-    text, cited = _paragraph(comparison, spread)
-    entries = {
-        found.group(1): found.group(0).strip()
-        for found in re.finditer(r"@\w+{(\w+),.*?\n}\n", PAPERS.read_text("utf-8"), re.DOTALL)
-    }
-    block = "\n\n".join(entries[key] for key in cited)
-    return f"# Methods\n\n{text}\n\n## References\n\n```bibtex\n{block}\n```\n"
-
-
-def _paragraph(comparison: Comparison, spread: Spread) -> tuple[str, list[str]]:
-    """The paragraph, and the keys of what it cites."""
     cited: dict[str, None] = {}
     rows = []
     for line in comparison.lines:
@@ -644,27 +608,20 @@ def _paragraph(comparison: Comparison, spread: Spread) -> tuple[str, list[str]]:
         cited |= keys
         marks = f" [{', '.join(f'@{key}' for key in keys)}]" if keys else ""
         rows.append(f"{line.label}{marks}{f' ({line.about})' * bool(line.about)}")
-    model = "a linear model with rows and seeds as factors and paired differences"
-    if not comparison.blocked:
-        model = "a t test with the residual of all rows and Welch's t test"
-    processors = sorted({processor_of(each) for each in comparison.records})
-    versions = sorted(
-        {str(each.environment["versions"].get("torch")) for each in comparison.records}
-    )
-    cited |= {HOLM: None, "suite": None}
-    return (
-        f"We compare {'; '.join(rows)} on {comparison.data} with the suite of @suite "
-        f"({comparison.address}, {comparison.scale}; commit {commits(comparison)}). "
-        f"All rows are trained on the same data ({budget(comparison) or 'see the records'}) and "
-        f"evaluated after the last step by one protocol ({comparison.protocol}). We report the "
-        f"mean over {_seeds(comparison)} with its "
-        f"{'standard deviation' if spread == 'deviation' else '95% interval'}; the unit of "
-        f"repetition is the seed of the training. The gain of each row over {comparison.against} "
-        f"is estimated twice, by {model}; a row is called better or worse if the larger of the two "
-        f"p values is below {LEVEL} after Holm's adjustment [@{HOLM}] over all "
-        f"{counted(_tests(comparison), 'comparison')}. Runs used {', '.join(processors)} and torch "
-        f"{', '.join(versions)}.",
-        list(cited),
+    entries = {
+        found.group(1): found.group(0).strip()
+        for found in re.finditer(r"@\w+{(\w+),.*?\n}\n", PAPERS.read_text("utf-8"), re.DOTALL)
+    }
+    records = comparison.records
+    return page(
+        "methods",
+        globals(),
+        comparison=comparison,
+        spread=spread,
+        rows=rows,
+        processors=sorted(set(map(processor_of, records))),
+        versions=sorted({str(each.environment["versions"].get("torch")) for each in records}),
+        entries=[entries[key] for key in cited | {HOLM: None, "suite": None}],
     )
 
 

@@ -3,16 +3,17 @@
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
 from shared.experiment.config import slug
 from shared.experiment.data import is_approximate
 from shared.experiment.files import write_atomically
 from shared.experiment.frame import processor_of
 from shared.experiment.records import RECORDS, Record, record_line
-from shared.report import pictures
+from shared.experiment.templates import render
+from shared.report import pictures, wording
 from shared.report.claims import Reading
 from shared.report.measuring import (
     Measured,
@@ -22,14 +23,10 @@ from shared.report.measuring import (
 )
 from shared.report.pictures import BLUE, Panel, Picture, Point
 from shared.report.wording import (
-    LOOKED,
     METRICS,
     SCALES,
-    Grid,
     Spread,
-    elsewhere,
     further_of,
-    gain_text,
     groups_of,
     headline,
     is_additional,
@@ -40,12 +37,9 @@ from shared.report.wording import (
     origin,
     over_columns,
     published_row,
-    scale_note,
 )
 
 ADDITIONAL = "additional"  # the page of the additional questions
-# Of a reading, see reading_cells.
-HEAD = ("rows", "column", "word", "gain, 95% interval", "published gain", "seeds of each")
 ACROSS = 4  # panels of a picture beside each other
 TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 TEX |= {"<": "$<$", ">": "$>$"} | {each: f"\\{each}" for each in "&%$#_{}"}
@@ -61,40 +55,23 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
         measured: the table.
         readings: of its claims.
     """
-    table = measured.table
-    up = "../" * len(measured.folder.parts)
-    lines = [f"# {escaped(table.title)}", ""]
-    papers = dict.fromkeys(each.claim.paper or ADDITIONAL for each in readings)
-    links = ", ".join(f"[{name}]({up}{name}.md)" for name in papers)
-    lines += [f"[All results]({up}README.md){f', claims: {links}' * bool(links)}", ""]
-    lines += [f"`{table.address}` ({SCALES[measured.tier]}): {escaped(table.section)}.", ""]
-    lines += [f"Lines marked **measured**: {escaped(headline(measured))}", ""]
-    if measured.tier != "smoke":
-        lines += [f"Lines marked *published*: {escaped(origin(table.published))}", ""]
-    if note := scale_note(measured):
-        lines += [escaped(note), ""]
-    lines += _numbers(measured)
-    lines += [line for text in legend_of(measured) for line in (escaped(text), "")]
-    if _drawn(measured):
-        lines += [f"![Means with 95% intervals, row by row]({table.name}.png)", ""]
-    lines += _figures(measured)
-    if any(each.measured for each in readings):
-        lines += ["## Outcomes of claims", "", *_claims(readings, up)]
-    for grid in (*over_columns(measured), *further_of(measured)):
-        lines += [f"## {escaped(grid.heading)}", "", *grid_lines(grid), ""]
-    for heading, remarks in _remarks(measured):
-        lines += [f"## {heading}", "", *(f"- {escaped(each)}" for each in remarks), ""]
-    lines += ["## Published elsewhere", ""] if table.references else []
-    for published in table.references:
-        grid = elsewhere(published)
-        lines += [escaped(grid.heading), "", *grid_lines(grid), ""]
-        lines += [f"- {escaped(f'{label}: {note}')}" for label, note in published.notes.items()]
-        lines += [""] * bool(published.notes)
-    if runs := list(_runs(measured)):
-        lines += ["## The runs behind the numbers", "", *_about_runs(measured), ""]
-        head = ("method", "column", "seeds", "commit", "processor", "hours")
-        lines += [*grid_lines(Grid("", head, tuple(runs)), numbers=False), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    own = re.compile(rf"{re.escape(measured.table.name)}(-.*)?\.png")  # as in figure-3-a.png
+    done = [each for each in readings if each.measured]
+    records = (r for cells in measured.cells for cell in cells for r in cell.records.values())
+    return page(
+        "table",
+        globals(),
+        measured=measured,
+        table=measured.table,
+        done=done,
+        idle=len(readings) - len(done),
+        up="../" * len(measured.folder.parts),
+        papers=dict.fromkeys(each.claim.paper or ADDITIONAL for each in readings),
+        pictures=[name for name in measured.figures if own.fullmatch(name)],
+        others=[name for name in measured.figures if not own.fullmatch(name)],
+        grids=[*over_columns(measured), *further_of(measured)],
+        first_record=next(records, None),
+    )
 
 
 def csv_text(measured: Measured) -> str:
@@ -132,7 +109,10 @@ def latex(measured: Measured, spread: Spread = "deviation") -> str:
         measured: the table.
         spread: what stands beside a mean: the standard deviation over seeds or its 95% interval.
     """
-    lines = [[*map(tex_escaped, line)] for line in _lines(measured, spread)]
+    lines = [
+        [*map(tex_escaped, (label, whose, *texts))]
+        for label, whose, texts in _lines(measured, spread)
+    ]
     head = ["method", "", *(column.label for column in measured.columns)]
     caption = (
         f"{measured.table.title}: {headline(measured, spread)} {origin(measured.table.published)}"
@@ -176,12 +156,6 @@ def write(
         write_atomically(folder / f"{name}.tex", latex(measured, tex))
 
 
-def escaped(text: str) -> str:
-    """Text with Markdown's special characters escaped."""
-    text = re.sub(r"([\\|*_`\[\]])", r"\\\1", " ".join(text.split()))
-    return text.replace("&", "&amp;").replace("<", "&lt;")
-
-
 def tex_escaped(text: str) -> str:
     """Text with LaTeX's special characters escaped."""
     return "".join(TEX.get(each, each) for each in text)
@@ -220,25 +194,17 @@ def tex_table(
     return text.replace("\\end{tabular}\n", f"\\end{{tabular}}}}\n{small}")
 
 
-def grid_lines(grid: Grid, *, numbers: bool = True) -> list[str]:
-    """A small table of text as Markdown."""
-    lines = [tuple(map(escaped, line)) for line in grid.lines]
-    return table_lines(grid.head, lines, numbers=numbers)
-
-
-def table_lines(
-    head: Sequence[str], lines: Iterable[Sequence[str]], *, numbers: bool = True
-) -> list[str]:
-    """A table in Markdown; the cells of ``lines`` are Markdown already.
+def page(name: str, names: Mapping[str, Any], **values: Any) -> str:
+    """A page of Markdown from a template beside this module; blank lines in a row become one.
 
     Args:
-        head: of the columns.
-        lines: as many cells each.
-        numbers: whether all columns but the first are numbers, which are aligned right.
+        name: of the template.
+        names: what it may call beside ``wording``: the names of the module that fills it.
+        values: what it shows, by name.
     """
-    rules = [":--", *(["--:" if numbers else ":--"] * (len(head) - 1))]
-    rows = [[escaped(each) for each in head], rules, *lines]
-    return [f"| {' | '.join(cells)} |" for cells in rows]
+    known = vars(wording) | {"rows_of": rows_of} | dict(names) | values
+    text = render(Path(__file__).with_name(f"{name}.md.j2"), **known)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def rows_of(reading: Reading) -> str:
@@ -246,43 +212,19 @@ def rows_of(reading: Reading) -> str:
     return f"{reading.better} vs. {reading.than}"
 
 
-def reading_cells(reading: Reading) -> tuple[str, ...]:
-    """Column, word, gain and interval, published gain and seeds of a reading, as Markdown."""
-    few, many = sorted((len(reading.seeds_better), len(reading.seeds_than)))
-    published = gain_text(reading.published, None, None)
-    if reading.published is not None and reading.published_error is not None:
-        published += f" (s.e. {reading.published_error:.2f})"
-    return (
-        escaped(reading.column),
-        f"**{reading.word}**" if reading.adjusted is not None else reading.word,
-        gain_text(reading.gain, reading.low, reading.high),
-        published,
-        (str(few) if few == many else f"{len(reading.seeds_better)}, {len(reading.seeds_than)}")
-        + f" {LOOKED}" * reading.looked,
-    )
-
-
-def _numbers(measured: Measured) -> list[str]:
-    head = ["method", "", *(column.label for column in measured.columns)]
-    lines = [
-        [escaped(label), f"**{whose}**" if whose == "measured" else whose and f"*{whose}*"]
-        + [f"*{text}*" if whose == "published" and text else text for text in texts]
-        for label, whose, *texts in _lines(measured)
-    ]
-    return [*table_lines(head, lines), ""]
-
-
-def _lines(measured: Measured, spread: Spread = "deviation") -> Iterator[list[str]]:
-    """Lines of label, ``measured`` or ``published``, and texts by column; headings have none."""
+def _lines(
+    measured: Measured, spread: Spread = "deviation"
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Label, ``measured`` or ``published``, and texts by column; headings have none."""
     marks = marks_of(measured)
     for heading, rows in groups_of(measured):
         if heading:
-            yield [heading, "", *[""] * len(measured.columns)]
+            yield heading, "", [""] * len(measured.columns)
         for cells in rows:
-            here = ("; ".join(measured_lines(cell, marks, spread)) for cell in cells)
-            yield [cells[0].row.label, "measured", *here]
+            here = ["; ".join(measured_lines(cell, marks, spread)) for cell in cells]
+            yield cells[0].row.label, "measured", here
             if published := published_row(cells, measured):
-                yield ["", "published", *published]
+                yield "", "published", published
 
 
 def _drawn(measured: Measured) -> list[Panel]:
@@ -323,36 +265,8 @@ def _points(cell: MeasuredCell, measured: Measured) -> list[Point]:
     return [Point(cell.summary.mean, cell.summary.low, cell.summary.high, published)]
 
 
-def _figures(measured: Measured) -> list[str]:
-    """The pictures named after the table (``figure-3-a.png``), and links to the paper's others."""
-    own = re.compile(rf"{re.escape(measured.table.name)}(-.*)?\.png")
-    lines, others = [], []
-    for name in measured.figures:
-        link = f"[{escaped(name)}](figures/{quote(name)})"
-        if own.fullmatch(name):
-            lines += [f"!{link}", ""]
-        else:
-            others.append(link)
-    return [*lines, *[f"Other figures of this paper: {', '.join(others)}.", ""] * bool(others)]
-
-
-def _claims(readings: Sequence[Reading], up: str) -> list[str]:
-    lines = [
-        (
-            f"[{each.claim.id}]({up}{each.claim.paper or ADDITIONAL}.md#{each.claim.id})",
-            escaped(rows_of(each)),
-            *reading_cells(each),
-        )
-        for each in readings
-        if each.measured
-    ]
-    idle = sum(not each.measured for each in readings)
-    table = table_lines(("claim", *HEAD), lines)
-    return [*table, "", *[f"Not run: {idle} more.", ""] * bool(idle)]
-
-
 def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:
-    """Notes on single numbers, by heading; empty headings are left out."""
+    """Notes on single numbers, by heading."""
     table = measured.table
     records = {r.address: r for cells in measured.cells for c in cells for r in c.records.values()}
     incomplete = [at for at, each in records.items() if each.environment.get("allow_missing")]
@@ -363,7 +277,7 @@ def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:
         if is_approximate(sha256)
     }
     notes = [f"{row}: {note}" for row, note in table.published.notes.items()]
-    found = [
+    return [
         (
             "Deviations from the paper",
             [f"{row.label}: {row.deviation}" for row in table.rows if row.deviation],
@@ -373,19 +287,6 @@ def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:
         ("Runs with missing data files", sorted(incomplete)),
         ("Data that are not the published files", sorted(approximate)),
         ("Finished runs of undeclared rows, columns or seeds", list(measured.ignored)),
-    ]
-    return [(heading, lines) for heading, lines in found if lines]
-
-
-def _about_runs(measured: Measured) -> list[str]:
-    table, name = measured.table, measured.table.name
-    (first, *_) = (r for cells in measured.cells for c in cells for r in c.records.values())
-    return [
-        f"Protocol {table.protocol}. Varies between repeats: {escaped(table.varies)}. The "
-        f"configuration, environment and data hashes of every run are in [its "
-        f"record]({name}{RECORDS}), the values by seed in [the CSV file]({name}.csv). To repeat a "
-        f"run: "
-        f"`./reproduce.sh --cell {first.address}`."
     ]
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from shared.errors import UserError
 from shared.experiment.files import write_atomically
-from shared.experiment.tables import Cell, SettingWord
+from shared.experiment.tables import Cell, Claim, SettingWord
+from shared.experiment.templates import escaped
 from shared.report import pictures
 from shared.report.claims import (
     AGAINST,
@@ -26,14 +27,13 @@ from shared.report.claims import (
     findings,
     significant,
 )
-from shared.report.files import ADDITIONAL, HEAD, escaped, reading_cells, rows_of, table_lines
+from shared.report.files import ADDITIONAL, page, rows_of
 from shared.report.measuring import Measured
 from shared.report.pictures import Panel, Picture, Point
 from shared.report.wording import counted, gain_text
 
 SUMMARY = "README.md"
 BEGINS, ENDS = "<!-- claims: written by ./reproduce.sh report -->", "<!-- claims end -->"
-RULES = "docs/claims.md"
 # Colour and shape of a reading in a picture, by its word.
 MARKS: Mapping[str, tuple[str, str]] = {
     "agrees": ("#1b7f4b", "^"),
@@ -198,32 +198,15 @@ def in_short(results: Results, folder: str = "") -> str:
         some = results.of(key)
         cells = [_count([each for each in some if each.outcome in of]) for of in COUNTED.values()]
         left = f"{len(_not_run(some))} of {len(_ids(some))}"
-        pairs = _significant(results, key)
-        printed = f"{sum(clear for _, clear in pairs)} of {len(pairs)}" if pairs else "none printed"
+        clear = _significant(results, key)
+        printed = f"{sum(clear)} of {len(clear)}" if clear else "none printed"
         lines.append((f"[{paper.name}]({folder}{key}.md)", *cells, left, printed))
-    head = (
-        "claims of",
-        *COUNTED,
-        "not run, of all",
-        "the paper's printed gains: significant by its own deviations",
-    )
-    return "\n".join([_at_paper(results), "", *table_lines(head, lines, numbers=False)]) + "\n"
-
-
-def _at_paper(results: Results) -> str:
-    """A sentence on what was measured at the papers' full settings."""
-    names = [
+    at_paper = [
         f"{PAPERS[each.claim.paper].name}'s {each.claim.place}"
         for each in results.findings
         if each.measured and each.setting == "paper's" and each.claim.paper in PAPERS
     ]
-    if names:
-        return f"**Measured at a paper's full setting:** {'; '.join(names)}."
-    return (
-        "**Nothing has been measured at a paper's full setting.** The runs behind this table are "
-        "small, or rebuilt from papers that leave details out; they say how the methods compare "
-        "there."
-    )
+    return page("in_short", globals(), at_paper=at_paper, lines=lines)
 
 
 def _count(some: Sequence[Finding]) -> str:
@@ -247,10 +230,10 @@ def _count(some: Sequence[Finding]) -> str:
     return f"{len(some)} ({beside})" if beside else str(len(some))
 
 
-def _significant(results: Results, paper: str) -> list[tuple[str, bool]]:
-    """For each claimed gain that is printed with deviations its table, and if it is clear."""
+def _significant(results: Results, paper: str) -> list[bool]:
+    """For each claimed gain that is printed with deviations, whether it is clear."""
     return [
-        (measured.table.name, clear)
+        clear
         for measured in results.tables
         if measured.tier == "paper" and measured.table.paper == paper
         for claim, _, _, clear in significant(measured.table)
@@ -279,132 +262,50 @@ def write(folder: Path, results: Results) -> None:
 
 def first_page(results: Results) -> str:
     """The first page of the results, in Markdown."""
-    lines = [
-        "# What small runs say of the claims",
-        "",
-        *in_short(results).splitlines(),
-        "",
-        "The table counts claims. **Agree** and **disagree** tell the sign of the gains alone, "
-        "where two analyses see it after Holm's adjustment; *in part* means in some readings, and "
-        "*mixed* that some agree and some disagree. A claim is **open** if no reading decides it, "
-        "and **says nothing** if every reading has rows below an untrained encoder, collapsed, or "
-        "has a penalty without a share in the training. Nothing here denies the size of a gain at "
-        "a paper's own setting: the interval says what is excluded in these runs. The last column "
-        "is of the papers' tables, not of runs: the gains of claims that are significant by the "
-        "deviations printed there (Welch's test; of three runs where none are stated) "
-        f"([rules](../{RULES}); [data](claims.json)).",
-        "",
-    ]
-    for key, paper in PAPERS.items():
-        lines += [f"## {paper.name}", "", *_about(results, key), ""]
-        lines += _shown(results.of(key), key)
-    if questions := results.of(""):
-        lines += ["## Additional questions", ""]
-        lines += [
-            f"Questions of this suite, not claims of the papers ([all]({ADDITIONAL}.md)):",
-            "",
-        ]
-        lines += [line for each in questions if each.measured for line in _entry(each, ADDITIONAL)]
-        lines += [""]
-    lines += ["## Tables", "", *_tables(results)]
-    return "\n".join(lines).rstrip() + "\n"
+    tables = []
+    for each in results.tables:
+        cells = [cell for cells in each.cells for cell in cells if cell.declared]
+        path = (each.folder / each.table.name).as_posix()
+        done = sum(cell.summary is not None for cell in cells)
+        tables.append((path, each.table.title, done, len(cells)))
+    return page("summary", globals(), results=results, tables=tables)
 
 
 def paper_page(results: Results, key: str) -> str:
     """The page of a paper with all its claims, or for an empty name of the additional questions."""
-    some = results.of(key)
-    paper = PAPERS.get(key)
-    title = f"{paper.name}: {paper.title} ({paper.cited})" if paper else "Additional questions"
-    lines = [f"# {escaped(title)}", "", f"[All results]({SUMMARY})", ""]
-    lines += [*_about(results, key), ""] if paper else []
-    lines += _shown(some, key or ADDITIONAL)
     by_claim: dict[str, list[Finding]] = {}
-    for finding in some:
+    for finding in results.of(key):
         by_claim.setdefault(finding.claim.id, []).append(finding)
-    idle = []
-    for name, found in by_claim.items():
-        claim = found[0].claim
-        place = f" ({escaped(claim.place)})" if claim.place else ""
-        if any(each.measured for each in found):
-            heading = escaped(claim.sentence.rstrip("."))
-            lines += [f'<a id="{name}"></a>', "", f"## {heading}{place}", ""]
-            lines += [escaped(claim.note), ""] if claim.note else []
-            lines += _printed(results, claim.id)
-            lines += [line for finding in found for line in _finding(finding)]
-        else:
-            tables = ", ".join(dict.fromkeys(r.address for f in found for r in f.readings))
-            note = f" {escaped(claim.note)}" if claim.note else ""
-            idle.append(f'- <a id="{name}"></a>{escaped(claim.sentence)}{place}: `{tables}`.{note}')
-    lines += ["## Not run", "", *idle, ""] if idle else []
-    if paper and paper.costs and (timed := list(_costs(results, *paper.costs))):
-        lines += ["## Time of an iteration", "", *timed, ""]
-    if paper and paper.further:
-        lines += ["## Said without a word", "", *(f"- {escaped(each)}" for each in paper.further)]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _costs(results: Results, says: str, rows: Sequence[str]) -> Iterator[str]:
-    """A line on each row that was timed for a claim."""
-    for cost in results.costs:
-        if cost.row in rows:
-            ratio = cost.ratio
-            yield escaped(
-                f"- {says}: {cost.word}. An iteration of {cost.row} takes {ratio.mean:.2f} "
-                f"[{ratio.low:.2f}, {ratio.high:.2f}] times that of {cost.against} (ResNet-8 on "
-                f"CIFAR-10, batches of 256, one thread of {cost.processor}, {ratio.n} rounds)."
-            )
-
-
-def _printed(results: Results, claim: str) -> list[str]:
-    """A line on the claim's gains by the deviations of the paper's own table."""
-    lines = []
-    for measured in results.tables:
-        if measured.tier == "paper":
-            clear = [each for of, _, _, each in significant(measured.table) if of.id == claim]
-            if clear:
-                runs = measured.table.published.runs
-                how = f"{runs} runs" if runs else "three runs assumed, since none are stated"
-                lines.append(
-                    f"In the paper's own table {sum(clear)} of {len(clear)} of its gains are "
-                    f"significant (Welch's test, {how})."
-                )
-    return [*dict.fromkeys(lines), ""] if lines else []
-
-
-def _shown(some: Sequence[Finding], name: str) -> list[str]:
-    """The picture of a page, if it shows anything."""
-    return [f"![Gains with 95% intervals, claim by claim]({name}.png)", ""] if _panels(some) else []
-
-
-def _about(results: Results, key: str) -> list[str]:
-    """What a paper claims, each measured claim, the claims that were not run, and their cost."""
-    some = results.of(key)
-    left = _not_run(some)
-    idle = dict.fromkeys(
-        f"[{escaped(each.claim.sentence.rstrip('.'))}]({key}.md#{each.claim.id})"
-        for each in some
-        if each.claim.id in left
+    paper = PAPERS.get(key)
+    timed = paper.costs[1] if paper and paper.costs else ()
+    return page(
+        "paper",
+        globals(),
+        results=results,
+        key=key,
+        paper=paper,
+        done=[some for some in by_claim.values() if any(each.measured for each in some)],
+        idle=[some for some in by_claim.values() if not any(each.measured for each in some)],
+        printed=_printed(results),
+        costs=[cost for cost in results.costs if cost.row in timed],
     )
-    return [
-        f"It claims: {escaped(PAPERS[key].says)}",
-        "",
-        *(line for each in some if each.measured for line in _entry(each, key)),
-        *(["- **Not run:**", *(f"    - {each}" for each in idle)] if idle else []),
-        f"- **To run all of it:** {results.left[key]}",
-    ]
 
 
-def _entry(finding: Finding, page: str) -> list[str]:
-    """A measured claim in three lines: what it says, the outcome, and what was run."""
-    claim = finding.claim
-    place = f" ({escaped(claim.place)})" if claim.place else ""
-    end = "" if claim.sentence.endswith("?") else "."
-    link = f"[{escaped(claim.sentence.rstrip('.'))}]({page}.md#{claim.id})"
-    return [
-        f"- {link}{end}{place}",
-        f"    - {AT[finding.setting]}: **{finding.word}**{_gains(finding)}",
-        f"    - run: {_run(finding)}",
-    ]
+def _printed(results: Results) -> dict[str, list[str]]:
+    """By claim, sentences on its gains by the deviations of the paper's own tables."""
+    sentences: dict[str, list[str]] = {}
+    for table in (each.table for each in results.tables if each.tier == "paper"):
+        found: dict[str, list[bool]] = {}
+        for claim, _, _, clear in significant(table):
+            found.setdefault(claim.id, []).append(clear)
+        runs = table.published.runs
+        how = f"{runs} runs" if runs else "three runs assumed, since none are stated"
+        for name, clear_ones in found.items():
+            sentences.setdefault(name, []).append(
+                f"In the paper's own table {sum(clear_ones)} of {len(clear_ones)} of its gains are "
+                f"significant (Welch's test, {how})."
+            )
+    return sentences
 
 
 def _gains(finding: Finding) -> str:
@@ -446,11 +347,8 @@ def _gain(reading: Reading) -> str:
 
 def _run(finding: Finding) -> str:
     """The tables behind a finding: seeds, what differs from the paper, the level of the rows."""
-    by_table: dict[str, list[Reading]] = {}
-    for each in finding.measured:
-        by_table.setdefault(_page(each), []).append(each)
     texts = []
-    for page, some in by_table.items():
+    for path, some in _by_table(finding).items():
         seeds = sorted({len(s) for each in some for s in (each.seeds_better, each.seeds_than)})
         several = (
             f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else counted(seeds[0], "seed")
@@ -460,10 +358,19 @@ def _run(finding: Finding) -> str:
         if len({each.column for each in some}) == 1 and levels:
             level, bar, name = levels[0]
             parts.append(f"The rows reach {level:.0f}, '{name}' {bar:.0f}")
-        texts.append(f"[{page.removesuffix('.md')}]({page}): {escaped('. '.join(parts))}")
+        texts.append(f"[{path}]({path}.md): {escaped('. '.join(parts))}")
     if finding.setting != "paper's":
         texts.append("The paper's setting: not run")
     return ". ".join(texts) + "."
+
+
+def _by_table(finding: Finding) -> dict[str, list[Reading]]:
+    """The measured readings by the page of their table, without its ending."""
+    found: dict[str, list[Reading]] = {}
+    for each in finding.measured:
+        path = each.address if each.tier == "paper" else f"{each.tier}/{each.address}"
+        found.setdefault(path, []).append(each)
+    return found
 
 
 def _left(results: Results, readings: Iterable[Reading]) -> str:
@@ -504,83 +411,29 @@ def duration(hours: float) -> str:
     return f"{days:.0f} days" if days < 365 else f"{days / 365:,.0f} years"
 
 
-def _finding(finding: Finding) -> list[str]:
-    """The outcome of a claim at one setting, table by table, reading by reading."""
-    at = AT[finding.setting]
-    if not finding.measured:
-        return [f"**{at[0].upper()}{at[1:]}: not run.**", ""]
-    lines = [f"**{at[0].upper()}{at[1:]}: {finding.word}**{_gains(finding)}", ""]
-    by_table: dict[str, list[Reading]] = {}
-    for each in finding.measured:
-        by_table.setdefault(_page(each), []).append(each)
-    head = (*HEAD, "seeds for 80% power")
-    for page, some in by_table.items():
-        needed = [each.seeds_needed is not None for each in some]
-        table = [
-            (
-                escaped(rows_of(each)),
-                *reading_cells(each),
-                *([str(each.seeds_needed or "")] if any(needed) else []),
-            )
-            for each in some
-        ]
-        lines += [f"From [{page.removesuffix('.md')}]({page}):", ""]
-        lines += [*table_lines(head if any(needed) else head[:-1], table), ""]
-        remarks = _remarks(some)
-        if differences := some[0].differences:
-            remarks.insert(0, f"- Differences from the paper: {escaped(' '.join(differences))}")
-        lines += [*remarks, ""] if remarks else []
-    return lines
-
-
-def _remarks(measured: Sequence[Reading]) -> list[str]:
-    """The remarks of a table's readings, each once, with the rows or columns that it is about."""
+def _remarks(readings: Sequence[Reading]) -> Iterator[str]:
+    """What differs from the paper, and each remark of a table's readings with what it is about."""
+    if differences := readings[0].differences:
+        yield f"Differences from the paper: {' '.join(differences)}"
     found: dict[str, list[Reading]] = {}
-    for each in measured:
+    for each in readings:
         for remark in each.remarks:
             found.setdefault(remark, []).append(each)
-    lines = []
     for remark, some in found.items():
         columns = dict.fromkeys(each.column for each in some)
-        whole = all(each in some for each in measured if each.column in columns)
+        whole = all(each in some for each in readings if each.column in columns)
         names = columns if whole else dict.fromkeys(f"{rows_of(e)}, {e.column}" for e in some)
-        where = f" ({'; '.join(names)})" if len(some) < len(measured) else ""
-        lines.append(f"- {escaped(f'{remark}{where}')}")
-    return lines
-
-
-def _page(reading: Reading) -> str:
-    """The page of a reading's table, relative to the folder of results."""
-    domain, paper, table = reading.address.split("/")
-    return "/".join(
-        (*([] if reading.tier == "paper" else [reading.tier]), domain, paper, f"{table}.md")
-    )
-
-
-def _tables(results: Results) -> list[str]:
-    head = ("table", "what", "numbers")
-    lines = []
-    for each in results.tables:
-        cells = [cell for cells in each.cells for cell in cells if cell.declared]
-        if done := sum(cell.summary is not None for cell in cells):
-            path = (each.folder / f"{each.table.name}.md").as_posix()
-            lines.append(
-                (
-                    f"[{path.removesuffix('.md')}]({path})",
-                    escaped(each.table.title),
-                    f"{done} of {len(cells)}",
-                )
-            )
-    return table_lines(head, lines, numbers=False)
+        yield f"{remark} ({'; '.join(names)})" if len(some) < len(readings) else remark
 
 
 def _ids(some: Iterable[Finding]) -> set[str]:
     return {each.claim.id for each in some}
 
 
-def _not_run(some: Sequence[Finding]) -> set[str]:
+def _not_run(some: Sequence[Finding]) -> list[Claim]:
     """The claims that were not measured at any setting."""
-    return _ids(some) - _ids(each for each in some if each.measured)
+    done = _ids(each for each in some if each.measured)
+    return list({each.claim.id: each.claim for each in some if each.claim.id not in done}.values())
 
 
 def _panels(some: Sequence[Finding]) -> list[Panel]:

@@ -83,7 +83,7 @@ def published_value(value: Value | None) -> str:
     return DASH if value is None else mean_sd(value.mean, value.std)
 
 
-def gain_text(gain: float | None, low: float | None, high: float | None) -> str:
+def gain_text(gain: float | None, low: float | None = None, high: float | None = None) -> str:
     """A gain with its 95% interval, if any."""
     if gain is None:
         return DASH
