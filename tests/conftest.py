@@ -21,7 +21,8 @@ import torch
 from filelock import FileLock
 
 import shared
-from shared.command.pool import cores, preloaded
+from shared.command.pool import cores
+from shared.command.server import preloaded
 from shared.compat import make_torchvision_importable
 
 with suppress(ImportError):

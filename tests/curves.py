@@ -30,7 +30,7 @@ from shared import (
     max_margin,
     term,
 )
-from shared.command.pool import preloaded
+from shared.command.server import preloaded
 from shared.experiment.run import Run
 from tests import forked
 from vision.swav import swapped_prediction

@@ -5,7 +5,7 @@ import sys
 from itertools import chain
 
 from shared.command.cells import DOMAINS
-from shared.command.pool import preloaded
+from shared.command.server import preloaded
 
 PROGRAM = """
 import importlib, sys

@@ -22,7 +22,7 @@ from rich.console import Console
 from toy.program import AtOnce, start
 from toy.tables import TABLES, run_of
 
-from shared.command import cells, pool, reproduce, running, verbs, worker
+from shared.command import cells, reproduce, running, server, verbs, worker
 from shared.errors import UserError, describe_os_error
 from shared.experiment.published import load_notes, load_published, with_claims
 from shared.experiment.run import Run
@@ -528,15 +528,15 @@ def test_too_little_address_space_is_one_line_before_anything_starts(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (limit * 1024, limit * 1024))
-    text = error_of(pool._start_server)
+    text = error_of(lambda: server.start("toy"))
     assert f"ulimit -v allows {limit / 2**20:.1f} GB of address space, and a cell needs 2" in text
 
 
 def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     hung = threading.Event()
-    monkeypatch.setattr(pool, "SERVER_START", 0.1)
+    monkeypatch.setattr(server, "SERVER_START", 0.1)
     monkeypatch.setattr("multiprocessing.process.BaseProcess.start", lambda _: hung.wait())
-    assert "does not start (no answer in " in error_of(pool._start_server)
+    assert "does not start (no answer in " in error_of(lambda: server.start("toy"))
     hung.set()
 
     def fail(_: object) -> None:
@@ -544,7 +544,7 @@ def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("multiprocessing.process.BaseProcess.start", fail)
     assert "does not start (EOFError: unexpected EOF); it needs 2 GB" in error_of(
-        pool._start_server
+        lambda: server.start("toy")
     )
 
 

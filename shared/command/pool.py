@@ -4,15 +4,12 @@ import contextlib
 import math
 import multiprocessing
 import os
-import resource
 import signal
 import stat
-import threading
 import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from types import FrameType
 from typing import Any
@@ -21,7 +18,7 @@ from rich.console import Console
 
 from shared import functions
 from shared.capture import SWITCH, graphs_wanted
-from shared.command import devices
+from shared.command import devices, server
 from shared.command.cells import Places, imported, run_folder
 from shared.command.progress import Main, Watch, watching
 from shared.command.worker import INTERRUPTED, Outcome, run_cell
@@ -32,22 +29,12 @@ from shared.experiment.tables import Cell
 
 # Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.
 DUPLICATE_SIGINT = 1.0
-SERVER_START = 300.0  # seconds, in which the server of processes has imported everything
-WAITED = f"in {SERVER_START:.0f} s"
-ADDRESS_SPACE = 2 * 2**30  # bytes: the imports of a domain take up to 1.2 GB, and training more
 
 
 def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
     """The pretraining part of a cell's configuration, which other cells may share; None without."""
     pretraining = imported(cell.domain).experiment(cell.config).pretraining
     return None if pretraining is None else pretraining(cell.config)
-
-
-def preloaded(domain: str) -> list[str]:
-    """The modules that the server of processes has imported before it forks cells of a domain."""
-    own = (f"{domain}.{module}" for module in ("domain", "train"))
-    modules = ("shared.command.pool", "torch.utils.tensorboard", "scipy.linalg")
-    return ["shared.command.preloading", *own, *modules, "shared.command.preloaded"]
 
 
 class Pool:
@@ -101,7 +88,6 @@ class Pool:
                 by then.
         """
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(preloaded(cells[0].domain))
         workers = max(1, cores() // min(self.jobs, len(cells)))
         self._waiting, stopping = list(cells), False
         self._trained_as = {
@@ -111,7 +97,7 @@ class Pool:
         }
         with asked_to_stop() as asked, watching(self.console, len(cells), self.main) as watch:
             watch.said(cells[0], devices.check())
-            _start_server()
+            server.start(cells[0].domain)
             if before is not None and not asked:
                 before()
             while self._running or (self._waiting and not asked):
@@ -236,52 +222,6 @@ def _run_in_process(
             pipe.send(message)
 
     send(run_cell(*given, lambda *message: send(message)))
-
-
-def _start_server() -> None:
-    """Start the server that processes are forked from; it ignores the terminal's signals."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
-        raise UserError(
-            f"ulimit -v allows {limit / 2**30:.1f} GB of address space, and a cell needs "
-            f"{ADDRESS_SPACE / 2**30:.0f} GB or more; raise it: ulimit -v unlimited"
-        )
-    ignored = [number for number in STOPS if number != signal.SIGTERM]
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
-    try:
-        forkserver.ensure_running()
-        _await_server()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _await_server() -> None:
-    """Have the server start a process that does nothing, in a limited time."""
-    failed: list[Exception] = []
-
-    def start() -> None:
-        try:
-            process = multiprocessing.get_context("forkserver").Process(target=_do_nothing)
-            process.start()
-            process.join()
-        except Exception as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=start, daemon=True)  # its call cannot be interrupted
-    thread.start()
-    thread.join(SERVER_START)
-    if thread.is_alive() or failed:
-        why = f"{type(failed[0]).__name__}: {failed[0]}" if failed else f"no answer {WAITED}"
-        raise UserError(
-            f"the process that cells are forked from does not start ({why}); it needs "
-            f"{ADDRESS_SPACE / 2**30:.0f} GB of memory or address space: free some, or raise "
-            f"ulimit -v"
-        )
-
-
-def _do_nothing() -> None:
-    """What a process does that only shows that it can be started."""
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from shared.command import cells
+from shared.command import cells, server
 from shared.command.arguments import path as _path
 from shared.errors import UserError, describe_os_error, program, suggestion
 from shared.experiment.tables import TIERS
@@ -177,6 +177,8 @@ def _run(arguments: Sequence[str]) -> int:
     _check_losses(options)
     _check_executor(options)
     several = _on_several_processes(options)
+    if not (several or options.slurm or options.cell):
+        server.begin(options.words[0])
     _say_first(options)
     from shared.command import devices, own, running
     from shared.command.cells import choose
@@ -223,6 +225,8 @@ def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
     if not (options.rows or options.loss or options.variant or options.data):
         raise UserError("compare needs rows: --rows hcl,dcl, a loss with --with, or --variant")
     options.plan_only = plan_only
+    if not plan_only:
+        server.begin(options.words[0])
     _say_first(options)
     from shared.command import compare
 

@@ -44,7 +44,7 @@ def on_two_processes(folder: Path, *arguments: str) -> str:
     They are forked of the server that cells are forked from: torchrun's own each take seconds to
     import torch, and so does it.
     """
-    from shared.command.pool import preloaded
+    from shared.command.server import preloaded
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,0 +1,86 @@
+"""The server that processes of cells are forked from: it has imported their domain, and no more.
+
+Forking from it is fast, and safe for threads, CUDA and renderers. Nothing heavy is imported here,
+so that it can start while the command itself still imports.
+"""
+
+import multiprocessing
+import resource
+import signal
+import threading
+from multiprocessing import forkserver
+
+from shared.errors import UserError
+
+SERVER_START = 300.0  # seconds, in which it has imported everything
+WAITED = f"in {SERVER_START:.0f} s"
+ADDRESS_SPACE = 2 * 2**30  # bytes: the imports of a domain take up to 1.2 GB, and training more
+
+
+def preloaded(domain: str) -> list[str]:
+    """The modules that the server has imported before it forks cells of a domain."""
+    own = (f"{domain}.{module}" for module in ("domain", "train"))
+    modules = ("shared.command.pool", "torch.utils.tensorboard", "scipy.linalg")
+    return ["shared.command.preloading", *own, *modules, "shared.command.preloaded"]
+
+
+def begin(domain: str) -> None:
+    """Start the server if none runs, and do not wait; it ignores the terminal's signals."""
+    if _address_space() < ADDRESS_SPACE:
+        return  # start says so
+    multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded(domain))
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)
+    }
+    try:
+        forkserver.ensure_running()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def start(domain: str) -> None:
+    """Start the server if none runs, and wait until it forks.
+
+    Args:
+        domain: of the cells.
+
+    Raises:
+        UserError: too little address space, or it does not start in time.
+    """
+    limit = _address_space()
+    if limit < ADDRESS_SPACE:
+        raise UserError(
+            f"ulimit -v allows {limit / 2**30:.1f} GB of address space, and a cell needs "
+            f"{ADDRESS_SPACE / 2**30:.0f} GB or more; raise it: ulimit -v unlimited"
+        )
+    begin(domain)
+    failed: list[Exception] = []
+
+    def fork() -> None:
+        try:
+            process = multiprocessing.get_context("forkserver").Process(target=_nothing)
+            process.start()
+            process.join()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=fork, daemon=True)  # its call cannot be interrupted
+    thread.start()
+    thread.join(SERVER_START)
+    if thread.is_alive() or failed:
+        why = f"{type(failed[0]).__name__}: {failed[0]}" if failed else f"no answer {WAITED}"
+        raise UserError(
+            f"the process that cells are forked from does not start ({why}); it needs "
+            f"{ADDRESS_SPACE / 2**30:.0f} GB of memory or address space: free some, or raise "
+            f"ulimit -v"
+        )
+
+
+def _address_space() -> float:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return float("inf") if limit == resource.RLIM_INFINITY else limit
+
+
+def _nothing() -> None:
+    """What a process does that only shows that it can be started."""
