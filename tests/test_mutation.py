@@ -72,7 +72,7 @@ FUNCTIONS = {
         attenuation_weight _log_denominator
     """,
     "svm": """
-        kernel_values _bordered_inverse _invert_definite _closed_form
+        _bordered_inverse _invert_definite _closed_form
         _projected_gradient.delta _with_positive
     """,
     "losses": """
@@ -82,7 +82,7 @@ FUNCTIONS = {
         _log_mean_exp _mean_over_positives _softplus
     """,
     "penalties": """
-        distance_polarization _depth _Band.forward _Band.backward _within _count band_statistics
+        distance_polarization _depth _Band.forward _Band.backward _within _count
         _chosen
     """,
     "projection": """
@@ -97,7 +97,6 @@ EQUIVALENT = {
         "pairs.query_key: start + len(query) -> len(query)",
         "pairs.same_label: start + len(embedding) -> len(embedding)",
         "penalties._chosen: start + len(cosines) -> len(cosines)",
-        "penalties.band_statistics: [count, inside] -> [inside, count]",
         "projection.LowRankProjection.forward: row_counts(view).sum().clamp(min=1)"
         " -> row_counts(view).sum()",
     ],
@@ -127,7 +126,6 @@ EQUIVALENT = {
         "losses._LogSumExpAndPick.forward: ctx.set_materialize_grads(False) -> pass",
         "losses._hard_nce: positives.shape[1] == 1 -> positives.shape[1] != 1",
         "losses._softmax_of_block: :len(softmax) -> len(softmax):",
-        "penalties.band_statistics: :len(some) -> len(some):",
         "svm._invert_definite: size // 2 -> 2",
     ],
     "what it guards against is left out by the condition or the comparison after it": [
@@ -159,7 +157,6 @@ EQUIVALENT = {
     "the constant of a kernel, and the eigenvalue of its direction, drop out": [
         "svm._bordered_inverse: centred.diagonal().mean().clamp(min=0)"
         " -> centred.diagonal().mean()",
-        "svm.kernel_values: torch.expm1 -> torch.exp",
     ],
     "the line that a warning names": ["projection.LowRankProjection._warn: 3 -> 1"],
     "what is left there is 0 but for rounding": [
@@ -218,6 +215,8 @@ MISTAKES = [
         "(similarity / temperature).detach()",
         "similarity.detach() / temperature",
     ),
+    ("svm.kernel_values", "2 * gamma", "gamma"),
+    ("svm.kernel_values", "gamma * cosines + offset", "gamma * cosines"),
     ("svm.dual_weights", "1 - points.diagonal()", "points.diagonal() - 1"),
     (
         "svm.dual_weights",
@@ -273,6 +272,7 @@ MISTAKES = [
         "torch.arange(start, start + len(cosines), device=cosines.device)",
         "0 * torch.arange(len(cosines))",
     ),
+    ("penalties.band_statistics", "1 - 2 * lower", "1 - lower"),
     ("penalties.band_statistics", "mine.copy_(some)", "mine.copy_(2 * some)"),
     ("penalties._Band.backward", "[2 * lower, 2 * upper]", "[lower, upper]"),
     (
