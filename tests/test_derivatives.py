@@ -184,7 +184,9 @@ def test_a_learned_temperature_gets_the_derivative_of_the_value_under_scaled_gra
 
 
 @pytest.mark.parametrize("layout", ["two views", "masks"])
-@pytest.mark.parametrize(("function", "numbers"), [*NCE, *SMOOTH[4:6]], ids=str)
+@pytest.mark.parametrize(
+    ("function", "numbers"), [*NCE, *SMOOTH[4:6], ("distance_polarization", {})], ids=str
+)
 def test_transforms_of_torch_agree_with_its_plain_derivatives(
     function: str, numbers: dict[str, Any], layout: str, core: Any
 ) -> None:

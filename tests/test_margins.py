@@ -99,6 +99,15 @@ def test_attenuation_is_capped_and_1_at_alpha_0(core: Any) -> None:
     torch.testing.assert_close(half, torch.full((3,), 1 / 0.7, dtype=torch.float64))
 
 
+def test_the_ratio_of_denominators_is_capped_and_1_without_candidates(core: Any) -> None:
+    rows = torch.eye(3, dtype=torch.float64)
+    none = torch.zeros(3, 3, dtype=torch.bool)
+    others = torch.ones(3, 3, dtype=torch.bool).triu(1)
+    pairs = core.Pairs(rows, rows, none, others)
+    ratio = core.margin_ratio(pairs, rows, rows - 1, temperature=0.01)
+    assert ratio.tolist() == [1e6, 1e6, 1.0]
+
+
 def test_weights_are_constants_for_a_learned_temperature_too(core: Any) -> None:
     rows, temperature = torch.eye(3), torch.tensor(0.5, requires_grad=True)
     weight = core.attenuation_weight(

@@ -44,6 +44,37 @@ def test_band_statistics_count_the_negatives_in_the_band(layout: str, core: Any)
     assert float(found["mean_cosine"]) == pytest.approx(sum(listed) / len(listed))
 
 
+def test_band_statistics_of_several_blocks_of_rows_and_of_no_negatives(core: Any) -> None:
+    rows = torch.randn(600, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pairs = core.query_key(rows, rows)
+    similarity = core.cosine(rows, rows)
+    assert len(core.pairs.blocks_of_rows(similarity)) > 1
+    found = core.band_statistics(pairs, similarity, lower=0.2, upper=0.7)
+    cosines = similarity[pairs.negative]
+    inside = (0.2 < (1 - cosines) / 2) & ((1 - cosines) / 2 < 0.7)
+    torch.testing.assert_close(
+        found["share_in_band"].double(), inside.double().mean(), rtol=1e-6, atol=0
+    )
+    torch.testing.assert_close(found["mean_cosine"], cosines.mean())
+    found = core.band_statistics(core.query_key(rows[:1], rows[:1]), similarity[:1, :1])
+    assert [float(each) for each in found.values()] == [0.0, 0.0]
+
+
+def test_the_slope_at_the_ends_of_the_band_is_that_inside(core: Any) -> None:
+    rows = torch.eye(2, dtype=torch.float64)
+    for lower, upper, end in ((0.25, 0.5, 0.5), (0.25, 0.5, 0.0)):
+        similarity = torch.full((2, 2), end, dtype=torch.float64, requires_grad=True)
+        value = core.distance_polarization(
+            core.query_key(rows, rows), similarity, lower=lower, upper=upper
+        )
+        slopes = [
+            torch.autograd.grad(value.sum(), similarity, retain_graph=True, create_graph=again)[0]
+            for again in (False, True)
+        ]
+        assert float(slopes[0].abs().max()) > 0
+        torch.testing.assert_close(*slopes)
+
+
 def test_consistency_is_finite_at_a_small_temperature_and_opposite_views() -> None:
     torch.manual_seed(0)
     rows = torch.randn(4, 3, requires_grad=True)

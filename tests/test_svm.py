@@ -119,6 +119,13 @@ def test_inversion_by_blocks(size: int, core: Any) -> None:
     assert matrix.isnan().all()
 
 
+def test_the_inverse_of_a_singular_indefinite_kernel_is_nan(core: Any) -> None:
+    """Centred, minus a ridge of 1 everywhere but in the direction of the constant, which gets 0."""
+    points = torch.tensor([[-1.0, 0.0], [0.0, -1.0]], dtype=torch.float64)
+    bordered, _ = core.svm._bordered_inverse(points, 1.0, definite=False)
+    assert bordered.isnan().all()
+
+
 @pytest.mark.parametrize(("gamma", "spread"), [(0.5, 1.0), (0.02, 0.01)])
 def test_fifty_accelerated_steps_come_close_to_the_optimum(gamma: float, spread: float) -> None:
     """Objective within 1e-3 of the optimum's, from the closed form; never above the start's."""
