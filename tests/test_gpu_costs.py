@@ -37,7 +37,7 @@ def cells(domain: str, paper: str, name: str, **choice: str) -> tuple[Cell, ...]
 def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, GpuStep]:
     """The lines of the table, for a test to fill."""
     lines: dict[str, GpuStep] = {}
-    monkeypatch.setattr(gpu, "_lines", lambda: lines)
+    monkeypatch.setattr(gpu, "scaled_lines", lambda: lines)
     return lines
 
 
