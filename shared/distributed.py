@@ -46,10 +46,16 @@ def initialise() -> None:
         dist.init_process_group("gloo")
 
 
+_last_group: list[Any] = []
+
+
 def destroy() -> None:
     """Wait for all processes, and leave the group; each then works as a single process."""
     if dist.is_initialized():
         dist.barrier()
+        # Else a DistributedDataParallel that is freed later would be its last owner, and end it
+        # with Python's lock held, for which a thread of Gloo may wait: pytorch/pytorch#56297.
+        _last_group[:] = [dist.group.WORLD]
         dist.destroy_process_group()
 
 

@@ -2,6 +2,8 @@
 
 import functools
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -476,3 +478,31 @@ def test_one_process_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gathering_on_one_process_changes_nothing() -> None:
     for name, found in results(whole(), gather).items():
         assert_same(found, expected()[name], name)
+
+
+LEAVES = """
+import tempfile
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from shared import distributed
+
+dist.barrier = lambda: None  # which would nearly always give Gloo's threads the time they need
+for _ in range(700):
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        model = DistributedDataParallel(torch.nn.Linear(8, 8))
+        for _ in range(3):
+            model(torch.randn(4, 8)).sum().backward()
+        works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(8)]
+        works[-1].wait()
+        del works
+        distributed.destroy()
+        del model
+"""
+
+
+@pytest.mark.slow
+def test_a_model_that_outlives_the_group_does_not_hang() -> None:
+    """Where nothing else holds the group it does: four times of four within 500."""
+    subprocess.run([sys.executable, "-c", LEAVES], check=True, timeout=120)
