@@ -50,7 +50,8 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
         """Graph embeddings (G, L * H) of features x (V, F), edges (2, E), owners batch (V,)."""
         adjacency = _adjacency(edge_index, x)
-        transposed = _adjacency(edge_index.flip(0), x) if x.is_cuda else None
+        with_gradient = x.is_cuda and torch.is_grad_enabled()
+        transposed = _adjacency(edge_index.flip(0), x) if with_gradient else None
         readouts = []
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             if transposed is None:
