@@ -4,6 +4,8 @@ import subprocess
 import sys
 from itertools import chain
 
+import pytest
+
 from shared.command.cells import DOMAINS
 from shared.command.server import preloaded
 
@@ -25,6 +27,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_nothing_asks_for_a_gpu_at_import() -> None:
     """One process for all domains: each module's own lines run once, whoever imports it."""
     lists = [preloaded(domain) for domain in DOMAINS]

@@ -523,6 +523,7 @@ if __name__ == "__main__":
     GOLDEN.write_text(page(), encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_record_stays_unless_it_is_replaced(done: Path, tmp_path: Path, at_once: AtOnce) -> None:
     """A visitor's run of a recorded cell changes nothing of the results by itself."""
     shutil.copytree(done / "runs", tmp_path / "runs")

@@ -644,6 +644,7 @@ def test_after_the_parent_is_killed_its_cells_stop_by_themselves(
     assert [line["step"] for line in lines] == list(range(1, 21))
 
 
+@pytest.mark.slow
 def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
     """A step of five minutes hears nothing of the first wish; echoes and SIGTERM are none."""
     arguments = ("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")

@@ -1,5 +1,6 @@
 """Scores of checkpoints of other programs, whose keys :mod:`shared.experiment.weights` finds."""
 
+import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -161,9 +162,16 @@ def _assumed(network: nn.Module, name: Backbone, stem: Stem, without: Sequence[s
 
 
 def _outline(backbone: Backbone, stem: Stem, size: int) -> nn.Module:
-    """A network to compare names and shapes with, on the meta device if it is defined here."""
-    with torch.device("meta" if backbone in BUILDERS else "cpu"):
-        return make_encoder(backbone, stem, size=size)
+    """A network to compare names and shapes with."""
+    if isinstance(backbone, str) and backbone in BUILDERS:
+        return _resnet_outline(backbone, stem)
+    return make_encoder(backbone, stem, size=size)
+
+
+@functools.cache  # a checkpoint is compared with all of them, whatever it is
+def _resnet_outline(backbone: str, stem: Stem) -> nn.Module:
+    with torch.device("meta"):
+        return make_encoder(backbone, stem)
 
 
 def _unfilled(
