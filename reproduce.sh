@@ -133,7 +133,9 @@ uv_install() {
 
 pip_install() {
   "$venv/bin/python" -c "import pip" 2>/dev/null || logged "$venv/bin/python" -m ensurepip
-  logged "$venv/bin/python" -m pip install --disable-pip-version-check "$@"
+  logged "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile "$@" || return
+  # On all cores: pip compiles on one, which takes longer than to install.
+  "$venv/bin/python" -m compileall -q -j 0 "$venv"/lib/python*/site-packages >>"$log" 2>&1 || true
 }
 
 # Whether a set that holds these extras was installed after the last change of what names versions.

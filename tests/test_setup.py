@@ -29,6 +29,7 @@ from shared.experiment.environment import LOCK, lock_hash
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("shared", "graph", "rl", "text", "video", "vision")
 PIP = "-m pip install --disable-pip-version-check"
+INSTALL = f"{PIP} --no-compile"
 # Which Python it is says its file's name: python3.13 is 3.13, python3 and a venv's python 3.11.
 PYTHON = """#!{bash}
 name=${{0##*/}}
@@ -39,6 +40,7 @@ case "$1 ${{2:-}}" in
     exec {python} -c "import sys; sys.version_info = (3, $minor, 9); $2" ;;
   --version*) echo "Python of $name" && exit ;;
   -m\\ pip) [ "$3" != config ] || exec cat "$FAKE/pip.conf" ;;
+  -m\\ compileall) echo "$*" >"$FAKE/compiled" && exit ;;
 esac
 echo "$name $*" >>"$FAKE/calls"
 case "$1 ${{2:-}}" in
@@ -133,7 +135,7 @@ def test_the_first_call_installs_the_lock_and_says_so(checkout: Checkout) -> Non
     done = checkout.call("graph", "mmcl", "--row", "two words")
     assert checkout.calls() == [
         f"python3 -m venv {venv}",
-        f"python {PIP} --constraint requirements.lock --editable .[graph]",
+        f"python {INSTALL} --constraint requirements.lock --editable .[graph]",
         "python -m shared graph mmcl --row two words",
     ]
     assert done.stdout == r"command: ./reproduce.sh graph mmcl --row two\ words" + "\n"
@@ -146,11 +148,13 @@ def test_the_first_call_installs_the_lock_and_says_so(checkout: Checkout) -> Non
     assert re.fullmatch(r"set up in \d+ s", rest[-1])
     assert "WARNING" not in done.stderr
     assert "WARNING: noise" in (venv / "setup.log").read_text()
+    compiled = f"-m compileall -q -j 0 {venv}/lib/python*/site-packages\n"
+    assert (checkout.fake / "compiled").read_text() == compiled
 
 
 def test_it_installs_again_when_versions_change_and_only_then(checkout: Checkout) -> None:
     run = ["python -m shared graph mmcl"]
-    installed = [f"python {PIP} --constraint requirements.lock --editable .[graph]", *run]
+    installed = [f"python {INSTALL} --constraint requirements.lock --editable .[graph]", *run]
     checkout.call("graph", "mmcl")
     assert checkout.calls()[1:] == installed
     assert checkout.call("graph", "mmcl").stderr == ""
@@ -175,7 +179,7 @@ def test_extras_within_an_installed_set_are_not_installed_again(checkout: Checko
     checkout.call("docs")  # one that it lacks
     assert checkout.calls()[0].endswith(" --editable .[docs]")
     checkout.call("--latest", "report")  # in a place of its own
-    assert checkout.calls()[1] == f"python {PIP} --editable ."
+    assert checkout.calls()[1] == f"python {INSTALL} --editable ."
     for stamp in (f".installed-{larger}", ".installed-docs"):
         os.utime(checkout.home / ".venv" / stamp, (0, 0))
     checkout.call("report")
@@ -193,7 +197,7 @@ def test_latest_leaves_the_lock_out_in_a_place_of_its_own(checkout: Checkout) ->
     done = checkout.call("--latest", "text", "lmcl")
     assert checkout.calls() == [
         f"python3 -m venv {checkout.home}/.venv-latest",
-        f"python {PIP} --editable .[text]",
+        f"python {INSTALL} --editable .[text]",
         "python -m shared text lmcl",
     ]
     assert done.stdout == "command: ./reproduce.sh --latest text lmcl\n"
@@ -246,7 +250,9 @@ def test_pip_installs_where_uv_cannot(checkout: Checkout) -> None:
     checkout.add("uv", UV)
     (checkout.fake / "uv-fails").touch()
     done = checkout.call("graph", "mmcl")
-    assert f"python {PIP} --constraint requirements.lock --editable .[graph]" in checkout.calls()
+    assert (
+        f"python {INSTALL} --constraint requirements.lock --editable .[graph]" in checkout.calls()
+    )
     log = checkout.home / ".venv" / "setup.log"
     assert f"uv could not install it (see {log}); pip tries\n" in done.stderr
     assert "error: no solution" in log.read_text()
