@@ -490,3 +490,11 @@ def test_every_claim_has_its_source_and_margins_are_the_papers_deviations() -> N
     for claim in claims.values():
         if claim.paper == "margins" and claim.margin:
             assert claim.margin == pytest.approx(2 * statistics.median(deviations), abs=0.05)
+
+
+def test_the_margin_of_a_claim_stands_beside_its_word() -> None:
+    claim = said("comparable", margin=1.5, margin_source="twice a deviation, 0.75")
+    tables = (measured((72.0, 73.0, 71.0), claim),)
+    page = paper_page(Results(tables, readings(tables)), claim.paper)
+    assert "Comparable or better is a gain above -1.5: twice a deviation, 0.75." in page
+    assert "; the margin is 1.5." in page

@@ -308,6 +308,16 @@ def _printed(results: Results) -> dict[str, list[str]]:
     return sentences
 
 
+def _margin(claim: Claim) -> str:
+    """What a claim of being comparable, or of no difference, is judged by; empty for another."""
+    meaning = {
+        "comparable": "Comparable or better is a gain above -{:g}",
+        "null": "No difference is a gain within {:g} of 0",
+        "no gain": "No gain is a gain below {:g}",
+    }.get(claim.form)
+    return f"{meaning.format(claim.margin)}: {claim.margin_source}." if meaning else ""
+
+
 def _gains(finding: Finding) -> str:
     """The gains of a finding, what they exclude, and the readings without a word."""
     silent = Counter(each.outcome for each in finding.measured if each.outcome in WHY)
@@ -330,6 +340,8 @@ def _gains(finding: Finding) -> str:
         texts.append(
             f"a gain above {max(each.high or 0.0 for each in found):+z.2f} is excluded here"
         )
+    if found and finding.claim.margin:
+        texts.append(f"the margin is {finding.claim.margin:g}")
     every = [*reasons, *texts] if "collapsed" in silent else [*texts, *reasons]
     return f", {'; '.join(every)}." if every else "."
 
