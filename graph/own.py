@@ -191,7 +191,7 @@ def _label(y: Any) -> int:
     if values.size != 1:
         return -1
     label = float(values.item())
-    if label != round(label) if math.isfinite(label) else True:
+    if not math.isfinite(label) or label != round(label):
         return -1
     if label < -1:
         raise ValueError(f"has the label {label:.0f}; number the classes from 0 (-1 is none)")

@@ -36,7 +36,7 @@ from shared.pixels import to_device
 from text import baselines
 from text.config import NAMED_CORPORA, Config
 from text.data import chapters_of, corpus_fingerprint, task_fingerprint
-from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
+from text.encoder import Encode, QuickThought, QuickThoughtConfig, sentence_encoder
 from text.evaluation import evaluate, majority, tfidf
 from text.neighbours import NEIGHBOURS, Scores, neighbour_accuracies
 from text.optimiser import RowAdam, clip_each
@@ -84,45 +84,56 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         progress=run.progress,
     )
     unread, tokens = held_out(config, tokens, run.data_root)
-    scores: Scores
     if config.baseline == "tfidf":
         found = tfidf(run.data_root, tasks=tasks, protocol=protocol, workers=run.workers)
         scores = baselines.tfidf_scores(tokens, unread, len(tokenizer))
     else:
-        if config.baseline == "ppmi_svd":
-            vectors = baselines.ppmi_vectors(
-                tokens, len(tokenizer), 2 * config.embedding, config.seed
-            )
-            encode = baselines.encoder(vectors, tokenizer)
-            scores = baselines.vector_scores(vectors, unread)
-        else:
-            table = None
-            if config.fixed_vectors is not None:
-                file = run.data_root / config.fixed_vectors
-                table = fixed_table(tokenizer, file, config.seed)
-                run.record_data(fixed_vectors=sha256_of(file))
-            if config.init is not None:
-                run.record_data(init=config.init.sha256)
-            run.score = partial(neighbours_so_far, config, unread or tokens)
-            model, criterion = pretrain(
-                config, tokens, run, words=len(tokenizer), table=table, tokenizer=tokenizer
-            )
-            run.continue_on_rank_zero()
-            scores = model_scores(config, model, unread)
-            matrix = evaluated_projection(config, criterion)
-            further = config.word_vectors or config.fixed_vectors
-            if further is not None:  # over fixed vectors the map is the identity
-                model, tokenizer = expand(model, tokenizer, run.data_root / further)
-            if run.tier != "smoke":
-                save_model(run.folder / "model", model, tokenizer, matrix)
-            project = None if matrix is None else lambda both: both @ matrix.T
-            encode = sentence_encoder(model, tokenizer, project=project)
+        prepared = counted if config.baseline == "ppmi_svd" else pretrained
+        encode, scores = prepared(config, tokens, unread, tokenizer, run)
         found = evaluate(
             encode, run.data_root, tasks=tasks, protocol=protocol, progress=run.progress
         )
     if not config.held_out:
         return found
     return {**found, **neighbour_accuracies(scores, unread.chapter, config.batch_size)}
+
+
+def counted(
+    config: Config, tokens: Tokens, unread: Tokens, tokenizer: PreTrainedTokenizerFast, run: Run
+) -> tuple[Encode, Scores]:
+    """The baseline of word vectors that are counted, and its scores of the held-out sentences."""
+    vectors = baselines.ppmi_vectors(tokens, len(tokenizer), 2 * config.embedding, config.seed)
+    return baselines.encoder(vectors, tokenizer), baselines.vector_scores(vectors, unread)
+
+
+def pretrained(
+    config: Config, tokens: Tokens, unread: Tokens, tokenizer: PreTrainedTokenizerFast, run: Run
+) -> tuple[Encode, Scores]:
+    """The encoder that is trained, or starts from weights, and its scores of held-out sentences.
+
+    But for the smoke tier, the model is saved beside the run.
+    """
+    table = None
+    if config.fixed_vectors is not None:
+        file = run.data_root / config.fixed_vectors
+        table = fixed_table(tokenizer, file, config.seed)
+        run.record_data(fixed_vectors=sha256_of(file))
+    if config.init is not None:
+        run.record_data(init=config.init.sha256)
+    run.score = partial(neighbours_so_far, config, unread or tokens)
+    model, criterion = pretrain(
+        config, tokens, run, words=len(tokenizer), table=table, tokenizer=tokenizer
+    )
+    run.continue_on_rank_zero()
+    scores = model_scores(config, model, unread)
+    matrix = evaluated_projection(config, criterion)
+    further = config.word_vectors or config.fixed_vectors
+    if further is not None:  # over fixed vectors the map is the identity
+        model, tokenizer = expand(model, tokenizer, run.data_root / further)
+    if run.tier != "smoke":
+        save_model(run.folder / "model", model, tokenizer, matrix)
+    project = None if matrix is None else lambda both: both @ matrix.T
+    return sentence_encoder(model, tokenizer, project=project), scores
 
 
 def held_out(config: Config, tokens: Tokens, data_root: Path) -> tuple[Tokens, Tokens]:
