@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn, start_processes
 
 
 def run(work: Callable[..., None], arguments: tuple[Any, ...], count: int, *modules: str) -> None:
@@ -21,7 +21,7 @@ def run(work: Callable[..., None], arguments: tuple[Any, ...], count: int, *modu
     Raises:
         ProcessRaisedException: one of them failed.
     """
-    mp.spawn(_first, (work, arguments, count, modules), nprocs=1)
+    spawn(_first, (work, arguments, count, modules), nprocs=1)
 
 
 def _first(
@@ -29,4 +29,4 @@ def _first(
 ) -> None:
     for name in modules:
         importlib.import_module(name)
-    mp.start_processes(work, arguments, nprocs=count, start_method="fork")
+    start_processes(work, arguments, nprocs=count, start_method="fork")
