@@ -62,6 +62,26 @@ def test_every_page_begins_with_what_the_reader_can_do() -> None:
         assert page.name in ("claims.md", "papers.md") or first.startswith("After this page you ")
 
 
+def test_files_that_are_named_beside_the_tables_exist() -> None:
+    named = {
+        name
+        for file in ROOT.glob("*/published/*.toml")
+        for name in re.findall(
+            r"\b(?:benchmarks|docs|tests|shared)/[\w/]+\.\w+", file.read_text(encoding="utf-8")
+        )
+    }
+    assert "benchmarks/iterations.py" in named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_decisions_says_of_the_probe_what_was_timed() -> None:
+    numerics = (ROOT / "docs/numerics.md").read_text(encoding="utf-8")
+    (line,) = (each for each in numerics.splitlines() if each.startswith("| ten folds |"))
+    decisions = (ROOT / "docs/decisions.md").read_text(encoding="utf-8")
+    share = 0.5 if "they take less than half of" in decisions else 0.0
+    assert float(line.split("|")[-2]) < share
+
+
 @pytest.fixture(scope="module")
 def site(filled_once: Callable[..., Path]) -> Path:
     if importlib.util.find_spec("mkdocs") is None:
