@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import pytest
 from browser import MISSING, PROGRAM, browser
 
+import shared
 from shared.report.claims import FORM, Reading
 from shared.report.statistics import Estimate
 
@@ -72,6 +73,15 @@ def test_files_that_are_named_beside_the_tables_exist() -> None:
     }
     assert "benchmarks/iterations.py" in named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_the_date_to_cite_is_that_of_the_release_and_there_is_none_before() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version, date = re.findall(r"^## (\S+) \((.+)\)$", changelog, re.MULTILINE)[0]
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    dates = re.findall(r"^date-released: (.+)$", cited, re.MULTILINE)
+    assert version == shared.__version__
+    assert dates == [each for each in (date,) if each != "unreleased"]
 
 
 def test_decisions_says_of_the_probe_what_was_timed() -> None:
