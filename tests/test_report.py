@@ -558,3 +558,10 @@ def test_the_scales_of_panels_beside_each_other_do_not_overlap() -> None:
         boxes = [axis.xaxis.label.get_window_extent() for axis in figure.axes if axis.axison]
         for first, second in itertools.pairwise(boxes):
             assert first.x1 < second.x0 or second.y1 < first.y0, (name, first, second)
+
+
+def test_a_page_tells_of_published_lines_only_where_it_has_some() -> None:
+    pages = [file.read_text(encoding="utf-8") for file in (ROOT / "results").rglob("*/*.md")]
+    told = ["Lines marked *published*" in page for page in pages]
+    assert told == ["|  | *published* |" in page for page in pages]
+    assert set(told) == {False, True}
