@@ -195,9 +195,10 @@ def test_a_finding_is_one_word_for_all_readings(
 
 def test_questions_are_answered_yes_or_no() -> None:
     question = said(paper="", place="", source="")
-    assert found(UP, claim=question, settings=REBUILT).word == "yes"
-    assert found(DOWN, claim=question, settings=REBUILT).word == "no"
-    assert found(UP, LEVEL, claim=question, settings=REBUILT).word == "yes in 1 of 2"
+    for at in (REBUILT, {}):  # and so at the scale of a paper, which does not ask them
+        assert found(UP, claim=question, settings=at).word == "yes"
+        assert found(DOWN, claim=question, settings=at).word == "no"
+        assert found(UP, LEVEL, claim=question, settings=at).word == "yes in 1 of 2"
 
 
 def beside(
