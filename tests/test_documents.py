@@ -13,6 +13,8 @@ from urllib.parse import unquote
 import pytest
 from browser import MISSING, PROGRAM, browser
 
+import shared
+from shared.experiment.records import read_records
 from shared.report.claims import FORM, Reading
 from shared.report.statistics import Estimate
 
@@ -60,6 +62,38 @@ def test_every_page_begins_with_what_the_reader_can_do() -> None:
     for page in PAGES:
         first = page.read_text(encoding="utf-8").split("\n\n")[1]
         assert page.name in ("claims.md", "papers.md") or first.startswith("After this page you ")
+
+
+def test_files_that_are_named_beside_the_tables_exist() -> None:
+    named = {
+        name
+        for file in ROOT.glob("*/published/*.toml")
+        for name in re.findall(
+            r"\b(?:benchmarks|docs|tests|shared)/[\w/]+\.\w+", file.read_text(encoding="utf-8")
+        )
+    }
+    assert "benchmarks/iterations.py" in named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_the_date_to_cite_is_that_of_the_release_and_there_is_none_before() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version, date = re.findall(r"^## (\S+) \((.+)\)$", changelog, re.MULTILINE)[0]
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    dates = re.findall(r"^date-released: (.+)$", cited, re.MULTILINE)
+    assert version == shared.__version__
+    assert dates == [each for each in (date,) if each != "unreleased"]
+
+
+def test_decisions_says_of_the_probe_and_the_records_what_they_took() -> None:
+    numerics = (ROOT / "docs/numerics.md").read_text(encoding="utf-8")
+    (line,) = (each for each in numerics.splitlines() if each.startswith("| ten folds |"))
+    decisions = (ROOT / "docs/decisions.md").read_text(encoding="utf-8")
+    share = 0.5 if "they take less than half of" in decisions else 0.0
+    assert float(line.split("|")[-2]) < share
+    assert "Days of computing lie in" in decisions
+    seconds = sum(each.result["seconds"] for each in read_records(ROOT / "results"))
+    assert 2 < seconds / 3600 / 24 < 100
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,12 @@
 """What README and the documents say works: their commands are accepted, their code runs."""
 
+import json
 import math
 import re
 import shlex
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from shared.command.own import load_loss
 from shared.command.settings import with_settings
 from shared.command.verbs import write_results
 from shared.errors import UserError
-from shared.report.claims import ITERATIONS, SHARES
+from shared.report.claims import CLAIMS, ITERATIONS, SHARES
 from shared.report.pictures import shown_by
 from shared.report.summary import BEGINS, ENDS, Results, in_short, write_in_short
 
@@ -174,9 +176,44 @@ def test_readme_says_what_was_found_by_numbers_of_the_results() -> None:
     assert len(papers) == 4
     for page, text in papers.items():
         told = (ROOT / page[0]).read_text(encoding="utf-8")
-        numbers = re.findall(r"[+-]\d+\.\d+", text)
-        assert numbers
-        assert [each for each in numbers if each not in told] == []
+        gains = re.findall(r"[+-]\d+\.\d+(?:\s\[[^]]+\])?|(?<=up to )\d+\.\d+", text)
+        assert gains
+        assert [each for each in gains if " ".join(each.split()) not in told] == []
+
+
+# Counts of readings in README's sentences, in words: of which claim, with which outcomes.
+COUNTS = {
+    "{disagrees} of {informative} gains goes the other way": "lmcl-table-4",
+    "{disagrees} of {informative} comparisons go the other way": "lmcl-table-1",
+    "{agrees} of {informative} readings, and open in the others": "mmcl-table-4",
+    "the l2,1 variant collapses on {collapsed} tasks": "cllr-table-2-dcl",
+}
+WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def test_readme_counts_readings_as_the_results_do() -> None:
+    text = " ".join(README.partition(ENDS)[2].partition("![")[0].split())
+    every = json.loads((ROOT / "results" / CLAIMS).read_text(encoding="utf-8"))["readings"]
+    for sentence, claim in COUNTS.items():
+        some = Counter(
+            each["outcome"]
+            for each in every
+            if each["claim"] == claim
+            and ("l2,1" not in sentence or each["better"] == "CLLR(DCL+l21-norm)")
+        )
+        informative = some["agrees"] + some["disagrees"] + some["open"]
+        numbers = {"informative": informative, **some}
+        told = (
+            {key: str(n) for key, n in numbers.items()},
+            {key: WORDS[n] if n < len(WORDS) else str(n) for key, n in numbers.items()},
+        )
+        assert any(sentence.format_map(each) in text for each in told), (sentence, numbers)
+    (row,) = (line for line in README.splitlines() if line.startswith("| [margins]"))
+    cells = [cell.strip() for cell in row.split("|")]
+    left = WORDS[int(cells[6].split()[0])]
+    assert (
+        f"{WORDS[int(cells[4])].capitalize()} further claims are open, {left} were not run" in text
+    )
 
 
 @pytest.mark.slow

@@ -543,3 +543,25 @@ def test_a_record_stays_unless_it_is_replaced(done: Path, tmp_path: Path, at_onc
     assert file.read_bytes() != before[file]
     out, _ = at_once("report", "--replace")
     assert "is replaced" not in out
+
+
+def test_the_scales_of_panels_beside_each_other_do_not_overlap() -> None:
+    """No label of a scale reaches the next panel's, in pixels, in the widest committed pictures."""
+    for name in ("lmcl/table-5-imitation", "lmcl/table-5-state-probe"):
+        shown = json.loads(pictures.shown_by(ROOT / f"results/short/rl/{name}.png"))
+        panels = [
+            pictures.Panel(panel["title"], panel["unit"], {"a row of some length": ()}, 1.0)
+            for panel in shown["panels"]
+        ]
+        figure = pictures.points(pictures.Picture(panels, shown["across"], {}))
+        figure.draw_without_rendering()
+        boxes = [axis.xaxis.label.get_window_extent() for axis in figure.axes if axis.axison]
+        for first, second in itertools.pairwise(boxes):
+            assert first.x1 < second.x0 or second.y1 < first.y0, (name, first, second)
+
+
+def test_a_page_tells_of_published_lines_only_where_it_has_some() -> None:
+    pages = [file.read_text(encoding="utf-8") for file in (ROOT / "results").rglob("*/*.md")]
+    told = ["Lines marked *published*" in page for page in pages]
+    assert told == ["|  | *published* |" in page for page in pages]
+    assert set(told) == {False, True}

@@ -33,9 +33,12 @@ from shared.report.claims import (
     readings,
     significant,
 )
+from shared.report.files import ADDITIONAL
 from shared.report.measuring import Measured
+from shared.report.pictures import shown_by
 from shared.report.statistics import seeds_for, wider
-from shared.report.summary import Results, first_page, paper_page
+from shared.report.summary import Results, first_page, paper_page, write
+from shared.report.wording import LOOKED, LOOKED_NOTE
 from tests.measured import measure
 from tests.recomputed_words import differing, recomputed
 
@@ -192,9 +195,10 @@ def test_a_finding_is_one_word_for_all_readings(
 
 def test_questions_are_answered_yes_or_no() -> None:
     question = said(paper="", place="", source="")
-    assert found(UP, claim=question, settings=REBUILT).word == "yes"
-    assert found(DOWN, claim=question, settings=REBUILT).word == "no"
-    assert found(UP, LEVEL, claim=question, settings=REBUILT).word == "yes in 1 of 2"
+    for at in (REBUILT, {}):  # and so at the scale of a paper, which does not ask them
+        assert found(UP, claim=question, settings=at).word == "yes"
+        assert found(DOWN, claim=question, settings=at).word == "no"
+        assert found(UP, LEVEL, claim=question, settings=at).word == "yes in 1 of 2"
 
 
 def beside(
@@ -498,3 +502,35 @@ def test_the_margin_of_a_claim_stands_beside_its_word() -> None:
     page = paper_page(Results(tables, readings(tables)), claim.paper)
     assert "Comparable or better is a gain above -1.5: twice a deviation, 0.75." in page
     assert "; the margin is 1.5." in page
+
+
+def test_collapsed_readings_stand_first_in_the_line_of_a_finding() -> None:
+    low, _ = beside([99.0, 98.0, 97.0], baseline=True, bar=True)
+    collapsed, _ = beside([50.0], {"effective_rank": "1.5"})
+    clear, _ = beside([50.0])
+    tables = (low, collapsed, clear)
+    page = paper_page(Results(tables, readings(tables)), CLAIM.paper)
+    assert "agrees**, 1 of 3 collapsed; 1 of 3 below 'third'; +5.17 [" in page
+
+
+def test_a_page_says_what_its_mark_beside_a_number_of_seeds_means() -> None:
+    note = f"\n{LOOKED_NOTE}\n"
+    for looked, marked in (({"paper": ("better",)}, True), ({}, False)):
+        tables = (measured(UP, looked=looked),)
+        page = paper_page(Results(tables, readings(tables)), CLAIM.paper)
+        assert (f"| 3 {LOOKED} |" in page, note in page) == (marked, marked)
+
+
+def test_the_legend_of_a_picture_has_the_words_of_its_page(tmp_path: Path) -> None:
+    for number, (paper, up, down) in enumerate(
+        (("margins", "agrees", "disagrees"), ("", "yes", "no"))
+    ):
+        claims = [said(paper=paper, id=name) for name in ("up", "down")]
+        tables = [
+            measured(values, claim, settings=REBUILT)
+            for values, claim in zip((UP, DOWN), claims, strict=True)
+        ]
+        folder = tmp_path / str(number)
+        write(folder, Results(tables, readings(tables)))
+        shown = shown_by(folder / f"{paper or ADDITIONAL}.png")
+        assert {*json.loads(shown)["legend"]} == {up, down}

@@ -215,7 +215,7 @@ class Finding:
     @property
     def word(self) -> str:
         """Its outcome as the reader sees it."""
-        if self.outcome == "partly" and self.setting != "paper's":
+        if self.outcome == "partly" and (self.setting != "paper's" or self.claim.additional):
             agreeing = sum(each.outcome in FOR for each in self.informative)
             word = said("agrees", self.claim)
             return f"{word} in {agreeing} of {len(self.informative)}"
@@ -224,7 +224,7 @@ class Finding:
 
 def said(outcome: Outcome, claim: Claim) -> str:
     """An outcome in the words for a paper's claim, or for a question of the suite."""
-    answers = {"agrees": "yes", "disagrees": "no"}
+    answers = dict.fromkeys(FOR, "yes") | dict.fromkeys(AGAINST, "no")
     return answers.get(outcome, outcome) if claim.additional else outcome
 
 

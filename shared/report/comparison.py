@@ -33,7 +33,7 @@ from shared.report.files import (
     tex_escaped,
     tex_table,
 )
-from shared.report.pictures import BLUE, GREEN, GREY, RED, Curves, Panel, Picture, Point
+from shared.report.pictures import BLUE, GREEN, GREY, RED, Curves, Panel, Picture, Point, narrow
 from shared.report.statistics import LEVEL, ColumnModel, Summary, holm, summarise, wider
 from shared.report.wording import (
     DASH,
@@ -525,7 +525,7 @@ def forest(comparison: Comparison) -> Picture | None:
         if lines:
             of = {"%": " (points)"}.get(number.unit, f" ({number.unit})" * bool(number.unit))
             unit = f"gain in {named(number.metric)}{of}"
-            panels.append(Panel(column.label, unit, lines, 0.0))
+            panels.append(Panel(column.label, narrow(unit), lines, 0.0))
     if not panels:
         return None
     every = {label: () for panel in panels for label in panel.lines}

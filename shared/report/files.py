@@ -21,7 +21,7 @@ from shared.report.measuring import (
     refuse_smoke,
     trivial_baseline_of,
 )
-from shared.report.pictures import BLUE, Panel, Picture, Point
+from shared.report.pictures import BLUE, Panel, Picture, Point, narrow
 from shared.report.wording import (
     METRICS,
     SCALES,
@@ -242,7 +242,7 @@ def _drawn(measured: Measured) -> list[Panel]:
             unit = METRICS.get(key, key) + (f" ({unit_of})" if unit_of else "")
             lines = {cells[0].row.label: _points(cells[place], measured) for cells in rows}
             trivial = trivial_baseline_of(measured.column(column.label), metric(column))
-            panels.append(Panel(column.label, unit, lines, trivial and trivial[1]))
+            panels.append(Panel(column.label, narrow(unit), lines, trivial and trivial[1]))
     return panels
 
 

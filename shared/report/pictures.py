@@ -7,6 +7,7 @@ files.
 import io
 import json
 import math
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -50,6 +51,7 @@ LOOK: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 LINE = 0.19  # inches of a line of points
+SCALE = 36  # characters below a panel that has others beside it
 NOTE = 0.056  # inches of a character of a note
 WIDTH, NARROW = 9.0, 6.5  # inches of a figure of images, and of any figure at least
 LEADING = 9  # points from one line of notes above a panel to the next
@@ -123,6 +125,11 @@ class Panel:
     def every(self) -> Iterator[Point]:
         """The points of all lines."""
         return (point for some in self.lines.values() for point in some)
+
+
+def narrow(unit: str) -> str:
+    """The label of a scale in lines that end before the next panel begins."""
+    return "\n".join(textwrap.wrap(unit, SCALE))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from shared.report.claims import (
     Outcome,
     Reading,
     findings,
+    said,
     significant,
 )
 from shared.report.files import ADDITIONAL, page, rows_of
@@ -35,7 +36,7 @@ from shared.report.wording import counted, gain_text
 SUMMARY = "README.md"
 BEGINS, ENDS = "<!-- claims: written by ./reproduce.sh report -->", "<!-- claims end -->"
 # Colour and shape of a reading in a picture, by its word.
-MARKS: Mapping[str, tuple[str, str]] = {
+MARKS: Mapping[Outcome, tuple[str, str]] = {
     "agrees": ("#1b7f4b", "^"),
     "disagrees": ("#c0392b", "v"),
     "open": ("#8a94a6", "o"),
@@ -45,6 +46,7 @@ AT: Mapping[SettingWord, str] = {
     "rebuilt": "rebuilt, at the paper's data and budget",
     "reduced": "small runs",
 }
+# In the order in which a finding's line has them.
 WHY: Mapping[Outcome, str] = {
     "collapsed": "collapsed",
     "baseline collapsed": "compared with a row that has collapsed",
@@ -257,7 +259,7 @@ def write(folder: Path, results: Results) -> None:
         name = paper or ADDITIONAL
         write_atomically(folder / f"{name}.md", paper_page(results, paper))
         if panels := _panels(results.of(paper)):
-            pictures.write(folder / f"{name}.png", _picture(panels))
+            pictures.write(folder / f"{name}.png", _picture(panels, results.of(paper)[0].claim))
 
 
 def first_page(results: Results) -> str:
@@ -286,6 +288,7 @@ def paper_page(results: Results, key: str) -> str:
         paper=paper,
         done=[some for some in by_claim.values() if any(each.measured for each in some)],
         idle=[some for some in by_claim.values() if not any(each.measured for each in some)],
+        looked=any(each.looked for one in results.of(key) for each in one.measured),
         printed=_printed(results),
         costs=[cost for cost in results.costs if cost.row in timed],
     )
@@ -323,8 +326,9 @@ def _gains(finding: Finding) -> str:
     silent = Counter(each.outcome for each in finding.measured if each.outcome in WHY)
     bar = next((f"'{name}'" for name in _bars(finding.measured)), "the bar")
     reasons = [
-        f"{number} of {len(finding.measured)} {WHY[why].format(bar=bar)}"
-        for why, number in silent.items()
+        f"{silent[why]} of {len(finding.measured)} {text.format(bar=bar)}"
+        for why, text in WHY.items()
+        if why in silent
     ]
     found = sorted(
         (each for each in finding.informative if each.low is not None and each.high is not None),
@@ -479,14 +483,16 @@ def _panels(some: Sequence[Finding]) -> list[Panel]:
     ]
 
 
-def _sign(reading: Reading) -> str:
+def _sign(reading: Reading) -> Outcome:
     """Which mark a reading has."""
     if reading.outcome in FOR:
         return "agrees"
     return "disagrees" if reading.outcome in AGAINST else "open"
 
 
-def _picture(panels: Sequence[Panel]) -> Picture:
+def _picture(panels: Sequence[Panel], claim: Claim) -> Picture:
+    """The picture of some panels; its legend has the words for claims of the kind of ``claim``."""
     shown = {point.color for panel in panels for point in panel.every()}
-    legend = {word: color for word, (color, _) in MARKS.items() if color in shown}
-    return Picture(panels, 1, legend, markers={word: mark for word, (_, mark) in MARKS.items()})
+    looks = {said(word, claim): look for word, look in MARKS.items()}
+    legend = {word: color for word, (color, _) in looks.items() if color in shown}
+    return Picture(panels, 1, legend, markers={word: mark for word, (_, mark) in looks.items()})

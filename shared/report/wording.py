@@ -14,6 +14,7 @@ from shared.report.measuring import Measured, MeasuredCell
 from shared.report.statistics import Summary, summarise
 
 LOOKED = "†"  # marks a number with seeds that were declared after a look
+LOOKED_NOTE = f"{LOOKED} Some of the seeds were declared after others had been seen."
 Spread = Literal["deviation", "interval"]
 # A metric in words, for the axis of a picture.
 METRICS: Mapping[str, str] = {
@@ -166,7 +167,7 @@ def legend_of(measured: Measured) -> list[str]:
     )
     every = sum(len(cell.declared) for cells in measured.cells for cell in cells)
     looked = any(cell.looked and cell.values for cells in measured.cells for cell in cells)
-    return [f"{LOOKED} Some of the seeds were declared after others had been seen."] * looked + [
+    return [LOOKED_NOTE] * looked + [
         f"({number}) {reasons[why]} of {every} numbers: {why}"
         for why, number in marks_of(measured).items()
     ]
