@@ -18,6 +18,7 @@ from shared.command.plan import costs_of, planned
 from shared.command.pool import Pool, default_jobs, visible_devices
 from shared.command.progress import duration
 from shared.command.status import print_states
+from shared.errors import program
 from shared.experiment.frame import load, unfinished
 from shared.experiment.records import read_json
 from shared.experiment.run import INTERRUPTED, archive, check_config
@@ -68,7 +69,7 @@ def plan_claims(domain: str | None, places: Places) -> int:
     for each in costs:
         hours += each.cost.hours
         words = (address.split("/") for address in each.tables)
-        commands = [f"./reproduce.sh {of} {paper} --table {name}" for of, paper, name in words]
+        commands = [f"{program()} {of} {paper} --table {name}" for of, paper, name in words]
         memory = f"{math.ceil(each.cost.gigabytes)} GB" if each.cost.gigabytes else ""
         own, total = f"{each.cost.hours:,.1f}", f"{hours:,.1f}"
         grid.add_row(each.claim, f"{each.runs:,}", own, total, memory, Text("\n".join(commands)))
