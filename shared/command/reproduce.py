@@ -354,7 +354,12 @@ def _evaluate(arguments: Sequence[str]) -> int:
         help="vision, video: a folder of classes, or a data set; graph: a data set; text: tasks",
     )
     add("--protocol", type=_names, default=(), metavar="NAME,...", help="default: the domain's")
-    add("--seed", type=int, default=0, help="seed of a protocol's random draws; default: 0")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of a protocol's random draws (text: it has none); default: 0",
+    )
     add(
         "--skip-damaged",
         action="store_const",

@@ -67,9 +67,7 @@ def other_texts(results: Path, anew: Path) -> list[str]:
         elif name not in there:
             found.append(f"{results / name} is missing; run {program()} report")
         elif (results / name).read_bytes() != (anew / name).read_bytes():
-            found.append(
-                f"{results / name} is not what the records give; run {program()} report"
-            )
+            found.append(f"{results / name} is not what the records give; run {program()} report")
     return found
 
 
