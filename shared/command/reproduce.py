@@ -2,8 +2,8 @@
 
 Nothing heavy is imported before the words are parsed, so that a typo is reported at once.
 
-Exit codes: 0 done; 1 a cell failed or its data are missing; 2 unusable input; 75 interrupted, the
-same command continues.
+Exit codes: 0 done; 1 a cell failed, data are missing or a check found a fault; 2 unusable input; 75
+interrupted, the same command continues.
 """
 
 import argparse
@@ -406,7 +406,7 @@ def _data(arguments: Sequence[str]) -> int:
 
 
 def _verify(arguments: Sequence[str]) -> int:
-    parser = _parser("verify", "[DOMAIN]", "Check every record and every finished run.")
+    parser = _parser("verify", "[DOMAIN]", "Check every record and every finished run of the tables.")
     add = parser.add_argument
     add("--rerun", type=_positive, metavar="N", help="run the cells of N records again")
     add("--pages", action="store_true", help="make text and CSV files again, and compare them")
