@@ -406,7 +406,9 @@ def _data(arguments: Sequence[str]) -> int:
 
 
 def _verify(arguments: Sequence[str]) -> int:
-    parser = _parser("verify", "[DOMAIN]", "Check every record and every finished run of the tables.")
+    parser = _parser(
+        "verify", "[DOMAIN]", "Check every record and every finished run of the tables."
+    )
     add = parser.add_argument
     add("--rerun", type=_positive, metavar="N", help="run the cells of N records again")
     add("--pages", action="store_true", help="make text and CSV files again, and compare them")
