@@ -60,7 +60,15 @@ from shared.objective import Term
 from shared.report import comparison as shown
 from shared.report.comparison import KEPT, Comparison, Line, Number, Source
 from shared.report.console import say
-from shared.report.wording import DASH, TIER_NOTES, counted, gain_text, named_seeds, shown_metric
+from shared.report.wording import (
+    DASH,
+    TIER_NOTES,
+    counted,
+    gain_text,
+    named_seeds,
+    shown_columns,
+    shown_metric,
+)
 
 FORM = "comparison-v1"
 SHEET = "comparison.json"
@@ -632,16 +640,15 @@ def _compared(one: Prepared, known: Known, outcomes: Mapping[str, str]) -> Compa
             missing.setdefault((row, where), {})[seed] = why
     records = [each.record for some in sources.values() for each in some.values()]
     numbers = {}
-    for column in one.columns:
-        results = [
-            each.record.result["metrics"]
-            for (_, label), some in sources.items()
-            if label == column.label
-            for each in some.values()
-        ]
-        metric = shown_metric(one.table.metric_of(column), results)
+    results: dict[str, list[Mapping[str, Any]]] = {column.label: [] for column in one.columns}
+    for (_, label), some in sources.items():
+        results.setdefault(label, []).extend(
+            each.record.result["metrics"] for each in some.values()
+        )
+    shown_of = shown_columns(one.table, one.columns, results)
+    for label, metric in shown_of.items():
         for line in one.sheet.rows:
-            place = (line.label, column.label)
+            place = (line.label, label)
             numbers[place] = Number(
                 metric, one.table.unit_of(metric), sources.get(place, {}), missing.get(place, {})
             )
@@ -656,7 +663,7 @@ def _compared(one: Prepared, known: Known, outcomes: Mapping[str, str]) -> Compa
         ", ".join(protocols) or one.table.protocol,
         one.sheet.against,
         one.sheet.rows,
-        one.columns,
+        tuple(column for column in one.columns if column.label in shown_of),
         numbers,
         {each: one.table.unit_of(each) for each in one.table.also if each not in shown_metrics},
         one.table.blocked,

@@ -43,7 +43,7 @@ from shared.objective import Objective, Term
 from shared.pairs import cosine, two_views
 from shared.report.console import say
 from shared.report.statistics import summarise
-from shared.report.wording import DASH, TIER_NOTES, mean_sd, shown_metric
+from shared.report.wording import DASH, TIER_NOTES, mean_sd, shown_columns
 
 HASH = re.compile("[0-9a-f]{64}")  # of a loss's source, or of the weights that training starts from
 UNTRAINED = (
@@ -318,20 +318,23 @@ def _print_values(console: Console, chosen: Chosen, settings: Sequence[str], hom
         some = found.setdefault(cell.column, {}).setdefault(cell.row, [])
         if (record := finished(cell, home.runs)) is not None:
             some.append(record.result["metrics"])
-    metric_of = {column.label: table.metric_of(column) for column in table.columns_of(tier)}
+    results = {
+        label: [one for some in by_row.values() for one in some] for label, by_row in found.items()
+    }
+    columns = [column for column in table.columns_of(tier) if column.label in found]
+    shown = shown_columns(table, columns, results)
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     grid.add_column("method")
     texts: dict[str, dict[str, str]] = {cell.row: {} for cell in chosen.cells}
     metrics = {}
-    for column, by_row in found.items():
+    for column, name in shown.items():
         grid.add_column(column, justify="right")
-        name = shown_metric(metric_of[column], [each for some in by_row.values() for each in some])
         metrics[name] = table.unit_of(name)
-        for row, some in by_row.items():
+        for row, some in found[column].items():
             summary = summarise(float(each[name]) for each in some) if some else None
             texts[row][column] = mean_sd(summary.mean, summary.sd) if summary else DASH
     for row, of_row in texts.items():
-        grid.add_row(Text(row), *(of_row.get(column, DASH) for column in found))
+        grid.add_row(Text(row), *(of_row.get(column, DASH) for column in shown))
     # Never the tier alone, which would read as the paper's setting.
     title = f"{table.address} ({tier} tier, changed by {', '.join(settings)})"
     console.print(Text(title, style="bold"))
