@@ -118,13 +118,11 @@ class Prepared:
         table: the table.
         sheet: its rows; the runs that the folder holds beside the cells.
         cells: of the rows.
-        data: what is trained and scored on, in words.
     """
 
     table: Table
     sheet: Sheet
     cells: tuple[Cell, ...]
-    data: str = ""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -393,8 +391,7 @@ def _rows_of(
         )
     data = str(options.data or "")
     sheet = Sheet(table.address, tier, tuple(options.set), data, base.label, tuple(lines))
-    columns = " and ".join(dict.fromkeys(cell.column for cell in cells))
-    return Prepared(table, sheet, tuple(cells), data or columns)
+    return Prepared(table, sheet, tuple(cells))
 
 
 def _baseline(table: Table, tier: Tier, options: argparse.Namespace, wanted: list[str]) -> Row:
@@ -659,7 +656,7 @@ def _compared(one: Prepared, known: Known, outcomes: Mapping[str, str]) -> Compa
         one.table.title,
         one.sheet.tier,
         one.sheet.changed,
-        one.data,
+        one.sheet.own or " and ".join(shown_of),
         ", ".join(protocols) or one.table.protocol,
         one.sheet.against,
         one.sheet.rows,

@@ -257,7 +257,7 @@ def _compare_parser() -> Parser:
     _takes_losses(parser)
     add("--to", type=_path, metavar="FOLDER", help="write table, pictures and records there")
     spreads = ("deviation", "interval")
-    add("--spread", choices=spreads, default=spreads[0], help="what stands beside a mean")
+    add("--spread", choices=spreads, default=spreads[0], help="beside a mean, in the files")
     add("--run-all", action="store_true", help="run every row; no record stands in for a run")
     _takes_work(parser)
     _takes_again(parser)
