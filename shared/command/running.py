@@ -14,7 +14,7 @@ from rich.text import Text
 from shared.command import gpu
 from shared.command.allocation import allocation
 from shared.command.cells import Chosen, Places, every_table, run_folder, tables_of_paper
-from shared.command.plan import costs_of, planned
+from shared.command.plan import costs_of, planned, side_by_side
 from shared.command.pool import Pool, default_jobs, visible_devices
 from shared.command.progress import duration
 from shared.command.status import print_states
@@ -225,7 +225,7 @@ def estimate(
     if tier == "smoke":
         return None
     costs = [costs_of(each.table, each.cells, places, shared) for each in chosen]
-    seconds = sum(cost.time for some in costs for cost in some.values()) / jobs
+    seconds = side_by_side((cost for some in costs for cost in some.values()), jobs)
     if seconds < SAID:
         return None
     where = f"about {duration(seconds)} on this CPU"
