@@ -201,6 +201,7 @@ OF_THE_CHECKOUT = (
     "shared/errors.py",
     "shared/command/devices.py",
     "shared/command/reproduce.py",
+    "shared/report/figures.py",  # names it where margins was called, too
     "shared/report/summary.py",
 )
 

@@ -19,14 +19,13 @@ from graph.tables import TABLE_4
 from graph.tables import TABLES as GRAPH
 from rl.tables import TABLES as RL
 from shared.command.cells import Chosen, Places, run_folder
-from shared.command.own import baseline_of, load_loss, older_runs
+from shared.command.own import baseline_of, load_loss, older_runs, shown_columns
 from shared.command.pool import Pool
 from shared.errors import UserError
 from shared.experiment.config import canonical_json
 from shared.experiment.files import write_atomically
 from shared.experiment.tables import Table, Tier
 from shared.experiment.weights import InitialWeights
-from shared.report.wording import shown_columns
 from text.tables import TABLES as TEXT
 from video.tables import TABLES as VIDEO
 from vision.tables import TABLES as VISION

@@ -40,6 +40,7 @@ from shared.command.own import (
     load_loss,
     older_runs,
     print_changes,
+    shown_columns,
     with_loss,
     with_set,
     without_hashes,
@@ -66,7 +67,6 @@ from shared.report.wording import (
     counted,
     gain_text,
     named_seeds,
-    shown_columns,
     shown_metric,
 )
 

@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,12 @@ from shared.errors import UserError, suggestion
 from shared.experiment.config import USER_TIER, canonical, changed, differing, is_archived, shown
 from shared.experiment.frame import finished
 from shared.experiment.records import Damaged, read_json
-from shared.experiment.tables import Cell, Row, Table, Tier
+from shared.experiment.tables import Cell, Column, Row, Table, Tier
 from shared.objective import Objective, Term
 from shared.pairs import cosine, two_views
 from shared.report.console import say
 from shared.report.statistics import summarise
-from shared.report.wording import DASH, TIER_NOTES, mean_sd, shown_columns
+from shared.report.wording import DASH, TIER_NOTES, mean_sd, shown_metric
 
 HASH = re.compile("[0-9a-f]{64}")  # of a loss's source, or of the weights that training starts from
 UNTRAINED = (
@@ -308,6 +308,36 @@ def print_changes(
     for text, which in changes.items():
         where = "" if len(which) == len(rows) else f"  ({', '.join(which)})"
         say(console, f"  {text}{where}")
+
+
+def shown_columns(
+    table: Table,
+    columns: Iterable[Column],
+    results: Mapping[str, Collection[Mapping[str, Any]]],
+) -> dict[str, str]:
+    """By the label of a column the metric that it shows; columns of one run show none twice.
+
+    Where runs follow another protocol than the table's, or other tasks, columns lack their metric.
+    Those of one run would then all show the same other one: they are left out, but for the first
+    where no column of the run has its own.
+
+    Args:
+        table: of the columns.
+        columns: that may be shown.
+        results: by label, the metrics of runs by name.
+    """
+    every = list(columns)
+    metrics = {
+        each.label: shown_metric(table.metric_of(each), results[each.label]) for each in every
+    }
+    lacking = {each.label for each in every if metrics[each.label] != table.metric_of(each)}
+    told = {each.run for each in every if each.label not in lacking}
+    shown = {}
+    for each in every:
+        if not (each.run and each.label in lacking and each.run in told):
+            shown[each.label] = metrics[each.label]
+            told.add(each.run)
+    return shown
 
 
 def _print_values(console: Console, chosen: Chosen, settings: Sequence[str], home: Places) -> None:

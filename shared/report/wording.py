@@ -4,7 +4,7 @@ Measured and published numbers never share a cell: each line is marked as one or
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -71,36 +71,6 @@ def shown_metric(metric: str, results: Collection[Mapping[str, Any]]) -> str:
     first = next(iter(results))
     names = (name for name, value in first.items() if isinstance(value, int | float))
     return next((name for name in names if all(name in each for each in results)), metric)
-
-
-def shown_columns(
-    table: Table,
-    columns: Iterable[Column],
-    results: Mapping[str, Collection[Mapping[str, Any]]],
-) -> dict[str, str]:
-    """By the label of a column the metric that it shows; columns of one run show none twice.
-
-    Where runs follow another protocol than the table's, or other tasks, columns lack their metric.
-    Those of one run would then all show the same other one: they are left out, but for the first
-    where no column of the run has its own.
-
-    Args:
-        table: of the columns.
-        columns: that may be shown.
-        results: by label, the metrics of runs by name.
-    """
-    every = list(columns)
-    metrics = {
-        each.label: shown_metric(table.metric_of(each), results[each.label]) for each in every
-    }
-    lacking = {each.label for each in every if metrics[each.label] != table.metric_of(each)}
-    told = {each.run for each in every if each.label not in lacking}
-    shown = {}
-    for each in every:
-        if not (each.run and each.label in lacking and each.run in told):
-            shown[each.label] = metrics[each.label]
-            told.add(each.run)
-    return shown
 
 
 def mean_sd(mean: float, sd: float | None) -> str:
