@@ -222,7 +222,7 @@ case ${1:-} in
   -h | --help) [ -x "$venv/bin/python" ] || { usage && exit; } ;;
 esac
 extras=$(extras_for "$@")
-case " $* " in *" --slurm "* | *" --executor"*) extras=$extras,slurm ;; esac
+case " $* " in *" --slurm "*) extras=$extras,slurm ;; esac
 install "$extras"
 if [ "${1:-}" = test ]; then
   shift

@@ -125,7 +125,7 @@ def score(asked: EvaluationRequest) -> Scores:
     def by(config: Any, run: Run) -> Mapping[str, Any]:
         run.record_data(**{name: fingerprint(name, run.data_root)})
         labels = graphs.y.numpy()
-        return scored(config.protocol, features, labels, config.fold_seed, run.workers)
+        return scored(config.protocol, features, labels, config.seed, run.workers)  # of the folds
 
     return scores_of(asked, file_of(asked.model), name, protocols, config, by)
 

@@ -224,16 +224,24 @@ def file(path: str | Path) -> Graphs:
     if not path.is_file():
         raise UserError(f"{path}: there is no such file; name a file of torch.save")
     try:
-        with torch.serialization.safe_globals(PYG):
-            content = torch.load(path, map_location="cpu", weights_only=True)
+        content = _loaded(path)
         if isinstance(content, tuple):  # (data, slices, ...) of InMemoryDataset.save
             content = _unpacked(content)
         return from_pyg(content)
-    except Exception as error:  # of a damaged file, whatever torch raises
+    except Exception as error:  # of other content, whatever PyG raises
         why = str(error).partition("\n")[0] or type(error).__name__
-        if "eights only" in why or "eights_only" in why:
-            why = "it holds other objects than tensors and PyG's Data"
         raise UserError(f"{path}: {why}; save a list of torch_geometric.data.Data") from None
+
+
+def _loaded(path: Path) -> Any:
+    """What ``torch.save`` wrote."""
+    try:
+        with torch.serialization.safe_globals(PYG):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of a damaged file, whatever torch raises, such as a KeyError
+        if "eights only" in str(error) or "eights_only" in str(error):
+            raise ValueError("it holds other objects than tensors and PyG's Data") from None
+        raise ValueError("damaged, or not written by torch.save") from None
 
 
 def _unpacked(content: tuple[Any, ...]) -> list[Any]:

@@ -41,10 +41,12 @@ def suggestion(word: str, known: Iterable[str], has: str = "known") -> str:
         known: the known words.
         has: introduces the list of the known words, as in "; it has: one, two".
     """
-    by_case = {each.lower(): each for each in known}
+    by_case: dict[str, dict[str, None]] = {}  # names may differ in case alone, as gin and GIN
+    for each in known:
+        by_case.setdefault(each.lower(), {})[each] = None
     if near := difflib.get_close_matches(word.lower(), by_case, n=1):
-        return f": did you mean {by_case[near[0]]}?"
-    return f"; {has}: {', '.join(by_case.values())}"
+        return f": did you mean {' or '.join(by_case[near[0]])}?"
+    return f"; {has}: {', '.join(name for some in by_case.values() for name in some)}"
 
 
 def describe_os_error(error: OSError) -> str:

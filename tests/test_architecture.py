@@ -194,3 +194,35 @@ print(shared.svm.__name__, shared.distributed.__name__, shared.term.__module__)
     first, second = done.stdout.splitlines()
     assert not set(first.split()) & {"torch", "numpy", "scipy", "rich", "matplotlib"}
     assert second == "shared.svm shared.distributed shared.objective"
+
+
+# Where the checkout's own command is meant, whichever of the two the user called.
+OF_THE_CHECKOUT = (
+    "shared/errors.py",
+    "shared/command/devices.py",
+    "shared/command/reproduce.py",
+    "shared/report/summary.py",
+)
+
+
+def test_messages_name_the_command_that_was_called() -> None:
+    """By ``program()``, when they are made: an import may take place in another process."""
+    found = []
+    for path in SOURCES:
+        tree = ast.parse(path.read_text())
+        texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        if str(path.relative_to(ROOT)) not in OF_THE_CHECKOUT:
+            found += [
+                (path, node.lineno)
+                for node in texts
+                if "./reproduce.sh" in str(node.value) and id(node) not in alone  # no docstring
+            ]
+        for statement in tree.body:
+            if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+                found += [
+                    (path, node.lineno)
+                    for node in ast.walk(statement)
+                    if isinstance(node, ast.Call) and ast.unparse(node.func) == "program"
+                ]
+    assert found == []

@@ -361,6 +361,10 @@ def test_graphs_in_a_file_are_read_without_running_it(molecules: Path, tmp_path:
     torch.save(Path("x"), saved)
     with pytest.raises(UserError, match="it holds other objects than tensors and PyG's Data"):
         graph.own.file(saved)
+    for content in (b"", b"hi\n", molecules.read_bytes()[:500]):
+        saved.write_bytes(content)
+        with pytest.raises(UserError, match=r"damaged, or not written by torch\.save; save"):
+            graph.own.file(saved)
     unlabelled = [Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]))] * 2
     torch.save(unlabelled, saved)
     with pytest.raises(UserError, match="needs a label y from 0 on for every graph"):

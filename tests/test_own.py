@@ -19,7 +19,7 @@ from graph.tables import TABLE_4
 from graph.tables import TABLES as GRAPH
 from rl.tables import TABLES as RL
 from shared.command.cells import Chosen, Places, run_folder
-from shared.command.own import baseline_of, load_loss, older_runs
+from shared.command.own import baseline_of, load_loss, older_runs, shown_columns
 from shared.command.pool import Pool
 from shared.errors import UserError
 from shared.experiment.config import canonical_json
@@ -286,3 +286,21 @@ def test_a_protocol_without_the_tables_metric_shows_the_one_it_has(
     out, _ = at_once(*table, "--with", f"{losses.name}:my_loss", *protocol)
     assert "accuracy of k nearest neighbours (%)" in " ".join(out.split())
     assert "1 of 2 cells there" in out  # the baseline's is the one above
+
+
+def test_columns_of_one_run_do_not_repeat_a_number_under_their_labels() -> None:
+    """As those of text's tasks would, of runs on other tasks."""
+    (table,) = (each for each in TEXT["lmcl"] if each.name == "table-4-small")
+    columns = table.columns_of("short")
+
+    def shown(**metrics: float) -> dict[str, str]:
+        return shown_columns(table, columns, {each.label: [metrics] * 2 for each in columns})
+
+    assert shown(questions=30.0, mean=30.0) == {"mean of the tasks": "mean"}
+    assert shown(questions=30.0, MR=50.0, mean=40.0) == {"MR": "MR", "mean of the tasks": "mean"}
+    assert shown(questions=30.0) == {columns[0].label: "questions"}
+    nothing = shown_columns(table, columns, {each.label: [] for each in columns})
+    assert nothing == {each.label: table.metric_of(each) for each in columns}
+    apart = TABLE_4.columns_of("paper")[:2]  # each with runs of its own
+    other = {each.label: [{"R@1": 5.0}] for each in apart}
+    assert shown_columns(TABLE_4, apart, other) == dict.fromkeys(other, "R@1")

@@ -18,7 +18,7 @@ from graph.tables import TABLE_4
 from shared.command import plan
 from shared.command.cells import DOMAINS, Places, run_folder, tables_of
 from shared.command.gpu import trains
-from shared.command.plan import LONG, Cost, Taken, costs_of, planned
+from shared.command.plan import LONG, Cost, Taken, costs_of, planned, side_by_side
 from shared.command.pool import pretraining_of
 from shared.experiment.config import canonical_json, slug
 from shared.experiment.records import content_hash
@@ -93,9 +93,20 @@ def test_a_table_that_would_take_years_is_one_line(tmp_path: Path) -> None:
     text = " ".join(text_of(slow, places(tmp_path)).split())
     times = "about 3.4 years of one core, 1.7 years at --jobs 2 (declared)"
     assert text == f"toy/toy/table-1: 0/12 cells done; left: {times}"
-    # How many run at a time changes neither the form nor the unit.
+    # How many run at a time does not change the form; none takes less than 2e5 minutes.
     text = " ".join(text_of(slow, places(tmp_path), jobs=1000).split())
-    assert text.endswith("left: about 3.4 years of one core, 30 h at --jobs 1000 (declared)")
+    assert text.endswith("left: about 3.4 years of one core, 139 d at --jobs 1000 (declared)")
+
+
+def test_cells_side_by_side_take_as_long_as_the_longest() -> None:
+    def cost(seeds: int, seconds: float, **known: float) -> Cost:
+        return Cost(0, seeds, Taken(seconds, 1.0, "declared"), **known)
+
+    assert side_by_side([cost(1, 60.0)], 2) == 60.0
+    assert side_by_side([cost(4, 60.0)], 2) == 120.0
+    assert side_by_side([cost(3, 10.0), cost(1, 60.0)], 2) == 60.0
+    assert side_by_side([cost(2, 60.0, shared=90.0)], 2) == 30.0  # the encoder is trained elsewhere
+    assert side_by_side([cost(0, 60.0)], 2) == side_by_side([], 2) == 0.0
 
 
 def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Path) -> None:

@@ -61,6 +61,28 @@ def test_values_are_typed_by_their_fields(
     assert dataclasses.replace(changed, **{name: getattr(config, name)}) == config
 
 
+@pytest.mark.parametrize(
+    ("config", "name", "kind"),
+    [
+        (GRAPH, "dataset", "file"),
+        (text.config.Config(), "corpus", "folder"),
+        (video.config.Config(), "dataset", "folder"),
+        (vision.config.Config(), "evaluate_on", "folder"),
+    ],
+)
+def test_data_of_ones_own_lie_where_the_user_stands(
+    config: object, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """reproduce.sh works in the checkout, and says in SUITE_FROM where it was called."""
+    setting = f"{name}={kind}:mine"
+    monkeypatch.delenv("SUITE_FROM", raising=False)
+    assert getattr(with_settings(config, [setting]), name) == f"{kind}:mine"
+    monkeypatch.setenv("SUITE_FROM", "/there")
+    assert getattr(with_settings(config, [setting]), name) == f"{kind}:/there/mine"
+    absolute = with_settings(config, [f"{name}={kind}:/mine"])
+    assert getattr(absolute, name) == f"{kind}:/mine"
+
+
 def test_numbers_of_the_objective() -> None:
     settings = (
         "objective.temperature=0.1",

@@ -502,3 +502,15 @@ def test_rl_is_refused_on_a_python_that_its_simulator_is_not_built_for(checkout:
     assert "error: rl needs Python 3.11 or 3.12" in err
     assert "set PYTHON" in err
     assert not any(" pip install" in call for call in checkout.calls())
+
+
+def test_the_options_that_the_script_looks_for_are_the_programs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    looked = set(re.findall(r'\*" (--[a-z]+)', (ROOT / "reproduce.sh").read_text()))
+    assert {"--slurm", "--rerun"} <= looked
+    for verb in ("run", "verify"):
+        with pytest.raises(SystemExit, match="0"):
+            reproduce.VERBS[verb](["--help"])
+    there = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    assert looked - there - {"--co", "--collect"} == set()  # the last two are pytest's

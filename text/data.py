@@ -53,7 +53,6 @@ DATASETS: dict[str, str] = {
     ),
 }
 _BOOKCORPUS_FILES = ("books_large_p1.txt", "books_large_p2.txt")
-_COMMAND = f"{program()} data text"
 
 
 @dataclass(frozen=True)
@@ -393,7 +392,7 @@ def _corpus_folder(corpus: str, data_root: Path) -> Path:
 def _corpus_files(corpus: str, data_root: Path) -> list[Path]:
     folder = _corpus_folder(corpus, data_root)
     if not folder.is_dir():
-        raise MissingData(corpus, folder, _COMMAND)
+        raise _missing(corpus, folder, folder)
     if corpus == BOOKCORPUS:
         files = [folder / name for name in _BOOKCORPUS_FILES]
         if missing := [file.name for file in files if not file.is_file()]:
@@ -410,6 +409,11 @@ def _corpus_files(corpus: str, data_root: Path) -> list[Path]:
     if not files:
         raise UserError(f"{folder}: no .txt files; {_remedy(corpus)}")
     return files
+
+
+def _missing(name: str, folder: Path, belongs: Path) -> MissingData:
+    """The exception for data that no command fetches, with the folder that they belong in."""
+    return MissingData(name, folder, f"{program()} data text", f"{belongs}: {_remedy(name)}")
 
 
 def _remedy(name: str) -> str:
@@ -526,7 +530,7 @@ def _task_files(name: str, data_root: Path) -> list[Path]:
     files = [data_root / SENTEVAL / file.path for file in _FILES[name]]
     for file in files:
         if not file.is_file():
-            raise MissingData(SENTEVAL, file.parent, _COMMAND)
+            raise _missing(SENTEVAL, file.parent, data_root / SENTEVAL)
     return files
 
 

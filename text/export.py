@@ -142,9 +142,11 @@ def write(folder: Path, target: Path) -> Path:
 def score(asked: EvaluationRequest) -> Scores:
     """Score an exported folder, or any encoder that transformers reads, by named protocols."""
     names = asked.chosen((*PROTOCOLS, sts.PROTOCOL), DEFAULT_PROTOCOL)
-    exported = (asked.model / SUMS).is_file()
-    encode = load(asked.model) if exported else hugging_face_encoder(asked.model)
-    projected = exported and (asked.model / PROJECTION).is_file()
+    kept = asked.model / MODEL  # of a run
+    folder = kept if (kept / SUMS).is_file() else asked.model
+    exported = (folder / SUMS).is_file()
+    encode = load(folder) if exported else hugging_face_encoder(folder)
+    projected = exported and (folder / PROJECTION).is_file()
     how = "projected by CLLR's L" if projected else "not projected"
     asked.say(
         f"took every tensor of an export of this project, {how}"
@@ -170,8 +172,8 @@ def score(asked: EvaluationRequest) -> Scores:
         return measure_protocol(Config(tasks=tasks), protocol, by, asked)
 
     data = dict.fromkeys(task for each in names for task in tasks_of(each))
-    facts = {"model": str(asked.model), "data": list(data)}
-    weights = asked.model / "model.safetensors"
+    facts = {"model": str(folder), "data": list(data)}
+    weights = folder / "model.safetensors"
     if weights.is_file():
         facts["sha256"] = sha256_of(weights)
     return Scores(facts=facts, protocols={each: protocol_of(each) for each in names})

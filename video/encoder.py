@@ -297,12 +297,19 @@ def _named(network: str, config: Config) -> nn.Module:
             return Thumbnail()
         case "colours":
             return Colours()
-    from video.pytorchvideo import NETWORKS, Headless
+    from video.pytorchvideo import Headless
 
-    if network in NETWORKS:
-        return Headless(network, config.clip_frames, config.size)
+    _check_name(network)
+    return Headless(network, config.clip_frames, config.size)
+
+
+def _check_name(network: str) -> None:
+    """Refuse a name of no network."""
+    from video.pytorchvideo import NETWORKS
+
     known = ("s3d", "r2plus1d", *BASELINES, *NETWORKS)
-    raise ValueError(f"no network {network!r}{suggestion(network, known, 'there are')}")
+    if network not in known:
+        raise ValueError(f"no network {network!r}{suggestion(network, known, 'there are')}")
 
 
 def _of_a_function(make: Callable[[], Any], config: Config) -> nn.Module:
@@ -485,6 +492,8 @@ def check(config: Config) -> None:
     """Refuse an invalid configuration."""
     require_words(config)
     require_ranges(config)
+    if isinstance(config.network, str):
+        _check_name(config.network)
     if config.method == "moco":
         require("queue", config.queue, COUNT)
     if config.objective.loss.function is alignment:
@@ -507,7 +516,9 @@ def check(config: Config) -> None:
     if config.network != "r2plus1d" and config.strides != STRIDES:
         raise ValueError(f"strides are for r2plus1d; {name_of(config.network)} has its own")
     if config.network not in ("s3d", "r2plus1d", *BASELINES) and config.width != 1:
-        raise ValueError(f"width is for s3d and r2plus1d; {name_of(config.network)} has its own")
+        raise ValueError(
+            f"width is for s3d and r2plus1d; {name_of(config.network)} has its own: set width=1"
+        )
     if config.calibrate and config.train:
         raise ValueError("calibrate is for an untrained encoder; set train=False")
     if config.network == "s3d" and config.clip_frames < LEAST_FRAMES:

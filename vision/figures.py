@@ -20,6 +20,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
 from shared import Pairs, cosine, margin_nce, max_margin, two_views
+from shared.errors import program
 from shared.experiment.export import FILE, read_weights
 from shared.report.figures import Drawing, Drawn, Finished, Lacking, Source, by_column, by_row
 from shared.report.pictures import (
@@ -393,7 +394,7 @@ def _with_and_without_penalty(runs: Sequence[Finished]) -> tuple[Finished, Finis
                 return plain, other
     raise Lacking(
         f"no two finished runs of SimCLR on {PICTURES} that differ in distance polarization only; "
-        f"run ./reproduce.sh vision lmcl --table figure-4"
+        f"run {program()} vision lmcl --table figure-4"
     )
 
 
@@ -408,7 +409,7 @@ def dimension_histograms(source: Source) -> Drawn:
     if len(shown) < 2:
         raise Lacking(
             f"no column of {kept[0].cell.table_address} has encoders of two rows; "
-            "run ./reproduce.sh vision cllr --table table-1"
+            f"run {program()} vision cllr --table table-1"
         )
     groups = {}
     for label, run in shown.items():

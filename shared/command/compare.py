@@ -40,6 +40,7 @@ from shared.command.own import (
     load_loss,
     older_runs,
     print_changes,
+    shown_columns,
     with_loss,
     with_set,
     without_hashes,
@@ -60,7 +61,14 @@ from shared.objective import Term
 from shared.report import comparison as shown
 from shared.report.comparison import KEPT, Comparison, Line, Number, Source
 from shared.report.console import say
-from shared.report.wording import DASH, TIER_NOTES, counted, gain_text, named_seeds, shown_metric
+from shared.report.wording import (
+    DASH,
+    TIER_NOTES,
+    counted,
+    gain_text,
+    named_seeds,
+    shown_metric,
+)
 
 FORM = "comparison-v1"
 SHEET = "comparison.json"
@@ -110,13 +118,11 @@ class Prepared:
         table: the table.
         sheet: its rows; the runs that the folder holds beside the cells.
         cells: of the rows.
-        data: what is trained and scored on, in words.
     """
 
     table: Table
     sheet: Sheet
     cells: tuple[Cell, ...]
-    data: str = ""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -385,8 +391,7 @@ def _rows_of(
         )
     data = str(options.data or "")
     sheet = Sheet(table.address, tier, tuple(options.set), data, base.label, tuple(lines))
-    columns = " and ".join(dict.fromkeys(cell.column for cell in cells))
-    return Prepared(table, sheet, tuple(cells), data or columns)
+    return Prepared(table, sheet, tuple(cells))
 
 
 def _baseline(table: Table, tier: Tier, options: argparse.Namespace, wanted: list[str]) -> Row:
@@ -632,16 +637,15 @@ def _compared(one: Prepared, known: Known, outcomes: Mapping[str, str]) -> Compa
             missing.setdefault((row, where), {})[seed] = why
     records = [each.record for some in sources.values() for each in some.values()]
     numbers = {}
-    for column in one.columns:
-        results = [
-            each.record.result["metrics"]
-            for (_, label), some in sources.items()
-            if label == column.label
-            for each in some.values()
-        ]
-        metric = shown_metric(one.table.metric_of(column), results)
+    results: dict[str, list[Mapping[str, Any]]] = {column.label: [] for column in one.columns}
+    for (_, label), some in sources.items():
+        results.setdefault(label, []).extend(
+            each.record.result["metrics"] for each in some.values()
+        )
+    shown_of = shown_columns(one.table, one.columns, results)
+    for label, metric in shown_of.items():
         for line in one.sheet.rows:
-            place = (line.label, column.label)
+            place = (line.label, label)
             numbers[place] = Number(
                 metric, one.table.unit_of(metric), sources.get(place, {}), missing.get(place, {})
             )
@@ -652,11 +656,11 @@ def _compared(one: Prepared, known: Known, outcomes: Mapping[str, str]) -> Compa
         one.table.title,
         one.sheet.tier,
         one.sheet.changed,
-        one.data,
+        one.sheet.own or " and ".join(shown_of),
         ", ".join(protocols) or one.table.protocol,
         one.sheet.against,
         one.sheet.rows,
-        one.columns,
+        tuple(column for column in one.columns if column.label in shown_of),
         numbers,
         {each: one.table.unit_of(each) for each in one.table.also if each not in shown_metrics},
         one.table.blocked,

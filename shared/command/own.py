@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from shared.errors import UserError, suggestion
 from shared.experiment.config import USER_TIER, canonical, changed, differing, is_archived, shown
 from shared.experiment.frame import finished
 from shared.experiment.records import Damaged, read_json
-from shared.experiment.tables import Cell, Row, Table, Tier
+from shared.experiment.tables import Cell, Column, Row, Table, Tier
 from shared.objective import Objective, Term
 from shared.pairs import cosine, two_views
 from shared.report.console import say
@@ -310,6 +310,36 @@ def print_changes(
         say(console, f"  {text}{where}")
 
 
+def shown_columns(
+    table: Table,
+    columns: Iterable[Column],
+    results: Mapping[str, Collection[Mapping[str, Any]]],
+) -> dict[str, str]:
+    """By the label of a column the metric that it shows; columns of one run show none twice.
+
+    Where runs follow another protocol than the table's, or other tasks, columns lack their metric.
+    Those of one run would then all show the same other one: they are left out, but for the first
+    where no column of the run has its own.
+
+    Args:
+        table: of the columns.
+        columns: that may be shown.
+        results: by label, the metrics of runs by name.
+    """
+    every = list(columns)
+    metrics = {
+        each.label: shown_metric(table.metric_of(each), results[each.label]) for each in every
+    }
+    lacking = {each.label for each in every if metrics[each.label] != table.metric_of(each)}
+    told = {each.run for each in every if each.label not in lacking}
+    shown = {}
+    for each in every:
+        if not (each.run and each.label in lacking and each.run in told):
+            shown[each.label] = metrics[each.label]
+            told.add(each.run)
+    return shown
+
+
 def _print_values(console: Console, chosen: Chosen, settings: Sequence[str], home: Places) -> None:
     """Print rows and columns of numbers without published ones, and where the runs are."""
     table, tier = chosen.table, chosen.cells[0].tier
@@ -318,20 +348,23 @@ def _print_values(console: Console, chosen: Chosen, settings: Sequence[str], hom
         some = found.setdefault(cell.column, {}).setdefault(cell.row, [])
         if (record := finished(cell, home.runs)) is not None:
             some.append(record.result["metrics"])
-    metric_of = {column.label: table.metric_of(column) for column in table.columns_of(tier)}
+    results = {
+        label: [one for some in by_row.values() for one in some] for label, by_row in found.items()
+    }
+    columns = [column for column in table.columns_of(tier) if column.label in found]
+    shown = shown_columns(table, columns, results)
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     grid.add_column("method")
     texts: dict[str, dict[str, str]] = {cell.row: {} for cell in chosen.cells}
     metrics = {}
-    for column, by_row in found.items():
+    for column, name in shown.items():
         grid.add_column(column, justify="right")
-        name = shown_metric(metric_of[column], [each for some in by_row.values() for each in some])
         metrics[name] = table.unit_of(name)
-        for row, some in by_row.items():
+        for row, some in found[column].items():
             summary = summarise(float(each[name]) for each in some) if some else None
             texts[row][column] = mean_sd(summary.mean, summary.sd) if summary else DASH
     for row, of_row in texts.items():
-        grid.add_row(Text(row), *(of_row.get(column, DASH) for column in found))
+        grid.add_row(Text(row), *(of_row.get(column, DASH) for column in shown))
     # Never the tier alone, which would read as the paper's setting.
     title = f"{table.address} ({tier} tier, changed by {', '.join(settings)})"
     console.print(Text(title, style="bold"))

@@ -7,7 +7,7 @@ import json
 import statistics
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -321,9 +321,18 @@ def _times(costs: Sequence[Cost], jobs: int) -> str:
     """The time of all unfinished cells, of one core and as they run, and how many lack one."""
     seconds, unknown = sum(cost.time for cost in costs), sum(cost.unknown for cost in costs)
     parts = [f"about {duration(seconds)} of one core"] * bool(seconds or not unknown)
-    parts += [f"{duration(seconds / jobs)} at --jobs {jobs}"] * bool(seconds and jobs > 1)
+    parts += [f"{duration(side_by_side(costs, jobs))} at --jobs {jobs}"] * bool(
+        seconds and jobs > 1
+    )
     parts += [f"{number_of(unknown, 'evaluation')} not estimated"] * bool(unknown)
     return ", ".join(parts)
+
+
+def side_by_side(costs: Iterable[Cost], jobs: int) -> float:
+    """Seconds of all unfinished cells, so many at a time: no less than the longest takes alone."""
+    times = [(cost.time, min(cost.time, cost.each.seconds)) for cost in costs]
+    whole, longest = sum(each for each, _ in times), max((one for _, one in times), default=0.0)
+    return max(whole / jobs, longest)
 
 
 def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterator[Grid]:

@@ -2,8 +2,8 @@
 
 Nothing heavy is imported before the words are parsed, so that a typo is reported at once.
 
-Exit codes: 0 done; 1 a cell failed or its data are missing; 2 unusable input; 75 interrupted, the
-same command continues.
+Exit codes: 0 done; 1 a cell failed, data are missing or a check found a fault; 2 unusable input; 75
+interrupted, the same command continues.
 """
 
 import argparse
@@ -257,7 +257,7 @@ def _compare_parser() -> Parser:
     _takes_losses(parser)
     add("--to", type=_path, metavar="FOLDER", help="write table, pictures and records there")
     spreads = ("deviation", "interval")
-    add("--spread", choices=spreads, default=spreads[0], help="what stands beside a mean")
+    add("--spread", choices=spreads, default=spreads[0], help="beside a mean, in the files")
     add("--run-all", action="store_true", help="run every row; no record stands in for a run")
     _takes_work(parser)
     _takes_again(parser)
@@ -354,7 +354,12 @@ def _evaluate(arguments: Sequence[str]) -> int:
         help="vision, video: a folder of classes, or a data set; graph: a data set; text: tasks",
     )
     add("--protocol", type=_names, default=(), metavar="NAME,...", help="default: the domain's")
-    add("--seed", type=int, default=0, help="seed of a protocol's random draws; default: 0")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of a protocol's random draws (text: it has none); default: 0",
+    )
     add(
         "--skip-damaged",
         action="store_const",
@@ -401,7 +406,9 @@ def _data(arguments: Sequence[str]) -> int:
 
 
 def _verify(arguments: Sequence[str]) -> int:
-    parser = _parser("verify", "[DOMAIN]", "Check every record and every finished run.")
+    parser = _parser(
+        "verify", "[DOMAIN]", "Check every record and every finished run of the tables."
+    )
     add = parser.add_argument
     add("--rerun", type=_positive, metavar="N", help="run the cells of N records again")
     add("--pages", action="store_true", help="make text and CSV files again, and compare them")

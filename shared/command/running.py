@@ -14,10 +14,11 @@ from rich.text import Text
 from shared.command import gpu
 from shared.command.allocation import allocation
 from shared.command.cells import Chosen, Places, every_table, run_folder, tables_of_paper
-from shared.command.plan import costs_of, planned
+from shared.command.plan import costs_of, planned, side_by_side
 from shared.command.pool import Pool, default_jobs, visible_devices
 from shared.command.progress import duration
 from shared.command.status import print_states
+from shared.errors import program
 from shared.experiment.frame import load, unfinished
 from shared.experiment.records import read_json
 from shared.experiment.run import INTERRUPTED, archive, check_config
@@ -68,7 +69,7 @@ def plan_claims(domain: str | None, places: Places) -> int:
     for each in costs:
         hours += each.cost.hours
         words = (address.split("/") for address in each.tables)
-        commands = [f"./reproduce.sh {of} {paper} --table {name}" for of, paper, name in words]
+        commands = [f"{program()} {of} {paper} --table {name}" for of, paper, name in words]
         memory = f"{math.ceil(each.cost.gigabytes)} GB" if each.cost.gigabytes else ""
         own, total = f"{each.cost.hours:,.1f}", f"{hours:,.1f}"
         grid.add_row(each.claim, f"{each.runs:,}", own, total, memory, Text("\n".join(commands)))
@@ -224,7 +225,7 @@ def estimate(
     if tier == "smoke":
         return None
     costs = [costs_of(each.table, each.cells, places, shared) for each in chosen]
-    seconds = sum(cost.time for some in costs for cost in some.values()) / jobs
+    seconds = side_by_side((cost for some in costs for cost in some.values()), jobs)
     if seconds < SAID:
         return None
     where = f"about {duration(seconds)} on this CPU"

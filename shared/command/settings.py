@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shared.checks import require_ranges
 from shared.command.arguments import FROM
+from shared.command.arguments import path as users_path
 from shared.errors import UserError, suggestion
 from shared.experiment.config import AnyConfig
 from shared.experiment.weights import InitialWeights
@@ -19,6 +20,7 @@ from shared.projection import LowRankProjection
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 WORDS |= {InitialWeights: "a file or folder of weights"}
 SWITCH = {"true": True, "false": False}
+OWN = ("folder:", "file:")  # before the path of data of the user's, in a configuration
 
 
 def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
@@ -159,6 +161,9 @@ def _value(text: str, hint: Any) -> Any:
     if hint is InitialWeights:
         file, _, prefix = text.partition(",prefix=")
         return InitialWeights.of(Path(os.environ.get(FROM, ""), file), prefix or None)
+    if hint is str and text.startswith(OWN):
+        what, _, place = text.partition(":")
+        return f"{what}:{users_path(place)}"
     if hint in (int, float, str):
         value = hint(text)
         if value != value:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from shared.errors import program
 from shared.experiment.data import sha256_of
 from shared.experiment.files import write_atomically
 from shared.experiment.records import RECORDS
@@ -33,7 +34,7 @@ def faults(results: Path) -> list[str]:
     file = results / MANIFEST
     there = set(_files(results))
     if not file.is_file():
-        return [f"{file} is missing; ./reproduce.sh report writes it"] * bool(there)
+        return [f"{file} is missing; {program()} report writes it"] * bool(there)
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         files = {str(name): str(digest) for name, digest in content["files"].items()}
@@ -46,10 +47,10 @@ def faults(results: Path) -> list[str]:
         if name not in there:
             found.append(f"{results / name} is missing{had}; restore it from git")
         elif name not in files:
-            found.append(f"{results / name} is not of the last report; run ./reproduce.sh report")
+            found.append(f"{results / name} is not of the last report; run {program()} report")
         elif sha256_of(results / name) != files[name]:
             text = f"{results / name} was changed since the last report{had}"
-            found.append(f"{text}; restore it from git, or run ./reproduce.sh report")
+            found.append(f"{text}; restore it from git, or run {program()} report")
     return found
 
 
@@ -64,11 +65,9 @@ def other_texts(results: Path, anew: Path) -> list[str]:
         if name not in made:
             found.append(f"{results / name}: no record gives this file; delete it")
         elif name not in there:
-            found.append(f"{results / name} is missing; run ./reproduce.sh report")
+            found.append(f"{results / name} is missing; run {program()} report")
         elif (results / name).read_bytes() != (anew / name).read_bytes():
-            found.append(
-                f"{results / name} is not what the records give; run ./reproduce.sh report"
-            )
+            found.append(f"{results / name} is not what the records give; run {program()} report")
     return found
 
 

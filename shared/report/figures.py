@@ -14,7 +14,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from shared.errors import UserError
+from shared.errors import UserError, program
 from shared.experiment.data import MissingData
 from shared.experiment.files import write_atomically
 from shared.experiment.frame import Frame, load
@@ -141,7 +141,7 @@ def nothing_of(table: Table, tier: Tier) -> Lacking:
     """The exception for a table without finished runs in a tier, with the command for them."""
     option = "" if tier == "paper" else f" --tier {tier}"
     return Lacking(
-        f"no finished run of {table.address} ({SCALES[tier]}); run ./reproduce.sh {table.domain} "
+        f"no finished run of {table.address} ({SCALES[tier]}); run {program()} {table.domain} "
         f"{table.paper} --table {table.name}{option}"
     )
 

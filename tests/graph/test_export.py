@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,10 @@ def test_the_encoder_that_a_run_scored_is_exported_and_scored(
     out = capsys.readouterr().out
     assert "took every tensor of gin" in out
     assert f"accuracy {metrics['accuracy']:.2f}" in out
+    assert main([*words, "--seed", "1", "--out", str(tmp_path / "other.json")]) == 0
+    other = logistic_ten_fold(embed(load_encoder(target), graphs), graphs.y.numpy(), 1)
+    scored = json.loads((tmp_path / "other.json").read_text())["protocols"][LOGISTIC]["metrics"]
+    assert scored["accuracy"] == other["accuracy"] != metrics["accuracy"]
     assert main(["evaluate", "graph", str(target), "--size", "3"]) == 2
     assert "graph has no --size in evaluate" in capsys.readouterr().err
     assert main(["evaluate", "graph", str(target), "--data", "MUTAGG"]) == 2

@@ -263,6 +263,9 @@ def test_what_is_no_encoder_is_refused() -> None:
         return make_encoder(dataclasses.replace(ATLAS, **changes), 1)
 
     assert isinstance(made(), Encoder)
+    both = "no network 'Foo'; there are: gin, GIN, "  # which differ in case alone
+    with pytest.raises(ValueError, match=both):
+        made(network="Foo")
     with pytest.raises(ValueError, match="no network 'GraphSAG': did you mean GraphSAGE"):
         made(network="GraphSAG")
     with pytest.raises(ValueError, match="nothing makes a int; it has to make a torch module"):

@@ -241,6 +241,7 @@ def test_a_corpus_that_is_not_there_is_named(tmp_path: Path) -> None:
             action()
         assert (caught.value.name, caught.value.folder) == ("novels", tmp_path / "novels")
         assert caught.value.command == "./reproduce.sh data text"
+        assert caught.value.remedy == f"{tmp_path / 'novels'}: {BOOKS}"  # no command fetches it
     write(tmp_path, {"readme.md": "Nothing here."})
     (tmp_path / "novels" / "folder.txt").mkdir()
     expected = f"{tmp_path / 'novels'}: no .txt files; {BOOKS}"
@@ -432,6 +433,7 @@ def test_missing_and_unknown_tasks_are_named(senteval: Path) -> None:
             action("TREC", senteval)
         assert caught.value.folder == senteval / "senteval" / "TREC"
         assert caught.value.command == "./reproduce.sh data text"
+        assert caught.value.remedy == f"{senteval / 'senteval'}: {DATASETS['senteval']}"
         said = error_of(lambda action=action: action("SST", senteval), ValueError)
         assert said == f"task must be one of {known}, got 'SST'"
     said = error_of(lambda: fetch("senteval", senteval))

@@ -242,6 +242,16 @@ def test_the_verb_scores_a_folder(
     found = json.loads((tmp_path / "found.json").read_text())["protocols"]["senteval-v1"]
     assert found["metrics"]["mean"] == pytest.approx(expected["mean"])
     assert list(found["environment"]["data"]) == ["tasks"]
+    if (
+        exported
+    ):  # checked by its SHA-256, as what a run keeps in model/; the run's folder does, too
+        folder.rename(tmp_path / "run" / "exported")
+        shutil.rmtree(tmp_path / "run" / MODEL)
+        (tmp_path / "run" / "exported").rename(tmp_path / "run" / MODEL)
+        assert main(["evaluate", "text", str(tmp_path / "run"), *words[3:]]) == 0
+        again = json.loads((tmp_path / "found.json").read_text())
+        assert again["protocols"]["senteval-v1"]["metrics"] == found["metrics"]
+        folder = (tmp_path / "run" / MODEL).rename(folder)
     assert main([*words[:3], "--protocol", "senteval"]) == 2
     assert "no protocol 'senteval'" in capsys.readouterr().err
     assert main([*words[:3], "--data", "topic"]) == 2

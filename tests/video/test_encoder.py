@@ -227,6 +227,8 @@ def test_queries_and_shuffled_keys_are_normalised_in_halves() -> None:
         ({"network": "thumbnail"}, "'thumbnail' has nothing to train; set train=False"),
         ({"strides": (1, 1, 1, 1, 1)}, "strides are for r2plus1d; s3d has its own"),
         ({"calibrate": True}, "calibrate is for an untrained encoder"),
+        ({"network": "x3d", "width": 0.5}, "no network 'x3d': did you mean x3d_"),
+        ({"network": "x3d_s", "width": 0.5}, "width is for s3d .* its own: set width=1"),
     ],
 )
 def test_configurations_without_meaning_are_refused(changes: dict[str, Any], reason: str) -> None:
