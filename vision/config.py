@@ -1,8 +1,9 @@
 """The configuration of a vision run; each default cites its source.
 
 [margins]: Rho et al. 2023; [ReSSL]: the small-data code of Zheng et al. 2021 that it builds on;
-[HCL]: the image program of Robinson et al. 2021, which DCL, LMCL, CLLR and MMCL's CIFAR and STL-10
-numbers go back to; [CMC]: Tian et al. 2020, the program of LMCL's and CLLR's ImageNet-100 tables;
+[HCL]: the image program of Robinson et al. 2021, a continuation of DCL's, followed for LMCL's,
+CLLR's and MMCL's numbers on CIFAR and STL-10; [CMC]: Tian et al. 2020, the program of LMCL's and
+CLLR's ImageNet-100 tables;
 [SwAV]: Caron et al. 2020 and its program; [LMCL]: Chen et al. 2021; [MMCL]: Shah et al. 2022 and
 its configurations for ImageNet.
 """
@@ -77,7 +78,7 @@ class Config:
     head_layers: Literal[1, 2] = added(2, was=2)  # 1: linear, as in [CMC] and the first MoCo
     head_output_norm: bool = False  # batch norm after the last layer ([MMCL] on ImageNet: True)
     head_output_scale: bool = added(True, was=True)  # of that norm; MoCo v3's program: False
-    predictor_hidden: int = 2048  # of MoCo v3 and BYOL; [margins]: the heads' width
+    predictor_hidden: int = 2048  # of MoCo v3 and BYOL; not stated, the heads' width
 
     method: Method = "simclr"
     # Who is compared with whom in SimCLR: "both" views are anchors (NT-Xent); "both_views" has the
@@ -88,7 +89,8 @@ class Config:
     projection_dimensions: int = 256  # kept of CLLR's L for the evaluated feature; Chen et al. 2022
     # The kernel width of max_margin over time: from each epoch on, gamma times the factor.
     gamma_schedule: tuple[tuple[int, float], ...] = ()
-    symmetric: bool = False  # MoCo v3, BYOL: both directions; [margins]: strong to weak alone
+    # MoCo v3, BYOL: both directions, or strong to weak alone; not stated in [margins].
+    symmetric: bool = False
     # Times the mean over the directions; MoCo v3's program: 4 tau, the sum of both times 2 tau.
     loss_factor: float = added(1.0, was=1.0)
     teacher_momentum: float = 0.99  # [ReSSL]: 0.99 CIFAR, 0.996 STL-10 and TinyImageNet

@@ -197,7 +197,7 @@ TABLE_1 = _transfer_table(
 )
 TABLE_1_FEW_SHOT = _transfer_table(
     "table-1-few-shot",
-    "5-way 20-shot episodes",
+    "5-way few-shot episodes",
     "few-shot-5way-20shot-v1",
     "few_shot_top1",
     {"crop_diseases": ("CropDiseases", ""), "eurosat": ("EuroSAT", "")},
@@ -415,7 +415,7 @@ SLACKS = {"0.01": 0.01, "0.1": 0.1, "1": 1.0, "10": 10.0, "100": 100.0, "infinit
 FIGURE_3A = table(
     "mmcl",
     "figure-3a",
-    "The slack C: k-NN after 200 epochs",
+    "The slack C",
     Config(**{**KNN, "epochs": 200, "pairs": "both_views"}),
     [
         row(f"C = {name}", {}, "variant inv both-views", in_columns=_rbf(cost=slack))
@@ -431,7 +431,7 @@ FIGURE_3A = table(
 FIGURE_3C = table(
     "mmcl",
     "figure-3c",
-    "STL-10, k-NN against epochs",
+    "Accuracy against epochs",
     Config(**{**KNN, **STL10}),
     [
         row("SimCLR", trained_with(SIMCLR)),
