@@ -24,7 +24,7 @@ from shared.experiment.tables import Column
 from shared.report.comparison import Comparison, Line, Number, Source, latex
 from shared.report.files import tex_escaped
 from shared.report.statistics import ColumnModel, holm
-from tests.pages import compile_latex
+from tests.pages import fault_of_latex
 
 # InfoNCE without the positive in the denominator, which GraphCL's row trains with.
 LOSS = '''\
@@ -137,7 +137,7 @@ def test_latex_is_escaped_and_bold_where_better() -> None:
 
 @pytest.mark.slow
 def test_latex_compiles(tmp_path: Path) -> None:
-    compile_latex(latex(comparison()), tmp_path)
+    assert fault_of_latex(latex(comparison()), tmp_path) == ""
 
 
 @pytest.mark.slow

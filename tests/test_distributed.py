@@ -499,10 +499,13 @@ for _ in range(700):
         del works
         distributed.destroy()
         del model
+print("all have ended")
 """
 
 
 @pytest.mark.slow
 def test_a_model_that_outlives_the_group_does_not_hang() -> None:
     """Where nothing else holds the group it does: four times of four within 500."""
-    subprocess.run([sys.executable, "-c", LEAVES], check=True, timeout=120)
+    command = [sys.executable, "-c", LEAVES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "all have ended\n", done.stderr

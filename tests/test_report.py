@@ -37,7 +37,7 @@ from shared.report.files import csv_text, latex, markdown
 from shared.report.measuring import Measured, MeasuredCell, read_figures
 from shared.report.wording import further_of, headline, legend_of
 from tests.measured import measure
-from tests.pages import compile_latex
+from tests.pages import fault_of_latex
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = "svm-10fold-nested-v1"
@@ -336,7 +336,7 @@ def test_text_means_itself_in_markdown_and_latex() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("broad", [False, True])
 def test_latex_compiles_and_fits_the_page(measured: Measured, broad: bool, tmp_path: Path) -> None:
-    compile_latex(latex(wide() if broad else measured), tmp_path)
+    assert fault_of_latex(latex(wide() if broad else measured), tmp_path) == ""
 
 
 def test_latex_has_intervals_when_asked_and_seeds_added_after_a_look_are_marked() -> None:

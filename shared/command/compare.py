@@ -61,14 +61,7 @@ from shared.objective import Term
 from shared.report import comparison as shown
 from shared.report.comparison import KEPT, Comparison, Line, Number, Source
 from shared.report.console import say
-from shared.report.wording import (
-    DASH,
-    TIER_NOTES,
-    counted,
-    gain_text,
-    named_seeds,
-    shown_metric,
-)
+from shared.report.wording import DASH, TIER_NOTES, counted, gain_text, named_seeds, shown_metric
 
 FORM = "comparison-v1"
 SHEET = "comparison.json"
