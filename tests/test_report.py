@@ -547,10 +547,16 @@ def test_a_record_stays_unless_it_is_replaced(done: Path, tmp_path: Path, at_onc
 
 def test_the_scales_of_panels_beside_each_other_do_not_overlap() -> None:
     """No label of a scale reaches the next panel's, in pixels, in the widest committed pictures."""
-    for name in ("lmcl/table-5-imitation", "lmcl/table-5-state-probe"):
-        shown = json.loads(pictures.shown_by(ROOT / f"results/short/rl/{name}.png"))
+    widest = ("rl/cllr/table-4-imitation", "rl/lmcl/table-5-state-probe", "text/cllr/table-2-small")
+    for name in widest:
+        shown = json.loads(pictures.shown_by(ROOT / f"results/short/{name}.png"))
         panels = [
-            pictures.Panel(panel["title"], panel["unit"], {"a row of some length": ()}, 1.0)
+            pictures.Panel(
+                panel["title"],
+                pictures.narrow(panel["unit"].replace("\n", " ")),
+                dict.fromkeys(panel["lines"], ()),
+                1.0,
+            )
             for panel in shown["panels"]
         ]
         figure = pictures.points(pictures.Picture(panels, shown["across"], {}))

@@ -51,7 +51,7 @@ LOOK: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 LINE = 0.19  # inches of a line of points
-SCALE = 36  # characters below a panel that has others beside it
+SCALE = 28  # characters below a panel that has others beside it
 NOTE = 0.056  # inches of a character of a note
 WIDTH, NARROW = 9.0, 6.5  # inches of a figure of images, and of any figure at least
 LEADING = 9  # points from one line of notes above a panel to the next
