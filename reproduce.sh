@@ -5,8 +5,8 @@
 # The versions installed are those of requirements.lock; with --latest as the first word, the newest
 # that pyproject.toml allows, in .venv-latest. The lock's head says how it is made. It holds no
 # hashes: builds of torch for CPUs and for CUDA are one version in different files.
-# Without an NVIDIA driver torch's build for CPUs is installed (UV_TORCH_BACKEND says otherwise),
-# unless pip's configuration names an index of its own, which then decides.
+# The build of torch fits the hardware (UV_TORCH_BACKEND says otherwise), unless pip's configuration
+# names an index of its own, which then decides.
 set -euo pipefail
 called="./reproduce.sh$(printf ' %q' "$@")"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -97,39 +97,57 @@ show() {
 # Everything an installer says lies in the log, its warnings too.
 logged() { "$@" 2>&1 </dev/null | tee -a "$log" | show; }
 
-# Whether pip alone is told of an index: uv, which does not read pip's settings, would not find it.
-pip_alone_has_an_index() {
-  ! compgen -e UV_ | grep -E 'INDEX|FIND_LINKS' >/dev/null &&
-    "$1" -m pip config list 2>/dev/null | grep -E 'index-url|find-links' >/dev/null
+# pip's configuration as variables of uv, which does not read it: NAME=VALUE ..., quoted. Fails where it
+# has options that uv lacks.
+uv_variables() {
+  "$venv/bin/python" -m pip config list 2>/dev/null | "$venv/bin/python" -c "
+import ast, shlex, sys
+names = {
+    'index-url': 'UV_DEFAULT_INDEX', 'extra-index-url': 'UV_INDEX', 'find-links': 'UV_FIND_LINKS',
+    'constraint': 'UV_CONSTRAINT', 'trusted-host': 'UV_INSECURE_HOST', 'cert': 'SSL_CERT_FILE',
+}
+without_effect = 'cache-dir default-timeout disable-pip-version-check no-color no-input progress-bar'
+without_effect += ' quiet require-virtualenv retries root-user-action timeout'
+lines = [line.partition('=') for line in sys.stdin]
+found = {}
+for wanted in ('global', 'install', ':env:'):  # what comes later counts
+    for key, _, value in lines:
+        section, _, option = key.rpartition('.')
+        if section == wanted and option not in without_effect.split():
+            found[names[option]] = ast.literal_eval(value).split()
+for name, words in found.items():
+    text = (',' if name == 'UV_FIND_LINKS' else ' ').join(words)
+    print(shlex.quote(f'{name}={text}'), end=' ')
+" 2>/dev/null
 }
 
-# Linux's default build of torch is CUDA's, 2.5 GB that are of no use without a driver.
-wants_cpu_build() {
-  [ "$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null &&
-    [ ! -e /proc/driver/nvidia/version ]
-}
-
-# uv takes the build of torch that fits the hardware; without one on PATH, a machine without a
-# driver gets its own.
+# uv is faster than pip, and takes the build of torch that fits the hardware: Linux's default is CUDA's,
+# 2.5 GB that are of no use without a driver. Where there is none, pip installs it.
 find_uv() {
-  pip_alone_has_an_index "$1" && return
+  uv_variables >/dev/null || return 0
   command -v uv || {
-    wants_cpu_build && logged "$venv/bin/python" -m pip install --disable-pip-version-check uv &&
-      echo "$venv/bin/uv"
+    logged "$venv/bin/python" -m pip install --disable-pip-version-check uv && echo "$venv/bin/uv"
   } || true
 }
 
-uv_install() {
-  local command=("$uv" pip install --python "$venv/bin/python" "$@")
-  # The build of torch that fits the hardware, from PyTorch's own index.
-  export UV_TORCH_BACKEND=${UV_TORCH_BACKEND:-auto}
-  if ! logged "${command[@]}" --dry-run; then
-    say "torch's build for this hardware cannot be looked up (is PyTorch's index out of reach?):" \
-      "the registry's is taken"
-    unset UV_TORCH_BACKEND
+uv_install() (
+  command=("$uv" pip install --python "$venv/bin/python" "$@") settings=
+  if ! compgen -e UV_ | grep -E 'INDEX|FIND_LINKS' >/dev/null; then
+    settings=$(uv_variables)
+    eval "export UV_INDEX_STRATEGY=unsafe-best-match $settings" # among indexes as pip chooses
   fi
-  logged "${command[@]}"
-}
+  case $settings in *UV_*INDEX=* | *UV_FIND_LINKS=*) ;; *)
+    # The build of torch that fits the hardware, from PyTorch's own index.
+    export UV_TORCH_BACKEND=${UV_TORCH_BACKEND:-auto}
+    if ! logged "${command[@]}" --dry-run; then
+      say "torch's build for this hardware cannot be looked up (is PyTorch's index out of reach?):" \
+        "the registry's is taken"
+      unset UV_TORCH_BACKEND
+    fi
+    ;;
+  esac
+  logged "${command[@]}" --compile-bytecode
+)
 
 pip_install() {
   "$venv/bin/python" -c "import pip" 2>/dev/null || logged "$venv/bin/python" -m ensurepip
@@ -176,7 +194,7 @@ install() {
       fail "$python cannot make virtual environments (on Debian: apt-get install python3-venv)"
     }
   fi
-  uv=$(find_uv "$python") installer=${uv:-pip}
+  uv=$(find_uv) installer=${uv:-pip}
   say "to download: up to $(megabytes "$extras") MB, and torch:" \
     "200 MB for CPUs, 2700 MB with CUDA (by ${installer##*/})"
   set -- ${lock:+--constraint "$lock"} --editable ".${extras:+[$extras]}"

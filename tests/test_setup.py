@@ -39,7 +39,9 @@ case "$1 ${{2:-}}" in
     [ "$minor" != "$name" ] || minor=11
     exec {python} -c "import sys; sys.version_info = (3, $minor, 9); $2" ;;
   --version*) echo "Python of $name" && exit ;;
-  -m\\ pip) [ "$3" != config ] || exec cat "$FAKE/pip.conf" ;;
+  -m\\ pip)
+    [ "$3" != config ] || exec cat "$FAKE/pip.conf"
+    [ "${{*: -1}}" != uv ] || [ -e "$FAKE/uv-to-install" ] || exit 1 ;;
   -m\\ compileall) echo "$*" >"$FAKE/compiled" && exit ;;
 esac
 echo "$name $*" >>"$FAKE/calls"
@@ -58,6 +60,7 @@ esac
 """
 UV = """#!{bash}
 echo "uv $* backend=${{UV_TORCH_BACKEND:-}}" >>"$FAKE/calls"
+for name in $(compgen -e UV_); do echo "$name=${{!name}}"; done >"$FAKE/uv-env"
 if [ "$1" = venv ]; then
   for target in "$@"; do :; done # the last word
   mkdir -p "$target/bin" && cp "$FAKE/python3" "$target/bin/python"
@@ -214,36 +217,30 @@ def test_uv_installs_where_there_is_one(checkout: Checkout) -> None:
     made = f"python3 -m venv {venv}"
     run = "python -m shared vision lmcl"
     dry = f"{command} --dry-run backend=auto"
-    assert checkout.calls() == [made, dry, f"{command} backend=auto", run]
+    assert checkout.calls() == [made, dry, f"{command} --compile-bytecode backend=auto", run]
     assert "Resolved 49 packages" in done.stderr
     assert "(by uv)" in done.stderr
 
     shutil.rmtree(venv)
     (checkout.fake / "no-torch-index").touch()
     done = checkout.call("vision", "lmcl")
-    assert checkout.calls() == [made, dry, f"{command} backend=", run]
+    assert checkout.calls() == [made, dry, f"{command} --compile-bytecode backend=", run]
     assert done.stderr.count("torch's build for this hardware cannot be looked up") == 1
 
     shutil.rmtree(venv)
     (checkout.fake / "no-torch-index").unlink()
     checkout.call("vision", "lmcl", UV_TORCH_BACKEND="cpu")
-    assert f"{command} backend=cpu" in checkout.calls()
+    assert f"{command} --compile-bytecode backend=cpu" in checkout.calls()
 
 
-def test_without_a_driver_uv_is_installed_for_the_build_for_cpus(checkout: Checkout) -> None:
-    (checkout.fake / "nvidia-smi").unlink()
+def test_without_uv_pip_installs_one(checkout: Checkout) -> None:
     checkout.add("uv-to-install", UV)
     checkout.call("graph", "mmcl")
     made, first, dry, second, _ = checkout.calls()
     assert made == f"python3 -m venv {checkout.home}/.venv"
     assert first == f"python {PIP} uv"
     assert dry.startswith("uv pip install")
-    assert second.endswith("--editable .[graph] backend=auto")
-
-    shutil.rmtree(checkout.home / ".venv")
-    (checkout.fake / "pip.conf").write_text("global.find-links='/wheels'\n")  # which decides
-    checkout.call("graph", "mmcl")
-    assert not any("uv" in call.split() for call in checkout.calls())
+    assert second.endswith("--editable .[graph] --compile-bytecode backend=auto")
 
 
 def test_pip_installs_where_uv_cannot(checkout: Checkout) -> None:
@@ -258,23 +255,45 @@ def test_pip_installs_where_uv_cannot(checkout: Checkout) -> None:
     assert "error: no solution" in log.read_text()
 
 
-@pytest.mark.parametrize(
-    ("settings", "variables", "installer"),
-    [
-        ("global.timeout='60'\n", {}, "uv"),
-        ("global.find-links='/wheels'\n", {}, "pip"),
-        ("global.index-url='file:///wheels'\n", {"UV_DEFAULT_INDEX": "file:///wheels"}, "uv"),
-    ],
-)
-def test_an_index_of_ones_own_decides_who_installs(
-    checkout: Checkout, settings: str, variables: dict[str, str], installer: str
-) -> None:
+def test_uv_takes_what_pip_is_configured_with(checkout: Checkout) -> None:
+    """What comes later in pip's order; an index of one's own decides on the build of torch."""
     checkout.add("uv", UV)
-    (checkout.fake / "pip.conf").write_text(settings)
-    checkout.call("graph", "mmcl", **variables)
+    (checkout.fake / "pip.conf").write_text(
+        ":env:.find-links='/wheels'\n"
+        "global.extra-index-url='\\nhttps://one/simple\\nhttps://two/simple'\n"
+        "global.find-links='/not/these /nor/these'\n"
+        "global.timeout='60'\n"
+        "install.constraint='/etc/constraints.txt'\n"
+        "list.format='json'\n"
+    )
+    checkout.call("graph", "mmcl")
+    _, installed, _ = checkout.calls()
+    assert installed.endswith("--compile-bytecode backend=")
+    assert (checkout.fake / "uv-env").read_text().splitlines() == [
+        "UV_CONSTRAINT=/etc/constraints.txt",
+        "UV_FIND_LINKS=/wheels",
+        "UV_INDEX=https://one/simple https://two/simple",
+        "UV_INDEX_STRATEGY=unsafe-best-match",
+    ]
+
+
+def test_variables_of_uv_come_before_the_configuration_of_pip(checkout: Checkout) -> None:
+    checkout.add("uv", UV)
+    (checkout.fake / "pip.conf").write_text("global.index-url='https://one/simple'\n")
+    checkout.call("graph", "mmcl", UV_DEFAULT_INDEX="https://two/simple")
+    assert (checkout.fake / "uv-env").read_text().splitlines() == [
+        "UV_DEFAULT_INDEX=https://two/simple",
+        "UV_TORCH_BACKEND=auto",
+    ]
+
+
+def test_pip_installs_where_it_is_configured_with_what_uv_lacks(checkout: Checkout) -> None:
+    checkout.add("uv", UV)
+    (checkout.fake / "pip.conf").write_text("global.no-index='true'\n")
+    checkout.call("graph", "mmcl")
     called = "\n".join(checkout.calls())
-    assert (PIP in called) == (installer == "pip")
-    assert ("uv pip install" in called) == (installer == "uv")
+    assert PIP in called
+    assert "uv pip install" not in called
 
 
 def test_a_failed_installation_names_its_log_and_is_tried_again(checkout: Checkout) -> None:
