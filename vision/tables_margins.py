@@ -215,7 +215,7 @@ OF_MMCL = (
     row(
         "MMCL INV, tanh kernel",
         trained_with(svm_margin(kernel="tanh", gamma=1.0, offset=0.0), pairs="both_views"),
-        "tanh inv-both",
+        "tanh tanh-singular inv-both",
     ),
 )
 
