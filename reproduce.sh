@@ -97,9 +97,10 @@ show() {
 # Everything an installer says lies in the log, its warnings too.
 logged() { "$@" 2>&1 </dev/null | tee -a "$log" | show; }
 
-# pip's configuration as variables of uv, which does not read it: NAME=VALUE ..., quoted. Fails where it
-# has options that uv lacks.
-uv_variables() {
+# pip's configuration as variables of uv, which does not read it: NAME=VALUE ..., quoted; nothing where
+# uv has been told of an index itself. Fails where there are options that uv lacks.
+uv_settings() {
+  ! compgen -e UV_ | grep -E 'INDEX|FIND_LINKS' >/dev/null || return 0
   "$venv/bin/python" -m pip config list 2>/dev/null | "$venv/bin/python" -c "
 import ast, shlex, sys
 names = {
@@ -109,7 +110,7 @@ names = {
 without_effect = 'cache-dir default-timeout disable-pip-version-check no-color no-input progress-bar'
 without_effect += ' quiet require-virtualenv retries root-user-action timeout'
 lines = [line.partition('=') for line in sys.stdin]
-found = {}
+found = {'UV_INDEX_STRATEGY': ['unsafe-best-match']}  # among indexes as pip chooses
 for wanted in ('global', 'install', ':env:'):  # what comes later counts
     for key, _, value in lines:
         section, _, option = key.rpartition('.')
@@ -122,21 +123,18 @@ for name, words in found.items():
 }
 
 # uv is faster than pip, and takes the build of torch that fits the hardware: Linux's default is CUDA's,
-# 2.5 GB that are of no use without a driver. Where there is none, pip installs it.
+# 2.5 GB that are of no use without a driver. Where there is no uv, pip installs it.
 find_uv() {
-  uv_variables >/dev/null || return 0
   command -v uv || {
     logged "$venv/bin/python" -m pip install --disable-pip-version-check uv && echo "$venv/bin/uv"
   } || true
 }
 
+# In a shell of its own: the variables are uv's alone.
 uv_install() (
-  command=("$uv" pip install --python "$venv/bin/python" "$@") settings=
-  if ! compgen -e UV_ | grep -E 'INDEX|FIND_LINKS' >/dev/null; then
-    settings=$(uv_variables)
-    eval "export UV_INDEX_STRATEGY=unsafe-best-match $settings" # among indexes as pip chooses
-  fi
-  case $settings in *UV_*INDEX=* | *UV_FIND_LINKS=*) ;; *)
+  command=("$uv" pip install --python "$venv/bin/python" "$@")
+  [ -z "$settings" ] || eval "export $settings"
+  case $settings in *UV_INDEX=* | *UV_DEFAULT_INDEX=* | *UV_FIND_LINKS=*) ;; *)
     # The build of torch that fits the hardware, from PyTorch's own index.
     export UV_TORCH_BACKEND=${UV_TORCH_BACKEND:-auto}
     if ! logged "${command[@]}" --dry-run; then
@@ -173,7 +171,7 @@ installed() {
 
 # One stamp per set of extras; a changed pyproject.toml or lock installs anew.
 install() {
-  local extras=$1 stamp=$venv/.installed-${1:-core} python uv installer why
+  local extras=$1 stamp=$venv/.installed-${1:-core} python settings uv installer why
   ! installed "$extras" || return 0
   [ -x "$venv/bin/python" ] || rm -rf "$venv" 2>/dev/null || true # its Python is gone
   why=$({ mkdir -p "$venv" && : >"$log"; } 2>&1) ||
@@ -194,7 +192,9 @@ install() {
       fail "$python cannot make virtual environments (on Debian: apt-get install python3-venv)"
     }
   fi
-  uv=$(find_uv) installer=${uv:-pip}
+  uv=
+  settings=$(uv_settings) && uv=$(find_uv)
+  installer=${uv:-pip}
   say "to download: up to $(megabytes "$extras") MB, and torch:" \
     "200 MB for CPUs, 2700 MB with CUDA (by ${installer##*/})"
   set -- ${lock:+--constraint "$lock"} --editable ".${extras:+[$extras]}"

@@ -195,10 +195,15 @@ def _check_ridge(
         return
     if not points.isfinite().all():
         return  # the loss is not finite either; the criterion's error names the step
-    remedy = f"take {1.1 * smallest:.2g} or more" if definite else "take a larger one"
+    matrix = f"the kernel matrix of these {len(points)} points"
+    if not definite:
+        raise ValueError(
+            f"with ridge {ridge:g} {matrix} is singular to the precision of their cosines: the "
+            f"tanh kernel is not positive definite; take a larger ridge, or another kernel"
+        )
     raise ValueError(
-        f"ridge {ridge:g} is lost in rounding: the kernel matrix of these {len(points)} points is "
-        f"singular to the precision of their cosines; {remedy}"
+        f"ridge {ridge:g} is lost in rounding: {matrix} is singular to the precision of their "
+        f"cosines; take {1.1 * smallest:.2g} or more"
     )
 
 

@@ -431,6 +431,18 @@ def test_a_mistake_in_a_file_of_claims_is_an_error(
         loaded(ENTRY.replace(old, new), tmp_path)
 
 
+def test_the_settings_of_all_committed_readings_are_told_once() -> None:
+    content = json.loads((ROOT / "results" / CLAIMS).read_text())
+    told = {(each["paper"], each["address"], each["tier"]): each for each in content["settings"]}
+    assert len(told) == len(content["settings"])
+    papers = {name: claim["paper"] for name, claim in content["claims"].items()}
+    places = {
+        (papers[each["claim"]], each["address"], each["tier"]): each["setting"]
+        for each in content["readings"]
+    }
+    assert {place: each["setting"] for place, each in told.items()} == places
+
+
 def test_every_word_follows_from_the_committed_records_by_another_program() -> None:
     content = json.loads((ROOT / "results" / CLAIMS).read_text())
     ours = recomputed()

@@ -34,7 +34,7 @@ from shared.report.statistics import (
 )
 
 CLAIMS, SHARES, ITERATIONS = "claims.json", "shares.json", "iterations.json"
-FORM = "claims-v5"
+FORM = "claims-v6"
 SAME_COST = 1.25  # times the baseline's seconds an iteration, the margin of the suite
 INERT = 0.01  # share of the gradient on the embeddings below which a term is inert
 NEAR = 1.0  # point, from the accuracy of the largest class, within which a row has collapsed
@@ -345,9 +345,10 @@ def read_costs(results: Path) -> tuple[Cost, ...]:
 
 
 def json_text(every: Sequence[Reading]) -> str:
-    """The text of ``claims.json``: one line for each finding and each reading.
+    """The text of ``claims.json``: one line for each finding, each setting and each reading.
 
-    ``claims`` has the claims by identifier, which the others refer to.
+    ``claims`` has the claims by identifier, which the others refer to; ``settings`` what the tables
+    of the readings differ in from a paper, which all readings of a table would repeat.
     """
     claims = {
         name: {
@@ -362,6 +363,14 @@ def json_text(every: Sequence[Reading]) -> str:
         _json_line({"claim": each.claim.id, "setting": each.setting, "outcome": each.outcome})
         for each in findings(every)
     )
+    of_tables = {(each.claim.paper, each.address, each.tier): each for each in every}
+    settings = ",\n".join(
+        _json_line(
+            {"paper": paper, "address": address, "tier": tier}
+            | {"setting": each.setting, "differences": each.differences}
+        )
+        for (paper, address, tier), each in of_tables.items()
+    )
     parts = (GainTest, References, Seeds)
     keys = [
         *_field_names(ComparedRows),
@@ -371,14 +380,18 @@ def json_text(every: Sequence[Reading]) -> str:
     ]
     lines = ",\n".join(
         _json_line(
-            {key: each.claim.id if key == "claim" else getattr(each, key) for key in keys}
+            {
+                key: each.claim.id if key == "claim" else getattr(each, key)
+                for key in keys
+                if key != "differences"
+            }
             | {"estimates": [dataclasses.asdict(one) for one in each.estimates]}
         )
         for each in every
     )
     return (
         f'{{"form": "{FORM}",\n"claims": {{\n{texts}\n}},\n"findings": [\n{found}\n],\n'
-        f'"readings": [\n{lines}\n]}}\n'
+        f'"settings": [\n{settings}\n],\n"readings": [\n{lines}\n]}}\n'
     )
 
 
