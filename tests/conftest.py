@@ -62,8 +62,8 @@ pytest_runtest_setup = pytest_runtest_call  # fixtures draw, too
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One per core, and one more with the slow tests, which wait for what they have started."""
-    return cores() + (not config.option.markexpr)
+    """One per core, and two more with the slow tests, which wait for what they have started."""
+    return cores() + 2 * (not config.option.markexpr)
 
 
 # On a GPU the cheapest proof comes first, and whole runs last.
@@ -163,6 +163,15 @@ def filled_once(tmp_path_factory: pytest.TempPathFactory) -> FilledOnce:
         return folder
 
     return filled_once
+
+
+@pytest.fixture(scope="session")
+def built_data(filled_once: FilledOnce) -> Path:
+    """A data root that tests share: clips, frames, experts and tokens are built there once.
+
+    For tests of what is done with them; those of how they are built take a folder of their own.
+    """
+    return filled_once("data", lambda folder: None)
 
 
 @pytest.fixture(scope="session")

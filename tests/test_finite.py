@@ -177,7 +177,7 @@ def test_an_interrupted_run_saves_no_nan_either(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.slow
 def test_in_every_domain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: str
+    tmp_path: Path, built_data: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: str
 ) -> None:
     """NaN at the second step: nothing is saved, logged, exported or stored."""
     calls = 0
@@ -195,8 +195,7 @@ def test_in_every_domain(
             weight[(0,) * weight.ndim] = math.nan
         original(self, parts)
 
-    options = {"data_root": tmp_path, "store": tmp_path / "store"}
-    with Run(tmp_path / "run", config, **options) as run:  # type: ignore[arg-type]
+    with Run(tmp_path / "run", config, data_root=built_data, store=tmp_path / "store") as run:
         monkeypatch.setattr(Means, "add", poisoned)
         with pytest.raises((FloatingPointError, ValueError), match=r"NaN|not finite"):
             domain.measure(config, run)

@@ -103,13 +103,15 @@ def domain_and_config(name: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_watched_run_has_the_numbers_of_one_that_is_not(tmp_path: Path, name: str) -> None:
+def test_a_watched_run_has_the_numbers_of_one_that_is_not(
+    tmp_path: Path, built_data: Path, name: str
+) -> None:
     scores = CASES[name][-1]
     domain_of, config = domain_and_config(name)
     shown: list[str] = []
     for watch in (None, 1):
         folder = tmp_path / f"watch {watch}"
-        with Run(folder, config, data_root=tmp_path, watch=watch, show=shown.append) as run:
+        with Run(folder, config, data_root=built_data, watch=watch, show=shown.append) as run:
             run.finish(domain_of.measure(config, run))
     assert_alike(tmp_path / "watch None", tmp_path / "watch 1")
 

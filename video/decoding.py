@@ -12,6 +12,7 @@ import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError
 from av.sidedata.sidedata import Type as SideData
+from av.video.reformatter import VideoReformatter
 
 from shared.errors import UserError
 
@@ -38,6 +39,8 @@ def decode(file: Path) -> Iterator[np.ndarray]:
                 raise UserError(f"{file}: no decoder for its codec")
             stream.codec_context.thread_count = 1
             shape, count, end, cut = None, 0, 0.0, 0
+            # A frame's own conversion would start as many threads as there are cores, and end them.
+            reformatter = VideoReformatter()
             for packet in container.demux(stream):
                 cut += packet.is_discard  # by an edit list
                 for frame in packet.decode():
@@ -45,7 +48,8 @@ def decode(file: Path) -> Iterator[np.ndarray]:
                         raise UserError(f"{file}: damaged")
                     shape, count = (frame.height, frame.width), count + 1
                     end = max(end, frame.time or 0.0)
-                    yield _upright(file, frame)
+                    converted = reformatter.reformat(frame, format="rgb24", threads=1)
+                    yield _upright(file, frame, converted.to_ndarray())
             if count == 0:
                 raise UserError(f"{file}: no frame can be decoded")
             # Lost packets are not reported; encoders of B-frames count a few frames too many.
@@ -86,9 +90,8 @@ def _seconds(container: InputContainer, stream: av.VideoStream, start: float) ->
     return container.duration / av.time_base - start if alone and container.duration else 0.0
 
 
-def _upright(file: Path, frame: av.VideoFrame) -> np.ndarray:
-    """A frame rotated and mirrored according to its display matrix."""
-    pixels = frame.to_ndarray(format="rgb24")
+def _upright(file: Path, frame: av.VideoFrame, pixels: np.ndarray) -> np.ndarray:
+    """A frame's pixels rotated and mirrored according to its display matrix."""
     matrix: Any = frame.side_data.get(SideData.DISPLAYMATRIX.name)
     if matrix is None:
         return pixels

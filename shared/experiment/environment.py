@@ -72,15 +72,11 @@ def current_environment(workers: int) -> dict[str, Any]:
     It is published with the results, so it names no host and no user: of variables only those that
     affect the arithmetic are kept, and the command is passed through :func:`redacted`.
     """
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
     return {
         **commit(),
         "command": redacted(os.environ.get("SUITE_COMMAND") or " ".join(sys.argv)),
         "started": now(),
-        "versions": versions,
+        "versions": dict(_versions()),
         "lock": lock_hash(),
         "hardware": {
             "system": "-".join(
@@ -101,6 +97,15 @@ def current_environment(workers: int) -> dict[str, Any]:
         "workers": workers,
         "data": {},
     }
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return versions
 
 
 def _of_gpus() -> dict[str, Any]:
@@ -140,13 +145,20 @@ def redacted(command: str) -> str:
 def commit() -> dict[str, Any]:
     """The checked-out commit, and whether code that runs use has uncommitted changes."""
     code = [path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()]
+    unknown = {"commit": "unknown", "dirty": True}
+    if not (
+        ROOT / ".git"
+    ).exists():  # else installed, perhaps inside the checkout of another project
+        return unknown
     try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != ROOT:
-            raise OSError("installed inside the checkout of another project")
-        dirty = git("status", "--porcelain", "--", "pyproject.toml", *sorted(code))
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(dirty)}
-    except (OSError, subprocess.CalledProcessError):  # no git, or not a checkout
-        return {"commit": "unknown", "dirty": True}
+        status = git("status", "--porcelain=2", "--branch", "--", "pyproject.toml", *sorted(code))
+    except (OSError, subprocess.CalledProcessError):  # no git, or a damaged checkout
+        return unknown
+    head = re.search(r"^# branch\.oid ([0-9a-f]{40,})$", status, re.MULTILINE)
+    if head is None:  # without any commit
+        return unknown
+    changed = any(not line.startswith("# ") for line in status.splitlines())
+    return {"commit": head[1], "dirty": changed}
 
 
 def git(*arguments: str, given: str = "") -> str:

@@ -91,16 +91,18 @@ def test_the_code_of_the_card_loads_the_encoder(
 
 
 @pytest.mark.slow
-def test_the_verb_scores_an_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_scores_an_export(
+    tmp_path: Path, built_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     finished(tmp_path / "run")
     target = write(tmp_path / "run", tmp_path / "out")
     out = tmp_path / "found.json"
-    words = ["evaluate", "video", str(target), "--data", EMBEDDED, "--data-root", str(tmp_path)]
+    words = ["evaluate", "video", str(target), "--data", EMBEDDED, "--data-root", str(built_data)]
     assert main([*words, "--protocol", "coclr-linear-retrieval-v1", "--out", str(out)]) == 0
     assert "took every tensor of S3D of width 0.125" in capsys.readouterr().out
     found = json.loads(out.read_text())["protocols"]["coclr-linear-retrieval-v1"]
     with Run(tmp_path / "own", dataclasses.replace(SMALL, dataset=EMBEDDED)) as run:
-        videos = load(EMBEDDED, tmp_path, size=32)
+        videos = load(EMBEDDED, built_data, size=32)
         config = dataclasses.replace(SMALL, protocol="coclr-linear-retrieval-v1")
         expected = evaluate(config, load_encoder(target), videos, run)
     assert found["metrics"]["R@1"] == expected["R@1"]
