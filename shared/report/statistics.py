@@ -12,12 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import scipy  # loads scipy.stats when it is first used
+import scipy  # loads scipy.special and scipy.stats when they are first used
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import (
-    stdtr,
-    stdtrit,
-)  # the t distribution, without the second that scipy.stats takes
 
 Model = Literal["pooled", "Welch", "paired", "seed-blocked", "one-sample"]
 Values = Mapping[int, float]  # by seed
@@ -76,12 +72,12 @@ class Estimate:
 
     def p_above(self, bound: float) -> float:
         """One-sided p value of a gain above ``bound``."""
-        return float(stdtr(self.freedom, -(self.gain - bound) / self.error))
+        return float(scipy.special.stdtr(self.freedom, -(self.gain - bound) / self.error))
 
     def p_below(self, bound: float, error: float = 0.0) -> float:
         """One-sided p value of a gain below ``bound``, whose own standard error is ``error``."""
         distance = (self.gain - bound) / math.hypot(self.error, error)
-        return float(stdtr(self.freedom, distance))
+        return float(scipy.special.stdtr(self.freedom, distance))
 
 
 def summarise(values: Iterable[float]) -> Summary:
@@ -336,4 +332,4 @@ def _power(effect: float, seeds: int, level: float) -> float:
 @functools.cache
 def _critical(freedom: float) -> float:
     """The two-sided critical value of t."""
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return float(scipy.special.stdtrit(freedom, (1 + CONFIDENCE) / 2))

@@ -1,7 +1,7 @@
 """A domain for the tests of the core: cells that work, fail, diverge, and lack their data."""
 
-from shared.experiment.domain import Domain, Experiment
-from toy import data, export, figures
+from shared.experiment.domain import Domain, Experiment, LazyImport
+from toy import data
 from toy.tables import TABLES
 from toy.train import Config, measure
 
@@ -11,9 +11,9 @@ DOMAIN = Domain(
     experiments=(Experiment(Config, measure, data.missing, several=True),),
     datasets=lambda: tuple(data.DATASETS),
     fetch=data.fetch,
-    figures=lambda: figures.FIGURES,
-    film=figures.film,
-    export=export.write,
+    figures=LazyImport("toy.figures:FIGURES"),
+    film=LazyImport("toy.figures:film"),
+    export=LazyImport("toy.export:write"),
 )
 
 __all__ = ["DOMAIN", "TABLES", "Config", "measure"]
