@@ -72,10 +72,11 @@ def score(asked: EvaluationRequest) -> Scores:
     colours = f"mean {', '.join(map(str, mean))} and deviation {', '.join(map(str, std))}"
     asked.say(f"colours in [0, 1] are normalised with {colours}; else see --statistics")
     network = network.to("cuda" if torch.cuda.is_available() else "cpu")
+    kept: dict[str, Tensor] = {}
 
     def by(config: Any, run: Any) -> Mapping[str, Any]:
         record_data(run, name)
-        return evaluate(config, network, run)
+        return evaluate(config, network, run, kept=kept)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LeftOut)  # the summary has been printed

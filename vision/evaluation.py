@@ -201,6 +201,7 @@ def evaluate(
     *,
     project: Callable[[Tensor], Tensor] | None = None,
     images: tuple[Images | ImageFiles, Images | ImageFiles] | None = None,
+    kept: dict[str, Tensor] | None = None,
 ) -> dict[str, object]:
     """Score an encoder by the configuration's protocol, on its dataset or on ``evaluate_on``.
 
@@ -224,6 +225,8 @@ def evaluate(
         project: (B, H) -> (B, R), applied to the features before they are scored (CLLR's L).
         images: training and test images of your own, instead of a dataset's; they are normalised
             as ``config.statistics`` says.
+        kept: the features of both parts, for calls that differ in the protocol alone: the first one
+            adds them, the others take them.
     """
     protocol, beside = (
         _protocol(name) for name in (config.protocol, config.beside or config.protocol)
@@ -247,8 +250,13 @@ def evaluate(
     if probe is not None and config.probe_epochs is not None:
         probe = dataclasses.replace(probe, epochs=config.probe_epochs)
     run.progress(0, 1 if probe is None else probe.epochs, config.protocol)
+    kept = {} if kept is None else kept
+    for name, part in (("train", train), ("test", test)):
+        if name not in kept:
+            kept[name] = embedded(part).cpu()  # a protocol that needs none has the GPU's memory
+    features, test_features = (kept[name].to(device) for name in ("train", "test"))
     found = Features(
-        embedded(train), train.labels.to(device), embedded(test), test.labels.to(device), classes
+        features, train.labels.to(device), test_features, test.labels.to(device), classes
     )
     if config.features == "encoder" and images is None:
         run.record(effective_rank=f"{effective_rank(found.test):.4g}")

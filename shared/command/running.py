@@ -123,18 +123,15 @@ def _without_recorded(
             if line.measurement
         }
         recorded = (cell for cell in each.cells if cell.address in records)
-        some = unfinished(recorded, places.runs)
+        some = {cell.address for cell in unfinished(recorded, places.runs)}
         if some:
-            at = Counter(
-                str(records[address].environment["commit"])[:7]
-                for address in {cell.address for cell in some}
-            )
+            at = Counter(str(records[address].environment["commit"])[:7] for address in some)
             text = ", ".join(f"{counted(n, 'cell')} recorded at {sha}" for sha, n in at.items())
             if len(at) > FEW:
                 text = f"{counted(at.total(), 'cell')} recorded at {len(at)} commits"
             them = "it" if at.total() == 1 else "them"
             say(console, f"{table.address}: {text}; --again runs {them} here")
-        rest = tuple(cell for cell in each.cells if cell not in some)
+        rest = tuple(cell for cell in each.cells if cell.address not in some)
         left += [Chosen(table, rest)] * bool(rest)
     return left
 

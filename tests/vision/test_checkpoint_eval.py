@@ -2,6 +2,7 @@
 
 import argparse
 import copy
+import dataclasses
 import json
 import re
 import shutil
@@ -22,6 +23,7 @@ from torchvision.models import resnet18
 from shared.command.reproduce import main
 from shared.errors import UserError
 from shared.experiment.domain import EvaluationRequest
+from vision import evaluation
 from vision.checkpoint_eval import loaded, score
 from vision.config import Config, Stem
 from vision.datasets import IMAGENET_MEAN, IMAGENET_STD
@@ -534,6 +536,29 @@ def test_scores_that_are_finished_are_printed_before_a_later_failure(
     with pytest.warns(RuntimeWarning, match=r"no l2_top1: all 10 training images are of one class"):
         main(words)
     assert "linear-l2-v1: knn_top1 100.00" in capsys.readouterr().out
+
+
+def test_protocols_share_the_features(
+    shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config(backbone="resnet8", stem="small", image_size=32)
+    save_encoder(make_encoder("resnet8", "small"), tmp_path, config=config)
+    protocols = ("knn-200-v1", "linear-l2-v1")
+    asked = EvaluationRequest(tmp_path, str(shapes), protocols, say=lambda text: None)
+    apart = {
+        each: score(dataclasses.replace(asked, protocols=(each,))).protocols[each]["metrics"]
+        for each in protocols
+    }
+    counts: list[int] = []
+
+    def counted(encoder: nn.Module, images: Any, *given: Any, **options: Any) -> Tensor:
+        counts.append(len(images))
+        return embed(encoder, images, *given, **options)
+
+    monkeypatch.setattr(evaluation, "embed", counted)
+    found = score(asked).protocols
+    assert counts == [20, 8]
+    assert {each: found[each]["metrics"] for each in protocols} == apart
 
 
 def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Path) -> None:
