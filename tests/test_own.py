@@ -97,7 +97,37 @@ def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
         ("def f(pairs, s):\n    return (s\n", "f", [], ".py, line 2: SyntaxError: "),
         ("import nothing_of_that_name\n", "f", [], ".py, line 1: ModuleNotFoundError: "),
         ("f = lambda pairs, s: s.sum(1)\n", "f", [], "a lambda has no name"),
-        ("f = 3\n", "f", [], "has no function 'f'"),
+        ("f = 3\n", "f", [], "has no function 'f'; it defines none"),
+        (
+            "from shared.losses import info_nce\n",
+            "info_nce",
+            [],
+            ": info_nce is imported from shared.losses; define a function in losses_",
+        ),
+        ("from .b import f\n", "f", [], "parent package; name a file beside the package, with a"),
+        (
+            "def f(pairs, s, t=1.0):\n    return s.sum(1)\n",
+            "f",
+            ["t=2"],
+            "f: t is not given by name alone; put a * before it, as in def f(pairs, similarity, *",
+        ),
+        *(
+            (body, "f", [], f"every call of f changes {what}, which no checkpoint holds: a resum")
+            for body, what in (
+                ("n = 0\ndef f(p, s):\n    global n\n    n += 1\n    return s.sum(1) * n\n", "n"),
+                (
+                    f"{TORCH}mean = torch.zeros(())\n"
+                    "def f(p, s):\n    mean.add_(s.detach().mean())\n    return s.sum(1) - mean\n",
+                    "mean",
+                ),
+                ("def f(p, s, *, m=[]):\n    m.append(0)\n    return s.sum(1) * len(m)\n", "f"),
+                (
+                    f"{TORCH}g = torch.Generator()\n"
+                    "def f(p, s):\n    return s.sum(1) * torch.rand((), generator=g)\n",
+                    "g",
+                ),
+            )
+        ),
         ("class f:\n    pass\n", "f", [], "f is a class; a loss is a function (pairs, similarity)"),
         ("import sys\nsys.exit(3)\n", "f", [], ".py, line 2: SystemExit: 3"),
         ("def f(pairs, s):\n    raise SystemExit\n", "f", [], "f: "),
@@ -136,6 +166,26 @@ def test_functions_that_are_no_losses_are_refused_in_one_line(
         load_loss(losses, name, settings)
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # A cache that the first call fills, and the global generator, which checkpoints hold.
+        f"{TORCH}c = {{}}\ndef f(p, s):\n    return s.sum(1) * c.setdefault(1, torch.ones(()))\n",
+        f"{TORCH}def f(p, s):\n    return (s + torch.randn_like(s)).sum(1)\n",
+    ],
+)
+def test_a_loss_may_fill_a_cache_and_draw_from_the_global_generator(
+    losses: Path, body: str
+) -> None:
+    losses.write_text(body)
+    assert load_loss(losses, "f", []).function.__name__ == "f"
+
+
+def test_none_is_none_where_a_number_has_no_type(losses: Path) -> None:
+    losses.write_text("def f(pairs, s, *, w=1):\n    return s.sum(1) * (w or 1)\n")
+    assert load_loss(losses, "f", ["w=None"]).numbers == {"w": None}
 
 
 def test_a_file_that_is_not_there_or_hides_a_module_is_refused(

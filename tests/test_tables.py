@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from toy.tables import BETTER, CLAIM, PLAIN, SHARED, TABLES
 from toy.train import Config
 
@@ -239,6 +240,9 @@ def test_canonical_form() -> None:
     assert canonical_json({"b": 1, "a": 2}) == '{\n  "a": 2,\n  "b": 1\n}\n'
     with pytest.raises(TypeError, match="cannot be part of a configuration"):
         canonical({"x": object()})
+    with pytest.raises(TypeError, match="learned in a loop of your own") as caught:
+        canonical({"temperature": torch.nn.Parameter(torch.tensor(0.5))})
+    assert "\n" not in str(caught.value)
 
 
 def test_slug() -> None:

@@ -250,13 +250,20 @@ def evaluate(
     if probe is not None and config.probe_epochs is not None:
         probe = dataclasses.replace(probe, epochs=config.probe_epochs)
     run.progress(0, 1 if probe is None else probe.epochs, config.protocol)
-    kept = {} if kept is None else kept
-    for name, part in (("train", train), ("test", test)):
+
+    def features_of(name: str, part: Images | ImageFiles) -> Tensor:
+        if kept is None:
+            return embedded(part)
         if name not in kept:
             kept[name] = embedded(part).cpu()  # a protocol that needs none has the GPU's memory
-    features, test_features = (kept[name].to(device) for name in ("train", "test"))
+        return kept[name].to(device)
+
     found = Features(
-        features, train.labels.to(device), test_features, test.labels.to(device), classes
+        features_of("train", train),
+        train.labels.to(device),
+        features_of("test", test),
+        test.labels.to(device),
+        classes,
     )
     if config.features == "encoder" and images is None:
         run.record(effective_rank=f"{effective_rank(found.test):.4g}")

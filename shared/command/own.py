@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import inspect
 import json
+import pickle
 import re
 import sys
 import traceback
@@ -103,20 +104,33 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
     _check_settings(file, before)
     if Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
         raise UserError(f"{file}: another module is called {file.stem!r}; rename the file")
+    functions_there = {
+        key: value for key, value in vars(module).items() if inspect.isfunction(value)
+    }
     found = {
-        key: value
-        for key, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__
+        key: value for key, value in functions_there.items() if value.__module__ == module.__name__
     }
     if inspect.isclass(getattr(module, name, None)):
         raise UserError(f"{file}: {name} is a class; a loss is a function (pairs, similarity)")
     if name not in found:
-        raise UserError(f"{file} has no function {name!r}{suggestion(name, found, 'it has')}")
+        if name in functions_there:
+            home = functions_there[name].__module__
+            raise UserError(
+                f"{file}: {name} is imported from {home}; define a function in {file.name} that "
+                f"calls it"
+            )
+        has = suggestion(name, found, "it has") if found else "; it defines none"
+        raise UserError(f"{file} has no function {name!r}{has}")
     known = numbers_of(found[name])
     numbers = {}
     for setting in settings:
         key, _, text = (part.strip() for part in setting.partition("="))
         if key not in known:
+            if key in list(inspect.signature(found[name]).parameters)[2:]:
+                raise UserError(
+                    f"{name}: {key} is not given by name alone; put a * before it, as in "
+                    f"def {name}(pairs, similarity, *, {key})"
+                )
             takes = suggestion(key, known, "it takes by name") if known else "; it takes none"
             raise UserError(f"{name} takes no number {key!r}{takes}")
         if key in numbers:
@@ -125,6 +139,7 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
     loss = checked_term(found[name], 1.0, numbers)
     _check_modules(loss)
     _try(loss, file)
+    _check_state(loss, file)
     _check_settings(file, before)
     return loss
 
@@ -228,16 +243,51 @@ def _check_settings(file: Path, before: Mapping[str, Any]) -> None:
 
 def _check_modules(loss: Term) -> None:
     """Refuse parameters and modules of torch in the user's files."""
+    for (path, name), value in _globals(loss).items():
+        trained = isinstance(value, Tensor) and value.requires_grad
+        if isinstance(value, nn.Module) or trained:
+            raise UserError(f"{path}: {name} is a parameter or module, {UNTRAINED}")
+
+
+def _check_state(loss: Term, file: Path) -> None:
+    """Refuse a loss that changes a variable of the user's files whenever it is called.
+
+    A checkpoint does not hold it, and a resumed run would begin with what the file says. The first
+    call, which may fill a cache, has been made.
+    """
+    before = {place: _content(value) for place, value in _globals(loss).items()}
+    _try(loss, file)
+    for place, value in _globals(loss).items():
+        if _content(value) != before.get(place):
+            path, name = place
+            raise UserError(
+                f"{path}: every call of {loss.function.__name__} changes {name}, which no "
+                f"checkpoint holds: a resumed run would differ; make the loss a function of its "
+                f"arguments, and of torch's global generator where it draws"
+            )
+
+
+def _content(value: Any) -> Any:
+    """What a variable holds, to compare: of a function what is stored with it."""
+    if inspect.isfunction(value):
+        value = [value.__defaults__, value.__kwdefaults__, vars(value)]
+    try:
+        return pickle.dumps(value)
+    except Exception:  # whatever an object of the user's raises
+        return id(value)
+
+
+def _globals(loss: Term) -> dict[tuple[str, str], Any]:
+    """By file and name the variables of the user's files."""
     assert inspect.isfunction(loss.function)  # its identity was asked for
     files = functions.files_of(loss.function)
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if path is None or Path(path).resolve() not in files:
-            continue
-        for name, value in vars(module).items():
-            trained = isinstance(value, Tensor) and value.requires_grad
-            if isinstance(value, nn.Module) or trained:
-                raise UserError(f"{path}: {name} is a parameter or module, {UNTRAINED}")
+    return {
+        (path, name): value
+        for module in list(sys.modules.values())
+        if (path := getattr(module, "__file__", None)) and Path(path).resolve() in files
+        for name, value in vars(module).items()
+        if not name.startswith("__")
+    }
 
 
 def _leaves(value: Tensor) -> Iterator[Tensor]:
@@ -262,7 +312,10 @@ def _of_theirs(error: BaseException, file: Path) -> str:
     ]
     line = getattr(error, "lineno", None) or (lines[-1] if lines else None)
     where = f"{file}, line {line}" if line else str(file)
-    return f"{where}: {type(error).__name__}: {error}".splitlines()[0]
+    text = f"{where}: {type(error).__name__}: {error}".splitlines()[0]
+    if isinstance(error, ImportError) and "no known parent package" in text:
+        text += "; name a file beside the package, with a function that calls the one in it"
+    return text
 
 
 def with_set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:

@@ -152,6 +152,8 @@ def _value(text: str, hint: Any) -> Any:
     if hint in (bool, Any) and text.lower() in SWITCH:
         return SWITCH[text.lower()]
     if hint is Any:
+        if text == "None":
+            return None
         for kind in (int, float):
             try:
                 return kind(text)

@@ -83,7 +83,12 @@ def canonical(value: Any) -> Any:
         return [canonical(item) for item in value]
     if callable(value):
         return identity(value)
-    raise TypeError(f"{value!r} ({type(value).__name__}) cannot be part of a configuration")
+    shown_value = " ".join(repr(value).split())
+    raise TypeError(
+        f"{shown_value} ({type(value).__name__}) cannot be part of a configuration, which holds "
+        f"numbers, texts, tuples and functions; parameters are learned in a loop of your own "
+        f"with shared.Criterion, see docs/losses.md"
+    )
 
 
 def always_there(kind: type) -> set[str]:
