@@ -251,7 +251,7 @@ def evaluate(
         probe = dataclasses.replace(probe, epochs=config.probe_epochs)
     run.progress(0, 1 if probe is None else probe.epochs, config.protocol)
 
-    def features_of(name: str, part: Images | ImageFiles) -> Tensor:
+    def features_in(name: str, part: Images | ImageFiles) -> Tensor:
         if kept is None:
             return embedded(part)
         if name not in kept:
@@ -259,9 +259,9 @@ def evaluate(
         return kept[name].to(device)
 
     found = Features(
-        features_of("train", train),
+        features_in("train", train),
         train.labels.to(device),
-        features_of("test", test),
+        features_in("test", test),
         test.labels.to(device),
         classes,
     )
