@@ -104,17 +104,13 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
     _check_settings(file, before)
     if Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
         raise UserError(f"{file}: another module is called {file.stem!r}; rename the file")
-    functions_there = {
-        key: value for key, value in vars(module).items() if inspect.isfunction(value)
-    }
-    found = {
-        key: value for key, value in functions_there.items() if value.__module__ == module.__name__
-    }
+    visible = {key: value for key, value in vars(module).items() if inspect.isfunction(value)}
+    found = {key: value for key, value in visible.items() if value.__module__ == module.__name__}
     if inspect.isclass(getattr(module, name, None)):
         raise UserError(f"{file}: {name} is a class; a loss is a function (pairs, similarity)")
     if name not in found:
-        if name in functions_there:
-            home = functions_there[name].__module__
+        if name in visible:
+            home = visible[name].__module__
             raise UserError(
                 f"{file}: {name} is imported from {home}; define a function in {file.name} that "
                 f"calls it"
