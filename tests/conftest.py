@@ -62,8 +62,8 @@ pytest_runtest_setup = pytest_runtest_call  # fixtures draw, too
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One per core, and two more with the slow tests, which wait for what they have started."""
-    return cores() + 2 * (not config.option.markexpr)
+    """One per core, and one more with the slow tests, which wait for what they have started."""
+    return cores() + (not config.option.markexpr)
 
 
 # On a GPU the cheapest proof comes first, and whole runs last.
