@@ -21,7 +21,7 @@ import itertools
 import json
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,13 +154,18 @@ def flow_frames(frames: np.ndarray, method: str = "tvl1") -> np.ndarray:
 
 def stored_flow(frames: np.ndarray, method: str) -> np.ndarray:
     """What :func:`read_flow` gives of the frames' flow (T, H, W, 3) uint8, with JPEG's losses."""
+    return np.stack([_decoded(_jpeg(image)) for image in flow_frames(frames, method)])
+
+
+@contextlib.contextmanager
+def one_thread() -> Generator[None]:
+    """One OpenCV thread in this process, where videos are shared out, not the pixels of a frame."""
     threads = cv2.getNumThreads()
-    cv2.setNumThreads(1)  # videos are shared among threads, not frames
+    cv2.setNumThreads(1)
     try:
-        flow = flow_frames(frames, method)
+        yield
     finally:
         cv2.setNumThreads(threads)
-    return np.stack([_decoded(_jpeg(image)) for image in flow])
 
 
 def encoded(flow: np.ndarray) -> np.ndarray:
@@ -196,12 +201,8 @@ def _prepare(file: Path, folder: Path, method: str) -> UserError | str | None:
         frames = np.stack(list(decode(file)))
         if len(frames) < 2:
             raise UserError(f"{file}: one frame alone has no flow; leave the video out")
-        threads = cv2.getNumThreads()
-        cv2.setNumThreads(1)  # videos are shared among processes, not frames among threads
-        try:
+        with one_thread():
             flow = flow_frames(frames, method)
-        finally:
-            cv2.setNumThreads(threads)
         with writing(target):
             _write(target, flow, source, method)
     except UserError as error:

@@ -6,6 +6,7 @@ clips of 128 pixels. They are decoded like UCF-101's, upright.
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,11 @@ def _decoded(
 ) -> Videos:
     side = stored_side(size)
     frames: dict[Path, Tensor] = {}
+    threads: AbstractContextManager[None] = nullcontext()
+    if flow is not None:
+        from video.flow import one_thread, stored_flow  # needs OpenCV
+
+        threads = one_thread()
 
     def fault(file: Path) -> str | None:
         try:
@@ -104,14 +110,13 @@ def _decoded(
         if why := too_short(len(squares)):
             return why
         if flow is not None:
-            from video.flow import stored_flow  # needs OpenCV
-
             squares = [_square(each, side) for each in stored_flow(np.stack(squares), flow)]
         frames[file] = torch.from_numpy(np.stack(squares).transpose(0, 3, 1, 2).copy())
         return None
 
     files = [file for file, _, _ in found]
-    good = undamaged(files, fault, place=place, what=WHAT, skip_damaged=skip_damaged)
+    with threads:
+        good = undamaged(files, fault, place=place, what=WHAT, skip_damaged=skip_damaged)
     if not good:
         raise UserError(f"{printable(place)}: no video in it can be used")
     videos = [

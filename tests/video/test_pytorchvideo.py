@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -222,7 +223,9 @@ def test_the_verb_scores_an_export_on_a_folder(
 
 @pytest.mark.parametrize("flow", ["dis", "tvl1"])
 def test_flow_of_a_folder_is_that_of_the_data_sets(shots: Path, tmp_path: Path, flow: str) -> None:
+    threads = cv2.getNumThreads()
     videos = folder(shots / "train", 48, flow=flow)
+    assert cv2.getNumThreads() == threads
     assert videos.modality == "flow"
     assert folder(shots / "train", 48).modality == "rgb"
     files = [Path(each.name) for each in videos.videos][:2]
