@@ -433,16 +433,16 @@ def _manual() -> Iterator[tuple[int, str]]:
             yield chapter, sentence
 
 
-def _topic(name: str) -> Iterator[str]:
-    for paragraph in re.split(r"\n\s*\n", _MANUAL[name]):
-        text = " ".join(paragraph.split())
-        if _PROSE.fullmatch(text):
-            yield from _split(text)
+@functools.cache
+def _topic(name: str) -> tuple[str, ...]:
+    paragraphs = (" ".join(each.split()) for each in re.split(r"\n\s*\n", _MANUAL[name]))
+    prose = filter(_PROSE.fullmatch, paragraphs)
+    return tuple(sentence for paragraph in prose for sentence in _split(paragraph))
 
 
 def _spread(topic: str, count: int) -> list[str]:
     """``count`` sentences of a topic, spread evenly over its length."""
-    found = list(_topic(topic))
+    found = _topic(topic)
     return [found[place * len(found) // count] for place in range(count)]
 
 
@@ -466,7 +466,7 @@ def _questions() -> Task:
 
 
 def _neighbours() -> Task:
-    found = list(_topic("specialnames"))
+    found = _topic("specialnames")
     places = [place * len(found) // 160 for place in range(160)]
     labels = np.arange(160) % 2
     # Sentences that do not follow are taken from half a topic away.

@@ -46,7 +46,6 @@ import torch
 from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score
 from sklearn.model_selection import KFold, StratifiedKFold
 from threadpoolctl import threadpool_limits
 from torch import Tensor
@@ -410,7 +409,9 @@ def _accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
 
 def _f1(labels: np.ndarray, predicted: np.ndarray) -> float:
     """F1 of class 1; 0 where it neither occurs nor is predicted."""
-    return float(f1_score(labels, predicted, zero_division=0.0))
+    # Scikit-learn's takes a thousand times as long, to check what it is given.
+    either = labels.sum() + predicted.sum()
+    return float(2 * (labels * predicted).sum() / either) if either else 0.0
 
 
 _SCORES = {"accuracy": _accuracy, "f1": _f1}
