@@ -144,14 +144,12 @@ uv_install() (
     fi
     ;;
   esac
-  logged "${command[@]}" --compile-bytecode
+  logged "${command[@]}"
 )
 
 pip_install() {
   "$venv/bin/python" -c "import pip" 2>/dev/null || logged "$venv/bin/python" -m ensurepip
-  logged "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile "$@" || return
-  # On all cores: pip compiles on one, which takes longer than to install.
-  "$venv/bin/python" -m compileall -q -j 0 "$venv"/lib/python*/site-packages >>"$log" 2>&1 || true
+  logged "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile "$@"
 }
 
 # Whether a set that holds these extras was installed after the last change of what names versions.
@@ -206,6 +204,9 @@ install() {
         "the same command tries again"
     }
   fi
+  # Here, on all cores, what may be imported: not the tests of libraries and hundreds of models.
+  "$venv/bin/python" -m compileall -q -j 0 -x '/tests/|/transformers/models/' \
+    "$venv"/lib/python*/site-packages >>"$log" 2>&1 || true
   touch "$stamp"
   say "set up in $SECONDS s"
 }

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 import toy
-from toy.program import AtOnce, call, on_two_processes, start
+from toy.program import AtOnce, on_two_processes, start
 from toy.tables import run_of
 from toy.train import Config
 
@@ -52,9 +52,7 @@ def reaches(folder: Path, step: int) -> None:
 @pytest.fixture(scope="module")
 def whole(filled_once: Callable[..., Path]) -> Path:
     """A folder in which the slow cell has run to its end on two processes."""
-    return filled_once(
-        "two-processes", lambda folder: call(folder, "--cell", SLOW, module=TORCHRUN)
-    )
+    return filled_once("two-processes", lambda folder: on_two_processes(folder, "--cell", SLOW))
 
 
 @pytest.mark.slow
