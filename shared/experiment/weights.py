@@ -12,9 +12,10 @@ An export of this project states its network, and that is compared, too.
 """
 
 import argparse
+import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -286,7 +287,7 @@ def best_match(
     wanted = network.state_dict()
     found: dict[_Place, dict[str, str]] = {}  # names to keys, by place
     for entry, state in states.items():
-        numbers = _numbers(network, state)
+        numbers = _numbers(wanted, state)
         for key, tensor in state.items():
             for before, first, rest in _splits(key):
                 if prefix is not None and not _chosen(prefix, entry, before):
@@ -300,14 +301,14 @@ def best_match(
         return Match("nowhere", {}, (), tuple(sorted(wanted)))
     whole = [name for name in wanted if not name.endswith(COUNTER)]
     filled = [place for place, keys in found.items() if all(name in keys for name in whole)]
-    matches = {place: _match_at(place, found[place], states, network) for place in filled}
+    matches = {place: _match_at(place, found[place], states, wanted) for place in filled}
     fits = _distinct({place: match for place, match in matches.items() if not match.over})
     if fits:
         rivals = tuple(matches[place].place for place in fits[1:])
         return replace(matches[fits[0]], rivals=rivals)
     # For the error: the place with the most tensors.
     nearest = max(found, key=lambda place: (len(found[place]), not place[2], place))
-    return matches.get(nearest) or _match_at(nearest, found[nearest], states, network)
+    return matches.get(nearest) or _match_at(nearest, found[nearest], states, wanted)
 
 
 _Place = tuple[str, str, bool]  # entry, prefix, and whether the network's parts are numbered
@@ -317,12 +318,13 @@ def _match_at(
     place: _Place,
     keys: Mapping[str, str],
     states: Mapping[str, Mapping[str, Tensor]],
-    network: nn.Module,
+    wanted: Mapping[str, Tensor],
 ) -> Match:
     """The match of one place, by the keys of the network's names there."""
     entry, before, numbered = place
     state, used = states[entry], set(keys.values())
-    parts = _numbers(network, state).get(before, {}) if numbered else {}
+    parts = _numbers(wanted, state).get(before, {}) if numbered else {}
+    modules = {name[:end] for name in wanted for end, sign in enumerate(name) if sign == "."}
     over, later = [], {}
     for key in sorted(state):
         if key in used or not key.startswith(before) or key.endswith(DERIVED):
@@ -330,7 +332,7 @@ def _match_at(
         first, dot, rest = key.removeprefix(before).partition(".")
         if numbered and first.isdecimal() and first not in parts:
             later[int(first), rest] = key
-        elif not _is_outside(network, f"{parts.get(first, first)}{dot}{rest}"):
+        elif not _is_outside(modules, f"{parts.get(first, first)}{dot}{rest}"):
             over.append(key)
     # What follows a network in an nn.Sequential is a classifier or projection if it begins with a
     # matrix, else a further block or a normalisation.
@@ -346,24 +348,23 @@ def _match_at(
         " ".join(filter(None, words)),
         {name: state[key] for name, key in keys.items()},
         tuple(sorted(set(state) - used)),
-        tuple(
-            name for name in network.state_dict() if name not in keys and not name.endswith(COUNTER)
-        ),
+        tuple(name for name in wanted if name not in keys and not name.endswith(COUNTER)),
         tuple(over),
         numbers={part: int(number) for number, part in parts.items()},
     )
 
 
-def _is_outside(network: nn.Module, name: str) -> bool:
-    """Whether a name below a network's prefix is of a head or the like, see :data:`OUTSIDE`."""
-    module, parts = network, name.split(".")
+def _is_outside(modules: Collection[str], name: str) -> bool:
+    """Whether a name below a network's prefix is of a head or the like, see :data:`OUTSIDE`.
+
+    ``modules`` are the network's that hold tensors.
+    """
+    parts = name.split(".")
     for depth, part in enumerate(parts):
-        child = dict(module.named_children()).get(part)
-        if child is None or not child.state_dict():
+        if ".".join(parts[: depth + 1]) not in modules:
             # A head of the network's own may have lost its classifier.
             beside = depth == 0 or OUTSIDE.fullmatch(parts[0]) is not None
             return beside and OUTSIDE.fullmatch(part) is not None
-        module = child
     return False
 
 
@@ -405,13 +406,15 @@ def _states(content: Any, entry: str) -> Iterator[tuple[str, Mapping[str, Tensor
         yield from _states(value, f"{entry}.{key}" if entry else key)
 
 
-def _numbers(network: nn.Module, state: Mapping[str, Tensor]) -> dict[str, dict[str, str]]:
-    """For each prefix, which number stands for which of the network's parts.
+def _numbers(
+    wanted: Mapping[str, Tensor], state: Mapping[str, Tensor]
+) -> dict[str, dict[str, str]]:
+    """For each prefix, which number stands for which part of the network with these tensors.
 
     Programs that put a network's parts into an ``nn.Sequential`` omit different parts without
     tensors (ReLU, pooling, both) and number the rest differently; the order is always the same.
     """
-    filled = [name for name, child in network.named_children() if child.state_dict()]
+    filled = list(dict.fromkeys(name.partition(".")[0] for name in wanted if "." in name))
     found: dict[str, set[int]] = {}
     for key in state:
         for before, first, _ in _splits(key):
@@ -423,13 +426,20 @@ def _numbers(network: nn.Module, state: Mapping[str, Tensor]) -> dict[str, dict[
     }
 
 
-def _splits(key: str) -> Iterator[tuple[str, str, str]]:
+@functools.lru_cache(maxsize=10_000)  # keys of a checkpoint, which many networks are tried on
+def _splits(key: str) -> tuple[tuple[str, str, str], ...]:
     """A key as prefix, first part and rest of a name, for every place where the name may begin."""
     parts = key.split(".")
-    for place, first in enumerate(parts):
-        # lightly's own ResNets use this name for the residual branch
-        rest = ["downsample" if each == "shortcut" else each for each in parts[place + 1 :]]
-        yield "".join(f"{part}." for part in parts[:place]), first, "".join(f".{r}" for r in rest)
+    # lightly's own ResNets use this name for the residual branch
+    names = ["downsample" if each == "shortcut" else each for each in parts]
+    return tuple(
+        (
+            "".join(f"{part}." for part in parts[:place]),
+            first,
+            "".join(f".{name}" for name in names[place + 1 :]),
+        )
+        for place, first in enumerate(parts)
+    )
 
 
 def _kinds(keys: tuple[str, ...]) -> str:
