@@ -236,7 +236,8 @@ class ColumnModel:
         contrast = np.zeros(len(labels) + len(others))
         contrast[labels.index(better)], contrast[labels.index(than)] = 1, -1
         test = OLS(np.array(numbers), np.array(design)).fit().t_test(contrast)
-        gain, error = float(test.effect[0]), float(test.sd[0, 0])
+        # Its last digits go by the processor, and with them how a number like -0.435 is printed.
+        gain, error = round(float(test.effect[0]), 9), round(float(test.sd[0, 0]), 9)
         return Estimate(gain, error, float(test.df_denom), "seed-blocked")
 
 
