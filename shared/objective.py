@@ -31,7 +31,6 @@ from shared.checks import (
     check_negatives,
     optional,
     require,
-    upcast,
 )
 from shared.distributed import all_reduce_sum, share_of_mean, world_size
 from shared.functions import identity
@@ -40,6 +39,7 @@ from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_marg
 from shared.notices import notice
 from shared.pairs import Pairs, cosine, two_views
 from shared.penalties import band_statistics, distance_polarization
+from shared.precision import upcast
 from shared.projection import LowRankProjection, check_options
 
 Similarity = Callable[[Tensor, Tensor], Tensor]

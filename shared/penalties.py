@@ -11,9 +11,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from shared.checks import FINITE, FLAG, TEMPERATURE, checked, one_of, require, upcast
+from shared.checks import FINITE, FLAG, TEMPERATURE, checked, one_of, require
 from shared.distributed import all_reduce_sum, gather_ragged, row_counts
 from shared.pairs import Pairs, blocks_of_rows, cosine, repeated, unit_rows, without
+from shared.precision import upcast
 
 
 def _is_band(numbers: Mapping[str, Any]) -> None:
