@@ -211,7 +211,6 @@ class Criterion(nn.Module):
             raise ValueError(
                 f"similarity is a function of anchors and candidates; got {similarity!r}"
             )
-        objective = _with_own_parameters(objective)
         function, numbers = objective.loss.function, objective.loss.numbers
         needs_cosines = getattr(function, "needs_cosines", lambda _: False)
         self._needs_cosines: bool = needs_cosines(numbers)
@@ -225,17 +224,48 @@ class Criterion(nn.Module):
                 f"{function.__name__} is defined for cosines only (it needs distances or "
                 f"angles); build it with similarity=cosine"
             )
-        self.objective = objective
+        self._objective = objective
         self.similarity = similarity
         self.check_every = check_every
         self._checks_at_chance = 0  # in a row
         self._deferred: list[_DeferredCheck] = []
         terms = (objective.loss, *objective.penalties)
         self._term_names = _unique_names(terms)
-        self.learned = nn.ParameterList(_learned_parameters(terms))
+        given = _learned_parameters(terms)
+        # A parameter that terms share stays shared.
+        place = {id(number): at for at, number in enumerate(given)}
+        self._places = [
+            {name: place[id(x)] for name, x in item.numbers.items() if id(x) in place}
+            for item in terms
+        ]
+        own = (nn.Parameter(x.detach().clone(), x.requires_grad) for x in given)
+        self.learned = nn.ParameterList(own)
         self.projection: LowRankProjection | None = None
         if objective.projection is not None:
             self.projection = LowRankProjection(dim, **objective.projection.options)
+
+    @property
+    def objective(self) -> Objective:
+        """The objective, with this criterion's own copies of its learned numbers.
+
+        They are looked up at each call: ``load_state_dict(assign=True)``, ``torch.func`` and a move
+        from the meta device put other tensors in their place.
+        """
+        if not len(self.learned):
+            return self._objective
+        terms = (self._objective.loss, *self._objective.penalties)
+        loss, *penalties = (
+            replace(
+                item,
+                numbers={**item.numbers, **{name: self.learned[at] for name, at in places.items()}},
+            )
+            for item, places in zip(terms, self._places, strict=True)
+        )
+        return replace(self._objective, loss=loss, penalties=tuple(penalties))
+
+    @objective.setter
+    def objective(self, objective: Objective) -> None:
+        self._objective = objective
 
     def __repr__(self) -> str:
         named = self.similarity
@@ -500,27 +530,6 @@ def _learned_parameters(terms: Iterable[Term]) -> list[nn.Parameter]:
     """The learned numbers of the terms, without repetitions."""
     numbers = [number for item in terms for number in item.numbers.values()]
     return list(dict.fromkeys(x for x in numbers if isinstance(x, nn.Parameter)))
-
-
-def _with_own_parameters(objective: Objective) -> Objective:
-    """The objective with copies of its learned numbers; a shared parameter stays shared."""
-    terms = (objective.loss, *objective.penalties)
-    own = {
-        old: nn.Parameter(old.detach().clone(), old.requires_grad)
-        for old in _learned_parameters(terms)
-    }
-
-    def copied(item: Term) -> Term:
-        numbers = {
-            name: own[number] if isinstance(number, nn.Parameter) else number
-            for name, number in item.numbers.items()
-        }
-        return replace(item, numbers=numbers)
-
-    if not own:
-        return objective
-    loss, *penalties = map(copied, terms)
-    return replace(objective, loss=loss, penalties=tuple(penalties))
 
 
 def _call_text(weight: float, name: str, numbers: Mapping[str, Any]) -> str:
