@@ -202,7 +202,8 @@ def band_statistics(
 
     For pairs of a global batch they are those of the global batch.
     """
-    cosines, excluded = _chosen(pairs, similarity, "negatives")
+    # Detached, since torch.func's forward mode ignores no_grad and knows no out=.
+    cosines, excluded = _chosen(pairs, similarity.detach(), "negatives")
     count = _count(pairs, cosines, "negatives")
     inside, summed = torch.zeros_like(count), cosines.new_zeros(())
     blocks = blocks_of_rows(cosines)

@@ -12,14 +12,17 @@ from torch import Tensor
 import shared
 from shared import (
     LowRankProjection,
+    Objective,
     Pairs,
     angular_margin,
     attenuation_weight,
     cosine,
     curvature_weight,
+    distance_polarization,
     margin_nce,
     margin_ratio,
     max_margin,
+    term,
 )
 from tests import layouts, reference
 
@@ -183,9 +186,12 @@ def test_a_learned_temperature_gets_the_derivative_of_the_value_under_scaled_gra
 # torch.func
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of torch, by max_margin
 @pytest.mark.parametrize("layout", ["two views", "masks"])
 @pytest.mark.parametrize(
-    ("function", "numbers"), [*NCE, *SMOOTH[4:6], ("distance_polarization", {})], ids=str
+    ("function", "numbers"),
+    [*NCE, *SMOOTH[4:6], ("distance_polarization", {}), ("max_margin", {})],
+    ids=str,
 )
 def test_transforms_of_torch_agree_with_its_plain_derivatives(
     function: str, numbers: dict[str, Any], layout: str, core: Any
@@ -213,3 +219,12 @@ def test_transforms_of_torch_agree_with_its_plain_derivatives(
     torch.testing.assert_close(torch.func.vmap(torch.func.grad(mean))(batch), expected)
     together = torch.func.grad(lambda x: torch.func.vmap(mean)(x).sum())(batch)
     torch.testing.assert_close(together, expected)
+
+
+def test_an_objective_with_a_penalty_has_the_hessian_of_its_plain_derivatives() -> None:
+    objective = Objective(term(max_margin), (term(distance_polarization, lower=0.0, upper=1.0),))
+    criterion = objective.build(3)
+    rows = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = torch.autograd.functional.hessian(lambda x: criterion.of_views(*x), rows)
+    found = torch.func.hessian(lambda x: criterion.of_views(*x))(rows)
+    torch.testing.assert_close(found, expected)
