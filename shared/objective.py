@@ -64,13 +64,13 @@ class Term:
     numbers: Mapping[str, Any]
     weight: float = 1.0
 
-    def __call__(self, pairs: Pairs, similarity: Tensor) -> Tensor:
-        """The value for each anchor, (N,), without the weight.
+    def __call__(self, pairs: Pairs, similarity: Tensor, **others: Any) -> Tensor:
+        """The value for each anchor, (N,), without the weight; ``others`` replace its numbers.
 
         Raises:
             ValueError: a function that returns anything else, such as the mean over the batch.
         """
-        value = self.function(pairs, similarity, **self.numbers)
+        value = self.function(pairs, similarity, **{**self.numbers, **others})
         if not isinstance(value, Tensor) or value.shape != (len(pairs.anchor),):
             found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(
@@ -246,26 +246,25 @@ class Criterion(nn.Module):
 
     @property
     def objective(self) -> Objective:
-        """The objective, with this criterion's own copies of its learned numbers.
-
-        They are looked up at each call: ``load_state_dict(assign=True)``, ``torch.func`` and a move
-        from the meta device put other tensors in their place.
-        """
-        if not len(self.learned):
-            return self._objective
+        """The objective, with this criterion's own copies of its learned numbers."""
         terms = (self._objective.loss, *self._objective.penalties)
         loss, *penalties = (
-            replace(
-                item,
-                numbers={**item.numbers, **{name: self.learned[at] for name, at in places.items()}},
-            )
-            for item, places in zip(terms, self._places, strict=True)
+            replace(item, numbers={**item.numbers, **self._learned_numbers(place)})
+            for place, item in enumerate(terms)
         )
         return replace(self._objective, loss=loss, penalties=tuple(penalties))
 
     @objective.setter
     def objective(self, objective: Objective) -> None:
         self._objective = objective
+
+    def _learned_numbers(self, place: int) -> dict[str, nn.Parameter]:
+        """Those of a term, 0 being the loss, by name.
+
+        They are looked up at each call: ``load_state_dict(assign=True)``, ``torch.func`` and a move
+        from the meta device put other tensors in their place.
+        """
+        return {name: self.learned[at] for name, at in self._places[place].items()}
 
     def __repr__(self) -> str:
         named = self.similarity
@@ -321,7 +320,7 @@ class Criterion(nn.Module):
                 self._run_deferred_checks(step)
             if on_cpu or (due and not captured):
                 self._check_input(pairs, similarity, step)
-            value = self.objective.loss(pairs, similarity)
+            value = self._loss(pairs, similarity)
             # Anchors without a positive are left out of the mean.
             defined = (pairs.positives() >= 0).any(1).sum()
             mean = value.sum() / defined.clamp(min=1)
@@ -330,7 +329,7 @@ class Criterion(nn.Module):
                 to_check |= self._loss_at_chance(pairs, similarity)
             if pairs.blocks:
                 mean = share_of_mean(value, defined)
-            terms = {self._term_names[0]: self.objective.loss.weight * mean}
+            terms = {self._term_names[0]: self._objective.loss.weight * mean}
             parts = {self._term_names[0]: mean.detach()}
             for more_terms, more_parts in (
                 self._penalty_terms(pairs, similarity),
@@ -365,9 +364,13 @@ class Criterion(nn.Module):
                     self._deferred.append(_DeferredCheck(step, to_check))
         return loss, parts
 
+    def _loss(self, pairs: Pairs, similarity: Tensor) -> Tensor:
+        """The loss for each anchor, (N,), without its weight."""
+        return self._objective.loss(pairs, similarity, **self._learned_numbers(0))
+
     def _check_input(self, pairs: Pairs, similarity: Tensor, step: int | None) -> None:
         """Refuse what the loss cannot be computed of, where it may be read."""
-        function = self.objective.loss.function
+        function = self._objective.loss.function
         if function is max_margin:
             # The factorisation on the CPU does not accept NaN.
             _check_finite(*_finiteness(pairs, similarity.sum()), step)
@@ -381,10 +384,11 @@ class Criterion(nn.Module):
         terms: Parts = {}
         parts: Parts = {}
         cosines = similarity
-        if self.objective.penalties and self.similarity is not cosine:
+        if self._objective.penalties and self.similarity is not cosine:
             cosines = cosine(pairs.anchor, pairs.candidate)
-        for name, penalty in zip(self._term_names[1:], self.objective.penalties, strict=True):
-            value = penalty(pairs, cosines)
+        for place, penalty in enumerate(self._objective.penalties, start=1):
+            name = self._term_names[place]
+            value = penalty(pairs, cosines, **self._learned_numbers(place))
             mean = value.mean() if len(value) else value.sum()  # 0 without anchors
             if pairs.blocks:
                 mean = share_of_mean(value)
@@ -399,12 +403,12 @@ class Criterion(nn.Module):
         self, pairs: Pairs, features: Tensor | Sequence[Tensor] | None
     ) -> tuple[Parts, Parts]:
         """The projection's penalty with its weight, and its parts; nothing without one."""
-        if self.projection is None or self.objective.projection is None:
+        if self.projection is None or self._objective.projection is None:
             return {}, {}
         given = pairs.anchor if features is None else features
         value, parts = self.projection(given, together=pairs.blocks > 0)
         named = {f"projection_{name}": item for name, item in parts.items()}
-        return {"projection": self.objective.projection.weight * value}, named
+        return {"projection": self._objective.projection.weight * value}, named
 
     if TYPE_CHECKING:  # of a module it is untyped
         __call__ = forward
@@ -466,9 +470,9 @@ class Criterion(nn.Module):
     @torch.no_grad()
     def _loss_at_chance(self, pairs: Pairs, similarity: Tensor) -> dict[str, Tensor]:
         """The loss of identical embeddings, for a softmax."""
-        if self.objective.loss.function not in SOFTMAX or not len(similarity):
+        if self._objective.loss.function not in SOFTMAX or not len(similarity):
             return {}
-        value = self.objective.loss(pairs, similarity.mean().expand_as(similarity))
+        value = self._loss(pairs, similarity.mean().expand_as(similarity))
         return {"chance": value.sum() / (pairs.positives() >= 0).any(1).sum().clamp(min=1)}
 
     def _warn_if_collapsed(self, mean: Tensor, chance: Tensor, step: int | None) -> None:
