@@ -250,6 +250,26 @@ def test_a_learned_temperature_that_is_replaced_is_the_one_that_counts(how: str)
     assert value.item() == pytest.approx(expected(pairs)[0].item())
 
 
+@pytest.mark.slow  # compiling takes seconds
+def test_a_compiled_criterion_gives_the_same_numbers() -> None:
+    temperature = nn.Parameter(torch.tensor(0.5))
+    objective = Objective(
+        term(margin_nce, temperature=temperature, angular=0.2),
+        penalties=(term(distance_polarization, weight=0.1),),
+        projection=Projection(options={"alpha": 0.1}),
+    )
+    criterion = objective.build(4)
+    compiled = torch.compile(copy.deepcopy(criterion), backend="aot_eager")
+    for size in (6, 8):
+        rows = torch.randn(2, size, 4, generator=torch.Generator().manual_seed(size))
+        found, expected = (
+            layouts.differentiated(each(two_views(*leaves))[0], [*leaves, *each.parameters()])
+            for each in (compiled, criterion)
+            for leaves in [rows.clone().requires_grad_().unbind()]
+        )
+        assert all(map(torch.equal, found, expected))
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_embeddings_that_are_not_finite_are_an_error_that_names_the_step(bad: float) -> None:
     rows, broken = torch.eye(3), torch.eye(3)
