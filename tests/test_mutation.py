@@ -277,7 +277,7 @@ MISTAKES = [
     ("penalties._Band.backward", "[2 * lower, 2 * upper]", "[lower, upper]"),
     (
         "projection.LowRankProjection.norm_of_matrix",
-        "torch.linalg.vector_norm(self.matrix, dim=0)",
+        "torch.linalg.vector_norm(matrix, dim=0)",
         "torch.linalg.vector_norm(self.matrix, dim=1)",
     ),
     ("projection.LowRankProjection._warn", "share < COLLAPSED", "share > COLLAPSED"),
