@@ -278,7 +278,7 @@ MISTAKES = [
     (
         "projection.LowRankProjection.norm_of_matrix",
         "torch.linalg.vector_norm(matrix, dim=0)",
-        "torch.linalg.vector_norm(self.matrix, dim=1)",
+        "torch.linalg.vector_norm(matrix, dim=1)",
     ),
     ("projection.LowRankProjection._warn", "share < COLLAPSED", "share > COLLAPSED"),
     ("projection.nuclear_norm", "torch.where(real, squares, 1.0).sqrt()", "squares"),
