@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from shared.pairs import Pairs, readable
+from shared.precision import full_precision, upcast
 
 Temperature = float | Tensor
 """A number, or a scalar tensor that may be learned (as CLIP does)."""
@@ -149,11 +150,6 @@ def _words(hint: Any) -> tuple[Any, ...]:
     return tuple(word for each in get_args(hint) for word in _words(each))
 
 
-def upcast(tensor: Tensor) -> Tensor:
-    """``tensor``, promoted to single precision if it has half."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
 def check_names(
     function: Callable[..., Any], numbers: Mapping[str, Any], called: str | None = None
 ) -> None:
@@ -181,7 +177,7 @@ def checked(
     negatives: bool = False,
     **ranges: Range,
 ) -> Callable[[Function], Function]:
-    """Check the arguments of a loss or penalty, and promote half precision.
+    """Check the arguments of a loss or penalty, and compute it in at least single precision.
 
     The checked function has three further attributes. Two take the numbers as a mapping:
     ``check_numbers`` raises what the call would raise for them (:func:`shared.objective.term` uses
@@ -237,7 +233,8 @@ def checked(
             check_similarity(pairs, similarity)
             if needs_cosines(numbers) and readable(similarity):
                 check_cosines(pairs, similarity)
-            return function(pairs, upcast(similarity), **numbers)
+            with full_precision(similarity):
+                return function(pairs, upcast(similarity), **numbers)
 
         functools.update_wrapper(wrapper, function)
         vars(wrapper).update(

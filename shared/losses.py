@@ -2,10 +2,10 @@
 
 Shapes: N anchors, M candidates. ``similarity`` is the (N, M) matrix of the pairs' similarities
 (cosines unless a function says otherwise); entries outside both masks are never read. Half
-precision is promoted to float32, and exponentials are computed in log space. An anchor without a
-positive has loss 0. A temperature may be a learned scalar tensor. Invalid numbers or similarities
-raise a ``ValueError`` (:func:`shared.checks.checked`). Derivatives of any order are correct, also
-under ``torch.func``.
+precision is promoted to float32, autocast has no effect, and exponentials are computed in log
+space. An anchor without a positive has loss 0. A temperature may be a learned scalar tensor.
+Invalid numbers or similarities raise a ``ValueError`` (:func:`shared.checks.checked`). Derivatives
+of any order are correct, also under ``torch.func``.
 
 Notation in the formulas: s = similarity / temperature, p a positive, n the number of negatives.
 With several positives an anchor's loss is the mean over them.
@@ -32,7 +32,6 @@ from shared.checks import (
     checked,
     one_of,
     optional,
-    upcast,
 )
 from shared.margins import (
     CURVATURE_FORM,
@@ -44,6 +43,7 @@ from shared.margins import (
     subtractive_margin,
 )
 from shared.pairs import Pairs, blocks_of_rows, cosine, repeated, without
+from shared.precision import upcast
 
 Floor = Literal["cosine", "minimum"]
 

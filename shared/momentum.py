@@ -8,9 +8,10 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from shared.checks import COUNT, SHARE, require, upcast
+from shared.checks import COUNT, SHARE, require
 from shared.distributed import broadcast, local_slice, world_size
 from shared.pairs import unit_rows
+from shared.precision import upcast
 
 
 @torch.no_grad()
@@ -25,8 +26,8 @@ def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
         rate: in [0, 1], the weight of ``online``; ``1 - m`` for a teacher of momentum m.
 
     Raises:
-        ValueError: networks whose parameters have different shapes, a rate outside [0, 1], or an
-            average in 16 bits, whose rounding would swallow the updates.
+        ValueError: networks whose parameters have different shapes or precisions, a rate outside
+            [0, 1], or an average in 16 bits, whose rounding would swallow the updates.
     """
     require("rate", rate, SHARE)
     mine: list[Tensor] = list(target.parameters())
@@ -39,6 +40,12 @@ def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
             f"a moving average in {small[0]} is lost to rounding; keep both networks in float32, "
             f"and compute in 16 bits with torch.autocast"
         )
+    for own, other in zip(mine, theirs, strict=True):
+        if own.dtype != other.dtype:
+            raise ValueError(
+                f"both networks need the same precision; got {own.dtype} and {other.dtype}: move "
+                f"both with .to(), or compute in 16 bits with torch.autocast"
+            )
     torch._foreach_lerp_(mine, theirs, rate)
 
 
@@ -141,7 +148,7 @@ def mixed_negatives(
     """
     if not 1 <= hardest <= len(bank):
         raise ValueError(f"hardest is from 1 to the {len(bank)} keys of the bank; got {hardest}")
-    query = unit_rows(upcast(query))
+    query, bank = unit_rows(upcast(query)), upcast(bank)
     nearest = (query @ bank.T).topk(hardest, dim=1).indices
     count, device = len(query) * (world_size() if together else 1), query.device
 

@@ -31,7 +31,6 @@ from shared.checks import (
     check_negatives,
     optional,
     require,
-    upcast,
 )
 from shared.distributed import all_reduce_sum, share_of_mean, world_size
 from shared.functions import identity
@@ -40,6 +39,7 @@ from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_marg
 from shared.notices import notice
 from shared.pairs import Pairs, cosine, two_views
 from shared.penalties import band_statistics, distance_polarization
+from shared.precision import upcast
 from shared.projection import LowRankProjection, check_options
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
@@ -64,13 +64,13 @@ class Term:
     numbers: Mapping[str, Any]
     weight: float = 1.0
 
-    def __call__(self, pairs: Pairs, similarity: Tensor) -> Tensor:
-        """The value for each anchor, (N,), without the weight.
+    def __call__(self, pairs: Pairs, similarity: Tensor, **others: Any) -> Tensor:
+        """The value for each anchor, (N,), without the weight; ``others`` replace its numbers.
 
         Raises:
             ValueError: a function that returns anything else, such as the mean over the batch.
         """
-        value = self.function(pairs, similarity, **self.numbers)
+        value = self.function(pairs, similarity, **{**self.numbers, **others})
         if not isinstance(value, Tensor) or value.shape != (len(pairs.anchor),):
             found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(
@@ -211,7 +211,6 @@ class Criterion(nn.Module):
             raise ValueError(
                 f"similarity is a function of anchors and candidates; got {similarity!r}"
             )
-        objective = _with_own_parameters(objective)
         function, numbers = objective.loss.function, objective.loss.numbers
         needs_cosines = getattr(function, "needs_cosines", lambda _: False)
         self._needs_cosines: bool = needs_cosines(numbers)
@@ -225,17 +224,47 @@ class Criterion(nn.Module):
                 f"{function.__name__} is defined for cosines only (it needs distances or "
                 f"angles); build it with similarity=cosine"
             )
-        self.objective = objective
+        self._objective = objective
         self.similarity = similarity
         self.check_every = check_every
         self._checks_at_chance = 0  # in a row
         self._deferred: list[_DeferredCheck] = []
         terms = (objective.loss, *objective.penalties)
         self._term_names = _unique_names(terms)
-        self.learned = nn.ParameterList(_learned_parameters(terms))
+        given = _learned_parameters(terms)
+        # A parameter that terms share stays shared.
+        place = {id(number): at for at, number in enumerate(given)}
+        self._places = [
+            {name: place[id(x)] for name, x in item.numbers.items() if id(x) in place}
+            for item in terms
+        ]
+        own = (nn.Parameter(x.detach().clone(), x.requires_grad) for x in given)
+        self.learned = nn.ParameterList(own)
         self.projection: LowRankProjection | None = None
         if objective.projection is not None:
             self.projection = LowRankProjection(dim, **objective.projection.options)
+
+    @property
+    def objective(self) -> Objective:
+        """The objective, with this criterion's own copies of its learned numbers."""
+        terms = (self._objective.loss, *self._objective.penalties)
+        loss, *penalties = (
+            replace(item, numbers={**item.numbers, **self._learned_numbers(place)})
+            for place, item in enumerate(terms)
+        )
+        return replace(self._objective, loss=loss, penalties=tuple(penalties))
+
+    @objective.setter
+    def objective(self, objective: Objective) -> None:
+        self._objective = objective
+
+    def _learned_numbers(self, place: int) -> dict[str, nn.Parameter]:
+        """Those of a term, 0 being the loss, by name.
+
+        They are looked up at each call: ``load_state_dict(assign=True)``, ``torch.func`` and a move
+        from the meta device put other tensors in their place.
+        """
+        return {name: self.learned[at] for name, at in self._places[place].items()}
 
     def __repr__(self) -> str:
         named = self.similarity
@@ -291,7 +320,7 @@ class Criterion(nn.Module):
                 self._run_deferred_checks(step)
             if on_cpu or (due and not captured):
                 self._check_input(pairs, similarity, step)
-            value = self.objective.loss(pairs, similarity)
+            value = self._loss(pairs, similarity)
             # Anchors without a positive are left out of the mean.
             defined = (pairs.positives() >= 0).any(1).sum()
             mean = value.sum() / defined.clamp(min=1)
@@ -300,7 +329,7 @@ class Criterion(nn.Module):
                 to_check |= self._loss_at_chance(pairs, similarity)
             if pairs.blocks:
                 mean = share_of_mean(value, defined)
-            terms = {self._term_names[0]: self.objective.loss.weight * mean}
+            terms = {self._term_names[0]: self._objective.loss.weight * mean}
             parts = {self._term_names[0]: mean.detach()}
             for more_terms, more_parts in (
                 self._penalty_terms(pairs, similarity),
@@ -335,9 +364,13 @@ class Criterion(nn.Module):
                     self._deferred.append(_DeferredCheck(step, to_check))
         return loss, parts
 
+    def _loss(self, pairs: Pairs, similarity: Tensor) -> Tensor:
+        """The loss for each anchor, (N,), without its weight."""
+        return self._objective.loss(pairs, similarity, **self._learned_numbers(0))
+
     def _check_input(self, pairs: Pairs, similarity: Tensor, step: int | None) -> None:
         """Refuse what the loss cannot be computed of, where it may be read."""
-        function = self.objective.loss.function
+        function = self._objective.loss.function
         if function is max_margin:
             # The factorisation on the CPU does not accept NaN.
             _check_finite(*_finiteness(pairs, similarity.sum()), step)
@@ -351,10 +384,11 @@ class Criterion(nn.Module):
         terms: Parts = {}
         parts: Parts = {}
         cosines = similarity
-        if self.objective.penalties and self.similarity is not cosine:
+        if self._objective.penalties and self.similarity is not cosine:
             cosines = cosine(pairs.anchor, pairs.candidate)
-        for name, penalty in zip(self._term_names[1:], self.objective.penalties, strict=True):
-            value = penalty(pairs, cosines)
+        for place, penalty in enumerate(self._objective.penalties, start=1):
+            name = self._term_names[place]
+            value = penalty(pairs, cosines, **self._learned_numbers(place))
             mean = value.mean() if len(value) else value.sum()  # 0 without anchors
             if pairs.blocks:
                 mean = share_of_mean(value)
@@ -369,12 +403,12 @@ class Criterion(nn.Module):
         self, pairs: Pairs, features: Tensor | Sequence[Tensor] | None
     ) -> tuple[Parts, Parts]:
         """The projection's penalty with its weight, and its parts; nothing without one."""
-        if self.projection is None or self.objective.projection is None:
+        if self.projection is None or self._objective.projection is None:
             return {}, {}
         given = pairs.anchor if features is None else features
         value, parts = self.projection(given, together=pairs.blocks > 0)
         named = {f"projection_{name}": item for name, item in parts.items()}
-        return {"projection": self.objective.projection.weight * value}, named
+        return {"projection": self._objective.projection.weight * value}, named
 
     if TYPE_CHECKING:  # of a module it is untyped
         __call__ = forward
@@ -436,9 +470,9 @@ class Criterion(nn.Module):
     @torch.no_grad()
     def _loss_at_chance(self, pairs: Pairs, similarity: Tensor) -> dict[str, Tensor]:
         """The loss of identical embeddings, for a softmax."""
-        if self.objective.loss.function not in SOFTMAX or not len(similarity):
+        if self._objective.loss.function not in SOFTMAX or not len(similarity):
             return {}
-        value = self.objective.loss(pairs, similarity.mean().expand_as(similarity))
+        value = self._loss(pairs, similarity.mean().expand_as(similarity))
         return {"chance": value.sum() / (pairs.positives() >= 0).any(1).sum().clamp(min=1)}
 
     def _warn_if_collapsed(self, mean: Tensor, chance: Tensor, step: int | None) -> None:
@@ -500,27 +534,6 @@ def _learned_parameters(terms: Iterable[Term]) -> list[nn.Parameter]:
     """The learned numbers of the terms, without repetitions."""
     numbers = [number for item in terms for number in item.numbers.values()]
     return list(dict.fromkeys(x for x in numbers if isinstance(x, nn.Parameter)))
-
-
-def _with_own_parameters(objective: Objective) -> Objective:
-    """The objective with copies of its learned numbers; a shared parameter stays shared."""
-    terms = (objective.loss, *objective.penalties)
-    own = {
-        old: nn.Parameter(old.detach().clone(), old.requires_grad)
-        for old in _learned_parameters(terms)
-    }
-
-    def copied(item: Term) -> Term:
-        numbers = {
-            name: own[number] if isinstance(number, nn.Parameter) else number
-            for name, number in item.numbers.items()
-        }
-        return replace(item, numbers=numbers)
-
-    if not own:
-        return objective
-    loss, *penalties = map(copied, terms)
-    return replace(objective, loss=loss, penalties=tuple(penalties))
 
 
 def _call_text(weight: float, name: str, numbers: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from shared.distributed import local_slice, world_size
+from shared.precision import full_precision, upcast
 
 Duplicates = bool | Tensor  # see above
 NO_LABEL = -1
@@ -447,23 +448,29 @@ def cosine(anchor: Tensor, candidate: Tensor) -> Tensor:
     """Cosine of every anchor with every candidate, (N, D) and (M, D) -> (N, M).
 
     A row of zeros has cosine 0 with everything. Rows of any representable length are supported.
+    Half precision is promoted to float32, and autocast has no effect.
 
     Raises:
         ValueError: not floating-point matrices of one width, precision and device.
     """
-    _check_comparable(anchor, candidate)
+    anchor, candidate = _comparable(anchor, candidate)
     unit = unit_rows(anchor)
-    return unit @ (unit if candidate is anchor else unit_rows(candidate)).T
+    other = unit if candidate is anchor else unit_rows(candidate)
+    with full_precision(unit):
+        return unit @ other.T
 
 
 def inner_product(anchor: Tensor, candidate: Tensor) -> Tensor:
     """Plain inner products, (N, D) and (M, D) -> (N, M): quick-thoughts' raw scores.
 
+    Precision is that of :func:`cosine`.
+
     Raises:
         ValueError: as :func:`cosine`.
     """
-    _check_comparable(anchor, candidate)
-    return anchor @ candidate.T
+    anchor, candidate = _comparable(anchor, candidate)
+    with full_precision(anchor):
+        return anchor @ candidate.T
 
 
 def unit_rows(rows: Tensor) -> Tensor:
@@ -650,9 +657,11 @@ def _check_device(name: str, tensor: Tensor, other: Tensor) -> None:
         )
 
 
-def _check_comparable(anchor: Tensor, candidate: Tensor) -> None:
+def _comparable(anchor: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in at least single precision; one tensor stays one tensor."""
     if anchor is candidate and anchor.ndim == 2:
-        return
+        anchor = upcast(anchor)
+        return anchor, anchor
     _check_tensors(anchor, candidate)
     _check_floating(anchor, candidate)
     if anchor.ndim != 2 or candidate.ndim != 2 or anchor.shape[1] != candidate.shape[1]:
@@ -660,11 +669,13 @@ def _check_comparable(anchor: Tensor, candidate: Tensor) -> None:
             f"anchor and candidate are matrices of one width; got shapes "
             f"{tuple(anchor.shape)} and {tuple(candidate.shape)}"
         )
+    anchor, candidate = upcast(anchor), upcast(candidate)
     if (anchor.dtype, anchor.device) != (candidate.dtype, candidate.device):
         raise ValueError(
             f"anchor and candidate have one precision and device; got {anchor.dtype} on "
             f"{anchor.device} and {candidate.dtype} on {candidate.device}"
         )
+    return anchor, candidate
 
 
 def _check_whole(name: str, numbers: object, count: int) -> None:

@@ -11,9 +11,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from shared.checks import FINITE, FLAG, TEMPERATURE, checked, one_of, require, upcast
+from shared.checks import FINITE, FLAG, TEMPERATURE, checked, one_of, require
 from shared.distributed import all_reduce_sum, gather_ragged, row_counts
 from shared.pairs import Pairs, blocks_of_rows, cosine, repeated, unit_rows, without
+from shared.precision import upcast
 
 
 def _is_band(numbers: Mapping[str, Any]) -> None:
@@ -201,7 +202,8 @@ def band_statistics(
 
     For pairs of a global batch they are those of the global batch.
     """
-    cosines, excluded = _chosen(pairs, similarity, "negatives")
+    # Detached, since torch.func's forward mode ignores no_grad and knows no out=.
+    cosines, excluded = _chosen(pairs, similarity.detach(), "negatives")
     count = _count(pairs, cosines, "negatives")
     inside, summed = torch.zeros_like(count), cosines.new_zeros(())
     blocks = blocks_of_rows(cosines)

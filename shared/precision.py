@@ -1,4 +1,4 @@
-"""Precision of networks: full float32 on a GPU, and bfloat16 on CPUs without such instructions.
+"""Precision: float32 of losses and on a GPU, and bfloat16 on CPUs without such instructions.
 
 On a CPU without bfloat16 instructions torch emulates them number by number: an epoch of a ResNet
 takes ten times as long as in float32. The same product is computed here by rounding the factors to
@@ -9,6 +9,7 @@ with such instructions do the same, except for the order of summation.
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -28,6 +29,19 @@ def native_bfloat16(device: str) -> bool:
     return bool(
         torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     )
+
+
+def upcast(tensor: Tensor) -> Tensor:
+    """``tensor``, promoted to single precision if it has half."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def full_precision(tensor: Tensor) -> AbstractContextManager[object]:
+    """Outside of autocast on the tensor's device, which would round the factors of products."""
+    kind = tensor.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from shared.checks import COUNT, FLAG, NOT_NEGATIVE, Range, one_of, optional, re
 from shared.distributed import gather, row_counts, share_of_mean
 from shared.late import Late
 from shared.pairs import unit_rows
+from shared.precision import full_precision, upcast
 
 COLLAPSED = 1e-3  # of its initial norm: the features of L then carry no information
 CHECK_EVERY = 100  # calls between two checks of the norm of L
@@ -49,7 +50,8 @@ class LowRankProjection(nn.Module):
     norms) or the nuclear norm. ``form="authors"``: what their program computes, without a norm of
     L: features and reconstructions are scaled to unit length, and each view contributes the
     Frobenius norm of their difference, divided by B. For features of length 1 and alpha >= 2 the
-    paper's penalty is smallest at L = 0; a collapse raises a ``RuntimeWarning``.
+    paper's penalty is smallest at L = 0; a collapse raises a ``RuntimeWarning``. Features take the
+    precision of L, single precision if that is half; autocast has no effect on the penalty.
 
     Args:
         dim: H.
@@ -116,30 +118,31 @@ class LowRankProjection(nn.Module):
         """
         views = list(features) if isinstance(features, Sequence) else [features]
         self._check_features(views)
-        views = [view.to(self.matrix.dtype) for view in views]
+        views = [view.to(upcast(self.matrix).dtype) for view in views]
         # A CUDA graph cannot read a number; the code that replays it calls check_norm.
         if not (self.matrix.is_cuda and torch.cuda.is_current_stream_capturing()):
             self.check_norm()
-        if self.form == "authors":
-            views = [unit_rows(view) for view in views]
-            parts = []
-            for view in views:
-                norm = torch.linalg.matrix_norm(view - unit_rows(self.reconstruct(view)))
-                if together:  # the norm over all processes is the norm of their norms
-                    norm = torch.linalg.vector_norm(gather(norm[None]))
-                count = row_counts(view).sum().clamp(min=1) if together else max(1, len(view))
-                parts.append(norm / count)
-            penalty = torch.stack(parts).sum()
-            return penalty, {"reconstruction": penalty.detach()}
-        every = torch.cat(views)
-        every = unit_rows(every) if self.unit_features else every
-        errors = (self.reconstruct(every) - every).square().sum(1)
-        reconstruction = errors.mean() if len(errors) else errors.sum()  # 0 without instances
-        if together:
-            reconstruction = share_of_mean(errors)
-        size = self.norm_of_matrix()
-        parts_by_name = {"reconstruction": reconstruction.detach(), "norm": size.detach()}
-        return reconstruction + self.alpha * size, parts_by_name
+        with full_precision(self.matrix):
+            if self.form == "authors":
+                views = [unit_rows(view) for view in views]
+                parts = []
+                for view in views:
+                    norm = torch.linalg.matrix_norm(view - unit_rows(self.reconstruct(view)))
+                    if together:  # the norm over all processes is the norm of their norms
+                        norm = torch.linalg.vector_norm(gather(norm[None]))
+                    count = row_counts(view).sum().clamp(min=1) if together else max(1, len(view))
+                    parts.append(norm / count)
+                penalty = torch.stack(parts).sum()
+                return penalty, {"reconstruction": penalty.detach()}
+            every = torch.cat(views)
+            every = unit_rows(every) if self.unit_features else every
+            errors = (self.reconstruct(every) - every).square().sum(1)
+            reconstruction = errors.mean() if len(errors) else errors.sum()  # 0 without instances
+            if together:
+                reconstruction = share_of_mean(errors)
+            size = self.norm_of_matrix()
+            parts_by_name = {"reconstruction": reconstruction.detach(), "norm": size.detach()}
+            return reconstruction + self.alpha * size, parts_by_name
 
     def _check_features(self, views: Sequence[Tensor]) -> None:
         width = self.matrix.shape[1]
@@ -157,17 +160,19 @@ class LowRankProjection(nn.Module):
 
     def reconstruct(self, features: Tensor) -> Tensor:
         """``L'L features``, (B, H) -> (B, H)."""
-        projected: Tensor = features @ self.matrix.T
-        return projected @ self.matrix
+        matrix = upcast(self.matrix)
+        projected: Tensor = features.to(matrix.dtype) @ matrix.T
+        return projected @ matrix
 
     def norm_of_matrix(self) -> Tensor:
         """The norm of L that the penalty uses; 0 for ``"none"``."""
+        matrix = upcast(self.matrix)
         if self.norm == "l21":
-            columns: Tensor = torch.linalg.vector_norm(self.matrix, dim=0)
+            columns: Tensor = torch.linalg.vector_norm(matrix, dim=0)
             return columns.sum()
         if self.norm == "nuclear":
-            return nuclear_norm(self.matrix)
-        return self.matrix.new_zeros(())
+            return nuclear_norm(matrix)
+        return matrix.new_zeros(())
 
     def project(
         self, features: Tensor, *, dimensions: int = 256, selection: Selection | None = None
@@ -192,11 +197,12 @@ class LowRankProjection(nn.Module):
         """
         self.warn_if_collapsed()
         selection = selection or ("columns" if self.norm == "l21" else "svd")
-        matrix = reduce_matrix(self.matrix.detach(), dimensions, selection)
+        matrix = reduce_matrix(upcast(self.matrix.detach()), dimensions, selection)
 
         @torch.no_grad()
         def extract(features: Tensor) -> Tensor:
             self._check_features([features])
+            features = features.to(matrix.dtype)
             return (unit_rows(features) if self.unit_features else features) @ matrix.T
 
         return extract

@@ -127,7 +127,7 @@ def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
             most = int(row_counts(positives.T).max())
             positives = torch.nn.functional.pad(positives, (0, most - positives.shape[1]), value=-1)
         several = positives.shape[1] != 1
-        total = torch.zeros_like(pairs.negative, dtype=points.dtype) if several else None
+        total = points.new_zeros(pairs.negative.shape) if several else None
         for column in positives.unbind(1):
             present = column >= 0
             positive = column.clamp(min=0)
@@ -296,7 +296,12 @@ def _closed_form(
         denominator = denominator + excess[positive] * (bordered[positive, positive] - removed)
     result = bordered.new_empty(negative.shape)
     for rows in blocks_of_rows(result):
-        column = torch.index_select(bordered, 0, positive[rows], out=result[rows])  # B_jp
+        column = result[rows]
+        # B_jp; torch.func.vmap knows no out=.
+        if torch._C._are_functorch_transforms_active():
+            column.copy_(torch.index_select(bordered, 0, positive[rows]))
+        else:
+            torch.index_select(bordered, 0, positive[rows], out=column)
         for place in range(others.shape[1]):  # to become B'_jp
             column -= coefficient[rows, place, None] * bordered[index[rows, place]]
         column.mul_(-2).div_(denominator[rows, None])

@@ -64,6 +64,37 @@ def test_blocks_of_rows_change_nothing(core: Any) -> None:
     layouts.assert_close(*results)
 
 
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("function", "numbers"),
+    [
+        *EDGY,
+        ("consistency", {"temperature": 0.3}),
+        ("distance_polarization", {"among": "anchors"}),
+    ],
+    ids=str,
+)
+def test_within_autocast_and_of_16_bits_losses_compute_in_single_precision(
+    function: str, numbers: dict[str, Any], half: bool, core: Any
+) -> None:
+    """In a loop of the user's, with a bank in single precision."""
+    query, key, bank = torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(0))
+    if half:
+        query, key = query.bfloat16(), key.bfloat16()
+
+    def value(query: Tensor, key: Tensor) -> Tensor:
+        pairs = core.query_key(query, key, bank)
+        similarity = core.cosine(pairs.anchor, pairs.candidate)
+        found: Tensor = getattr(core, function)(pairs, similarity, **numbers)
+        return found
+
+    with torch.autocast("cpu", torch.bfloat16):
+        found, scores = value(query, key), core.inner_product(query, query)
+    assert torch.equal(found, value(query.float(), key.float()))
+    assert torch.equal(scores, query.float() @ query.float().T)
+    assert found.dtype == scores.dtype == torch.float32
+
+
 @pytest.mark.parametrize("layout", ["two views", "masks"])
 def test_limits(layout: str) -> None:
     """Without hardness debiased, and without debiasing InfoNCE, where there are negatives."""

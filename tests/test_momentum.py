@@ -71,6 +71,11 @@ def test_an_average_in_16_bits_is_refused(dtype: torch.dtype) -> None:
         Teacher(online, online).follow(online, online, 0.999)
 
 
+def test_networks_of_two_precisions_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"precision; got torch\.float32 and torch\.float64"):
+        follow(network(0, torch.float32), network(1), 0.5)
+
+
 def test_a_teacher_starts_as_the_student_and_takes_no_gradient() -> None:
     encoder, head = network(), nn.Linear(2, 4).double()
     teacher = Teacher(encoder, head).eval()
@@ -154,6 +159,9 @@ def test_mixtures_are_of_a_query_s_own_hardest_keys() -> None:
             key, share = bank[hardest[int(places[2][row, place])]], float(shares[1][row, place])
             mixture = share * query + (1 - share) * key
             torch.testing.assert_close(found[row, 40 + place], mixture / mixture.norm())
+    torch.manual_seed(7)
+    half = mixed_negatives(queries.half(), bank.half(), hardest=3, pairs=40, with_query=30)
+    torch.testing.assert_close(half, found, rtol=0, atol=1e-3)
     # With less than half of the query in it, a mixture lies nearer to the key.
     assert float(shares[1].max()) < 0.5
 

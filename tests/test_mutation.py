@@ -277,8 +277,8 @@ MISTAKES = [
     ("penalties._Band.backward", "[2 * lower, 2 * upper]", "[lower, upper]"),
     (
         "projection.LowRankProjection.norm_of_matrix",
-        "torch.linalg.vector_norm(self.matrix, dim=0)",
-        "torch.linalg.vector_norm(self.matrix, dim=1)",
+        "torch.linalg.vector_norm(matrix, dim=0)",
+        "torch.linalg.vector_norm(matrix, dim=1)",
     ),
     ("projection.LowRankProjection._warn", "share < COLLAPSED", "share > COLLAPSED"),
     ("projection.nuclear_norm", "torch.where(real, squares, 1.0).sqrt()", "squares"),

@@ -1,6 +1,8 @@
 """An objective is the sum of its parts."""
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -220,6 +222,52 @@ def test_a_learned_temperature_belongs_to_the_criterion() -> None:
     assert own.item() != 0.5
     assert [each.item() for each in objective.build(3).parameters()] == [0.5]
     assert shared.grad is None
+
+
+@pytest.mark.parametrize("how", ["func", "assign", "meta", "copy"])
+def test_a_learned_temperature_that_is_replaced_is_the_one_that_counts(how: str) -> None:
+    """Two temperatures of equal value, of which one has two uses."""
+    one, other = (nn.Parameter(torch.tensor(0.5)) for _ in "12")
+    penalties = (term(consistency, temperature=other), term(consistency, temperature=one))
+    criterion = Objective(term(info_nce, temperature=one), penalties).build(3)
+    state = {"learned.0": torch.tensor(0.3), "learned.1": torch.tensor(0.9)}
+    numbers = [term(consistency, temperature=x) for x in (0.9, 0.3)]
+    expected = Objective(term(info_nce, temperature=0.3), tuple(numbers)).build(3)
+    rows = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
+    pairs = two_views(*rows)
+    if how == "func":
+        value, _ = torch.func.functional_call(criterion, state, (pairs,))
+        assert criterion(pairs)[0] != value
+    else:
+        if how == "meta":
+            criterion = criterion.to("meta").to_empty(device="cpu")
+        if how == "copy":
+            criterion = pickle.loads(pickle.dumps(copy.deepcopy(criterion)))
+        criterion.load_state_dict(state, assign=how == "assign")
+        value, _ = criterion(pairs)
+        value.backward()
+        assert all(each.grad for each in criterion.parameters())
+    assert value.item() == pytest.approx(expected(pairs)[0].item())
+
+
+@pytest.mark.slow  # compiling takes seconds
+def test_a_compiled_criterion_gives_the_same_numbers() -> None:
+    temperature = nn.Parameter(torch.tensor(0.5))
+    objective = Objective(
+        term(margin_nce, temperature=temperature, angular=0.2),
+        penalties=(term(distance_polarization, weight=0.1),),
+        projection=Projection(options={"alpha": 0.1}),
+    )
+    criterion = objective.build(4)
+    compiled = torch.compile(copy.deepcopy(criterion), backend="aot_eager")
+    for size in (6, 8):
+        rows = torch.randn(2, size, 4, generator=torch.Generator().manual_seed(size))
+        found, expected = (
+            layouts.differentiated(each(two_views(*leaves))[0], [*leaves, *each.parameters()])
+            for each in (compiled, criterion)
+            for leaves in [rows.clone().requires_grad_().unbind()]
+        )
+        assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

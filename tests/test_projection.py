@@ -171,12 +171,28 @@ def test_columns_are_kept_by_number_where_there_are_fewer_rows_than_that() -> No
     torch.testing.assert_close(reduce_matrix(matrix, 4, "svd"), matrix)
 
 
-def test_half_precision_features_are_lifted() -> None:
-    made = LowRankProjection(5)
-    value, _ = made(features().bfloat16())
-    assert value.dtype == torch.float32
-    value.backward()
+@pytest.mark.parametrize("options", FORMS, ids=str)
+def test_the_penalty_is_computed_in_single_precision(options: dict[str, Any], core: Any) -> None:
+    """Of features in half precision, within autocast, and with a matrix in half precision."""
+    made, some = projection(core, **options).float(), features().bfloat16()
+    expected = made(some.float())[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = made(some)[0]
+    assert torch.equal(found, expected)
+    assert found.dtype == torch.float32
+    found.backward()
     assert torch.isfinite(made.matrix.grad).all()
+    made.half()
+    value = made(some)[0]
+    assert torch.equal(value, made.float()(some)[0])
+    assert value.dtype == torch.float32
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float64])
+def test_features_take_the_precision_of_the_matrix(precision: torch.dtype, core: Any) -> None:
+    made, some = projection(core).float(), features().to(precision)
+    for function in (made.project, made.reconstruct):
+        assert torch.equal(function(some), function(some.float()))
 
 
 @pytest.mark.parametrize(

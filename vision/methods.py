@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from shared import Pairs, alignment, max_margin, query_key
-from shared.checks import COUNT, require, require_ranges, require_words, upcast
+from shared.checks import COUNT, require, require_ranges, require_words
 from shared.chunks import check_chunk, in_chunks, split
 from shared.distributed import broadcast, gather, local_slice, world_size
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
 from shared.pairs import paired_views, unit_rows, with_own_negatives
-from shared.precision import bfloat16
+from shared.precision import bfloat16, upcast
 from vision.augmentation import POLICIES
 from vision.config import Config
 from vision.encoder import (

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shared.checks import COUNT, POSITIVE, TEMPERATURE, checked, upcast
+from shared.checks import COUNT, POSITIVE, TEMPERATURE, checked
 from shared.distributed import gather, local_slice
 from shared.pairs import Gather, Pairs, two_views, unit_rows
+from shared.precision import upcast
 
 
 @dataclass(frozen=True, kw_only=True)
