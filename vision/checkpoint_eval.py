@@ -28,12 +28,13 @@ from vision.encoder import BUILDERS, UNPOOLED, make_encoder, name_of
 from vision.evaluation import PROTOCOLS, evaluate
 from vision.export import NEEDS, check_architecture, load_encoder, other_stem
 from vision.features import record_data, statistics
-from vision.own import summary
+from vision.own import listed_once, summary
 
 DEFAULT = ("knn-200-v1", "linear-l2-v1")  # neither has a rate that would have to suit the features
 STEMS: tuple[Stem, ...] = ("imagenet", "cifar")  # which tensors can tell apart
 
 
+@listed_once()
 def score(asked: EvaluationRequest) -> Scores:
     """Score a checkpoint, or an export of this project, by named protocols."""
     data = asked.data
