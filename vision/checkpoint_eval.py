@@ -17,7 +17,7 @@ from shared.experiment.folders import LeftOut
 from shared.experiment.weights import (
     Match,
     best_match,
-    check_finite,
+    check_weights,
     named_tensors,
     unfilled,
 )
@@ -122,8 +122,8 @@ def loaded(
         raise UserError(_unfilled(file, name_of(name), match, states, backbone, prefix))
     if isinstance(name, str):
         check_architecture(file, name)
-    check_finite(file, match.tensors)
     network = make_encoder(name, first, size=size, heads=heads)
+    check_weights(file, match.tensors, network)
     network.load_state_dict({**network.state_dict(), **match.tensors})
     without = other_stem(network, match)
     for part in without:
