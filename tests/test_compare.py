@@ -356,6 +356,26 @@ def test_a_folder_that_lacks_records_or_says_not_what_they_are_is_refused(
     assert "lies without comparison.json, which says of what rows it is; copy the folder" in err
 
 
+def test_a_failed_seed_is_named_as_long_as_nothing_takes_its_place(
+    tmp_path: Path, at_once: AtOnce
+) -> None:
+    config = dict(TABLE_4.cells("smoke", row="GraphCL")[0].content)
+    file = sent(tmp_path / "paper/records/theirs", "GraphCL", config, 0) / "comparison.json"
+    sheet = json.loads(file.read_text())
+    place = {"row": "HCL", "column": "embedded sample", "seed": 1}
+    sheet["rows"].append({"label": "HCL"})
+    sheet["failed"] = [{**place, "why": "failed: ValueError: no"}]
+    file.write_text(json.dumps(sheet))
+    at_once(*SMOKE, "--rows", "graphcl", "--seeds", "0", "--to", "paper")
+    text = (tmp_path / "paper/table.md").read_text()
+    assert "HCL: seed 1 failed: ValueError: no" in text
+    assert re.search(r"^\| HCL \| .*\| failed \|", text, re.MULTILINE)
+    mine = json.loads((tmp_path / "paper/records/comparison.json").read_text())
+    assert mine["failed"] == sheet["failed"]
+    out, _ = at_once("plan", *SMOKE, "--rows", "graphcl,hcl", "--seeds", "0-1", "--to", "paper")
+    assert "HCL: seeds 0-1 to run" in out
+
+
 def test_a_row_of_ones_own_has_one_label_and_is_no_other_row(losses: Path, at_once: AtOnce) -> None:
     losses.write_text(LOSS.replace("def mine", "def hcl"))
     given = ("--with", f"{losses.name}:hcl")

@@ -83,6 +83,7 @@ class Sheet:
         against: label of the baseline.
         rows: the rows.
         runs: the key of each run by row, column and seed.
+        failed: likewise why a run has failed.
     """
 
     table: str
@@ -92,6 +93,7 @@ class Sheet:
     against: str
     rows: tuple[Line, ...]
     runs: Mapping[Place, str] = field(default_factory=dict)
+    failed: Mapping[Place, str] = field(default_factory=dict)
 
     @property
     def scope(self) -> dict[str, str]:
@@ -499,6 +501,10 @@ def _sheet(file: Path) -> Sheet:
             content["against"],
             tuple(Line(**each) for each in content["rows"]),
             {(run["row"], run["column"], run["seed"]): run["key"] for run in content["runs"]},
+            {
+                (run["row"], run["column"], run["seed"]): run["why"]
+                for run in content.get("failed", ())  # older ones have none
+            },
         )
     except KeyError as error:
         raise UserError(f"{file} lacks {error}; move it away, or choose another --to") from None
@@ -513,6 +519,7 @@ def _with_kept(
     rows = {row.label: row for row in one.sheet.rows}
     here = {_place(cell) for cell in one.cells}
     kept: dict[Place, str] = {}
+    failed: dict[Place, str] = {}
     against = one.sheet.against
     for file, sheet in sheets.items():
         for what, there in sheet.scope.items():
@@ -524,12 +531,16 @@ def _with_kept(
         rows |= {row.label: row for row in sheet.rows if row.label not in rows}
         there_too = here | kept.keys()
         kept |= {place: key for place, key in sheet.runs.items() if place not in there_too}
+        failed |= sheet.failed
         if options.against is None and not options.rows:
             against = sheet.against
     _check_kept(one, sheets, kept, known, options)
     order = {row.label: number for number, row in enumerate(one.table.rows)}
     ordered = sorted(rows.values(), key=lambda row: order.get(row.label, len(order)))
-    sheet = dataclasses.replace(one.sheet, rows=tuple(ordered), runs=kept, against=against)
+    failed = {place: why for place, why in failed.items() if place not in here | kept.keys()}
+    sheet = dataclasses.replace(
+        one.sheet, rows=tuple(ordered), runs=kept, failed=failed, against=against
+    )
     return dataclasses.replace(one, sheet=sheet)
 
 
@@ -689,6 +700,8 @@ def _compared(one: Prepared, known: Known, outcomes: Mapping[str, str]) -> Compa
         else:
             why = outcomes.get(addresses[row, where, seed], NOT_RUN)
             missing.setdefault((row, where), {})[seed] = why
+    for (row, where, seed), why in one.sheet.failed.items():
+        missing.setdefault((row, where), {})[seed] = why
     records = [each.record for some in sources.values() for each in some.values()]
     numbers = {}
     results: dict[str, list[Mapping[str, Any]]] = {column.label: [] for column in one.columns}
@@ -769,15 +782,23 @@ def _print_folders(console: Console, one: Prepared, places: Places) -> None:
 def _write(to: Path, comparison: Comparison, one: Prepared, spread: Any) -> list[str]:
     """Write the files, the records, and what they are; returns the names of the files."""
     keys = {_place(cell): cell.key for cell in one.cells} | dict(one.sheet.runs)
+    places = [
+        (row.label, column.label) for row in comparison.lines for column in comparison.columns
+    ]
     runs = [
-        {"row": row.label, "column": column.label, "seed": seed, "key": keys[place]}
-        for row in comparison.lines
-        for column in comparison.columns
-        for seed in sorted(comparison.numbers[row.label, column.label].sources)
-        if (place := (row.label, column.label, seed)) in keys
+        {"row": row, "column": column, "seed": seed, "key": keys[row, column, seed]}
+        for row, column in places
+        for seed in sorted(comparison.numbers[row, column].sources)
+        if (row, column, seed) in keys
+    ]
+    failed = [
+        {"row": row, "column": column, "seed": seed, "why": why}
+        for row, column in places
+        for seed, why in sorted(comparison.numbers[row, column].missing.items())
+        if why != NOT_RUN
     ]
     rows = [dataclasses.asdict(row) for row in comparison.lines]
-    content = {"form": FORM, **vars(one.sheet), "rows": rows, "runs": runs}
+    content = {"form": FORM, **vars(one.sheet), "rows": rows, "runs": runs, "failed": failed}
     write_atomically(to / KEPT / SHEET, json.dumps(content, indent=1) + "\n")
     files = shown.write(to, comparison, spread=spread)  # later, since pictures take seconds
     return [file.name for file in files if file.parent == to]
