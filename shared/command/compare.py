@@ -50,7 +50,7 @@ from shared.command.pool import default_jobs
 from shared.command.running import print_ending, run_waiting
 from shared.errors import UserError
 from shared.experiment import frame
-from shared.experiment.config import USER_TIER, differing, run_key, slug
+from shared.experiment.config import USER_TIER, differing, slug
 from shared.experiment.config import shown as shown_value
 from shared.experiment.environment import current_environment
 from shared.experiment.files import write_atomically
@@ -472,8 +472,6 @@ def _sent(to: Path, tier: Tier, kinds: set[type]) -> dict[str, Source]:
         text = str(error).removesuffix("; restore the file from git")
         raise Damaged(f"{text}; ask for the file again, or move it away")
     records = frame.by_key(kept.sources, tier, kinds, users=True)
-    for record in {id(each): each for some in records.values() for each in some}.values():
-        records.setdefault(run_key(tier, record.config), [record])  # as a sheet of then has it
     return {key: Source(some[0], recorded_at(some[0])) for key, some in records.items()}
 
 
@@ -583,7 +581,7 @@ def _check_kept(
                     f"{file.parent} has another {row}: {path} is {first} there, {second} now; "
                     f"choose another --to, or another name for a loss"
                 )
-            known.check_data(source.record, str(file.parent))
+            known.check_data(source.record, "the folder of --to")
 
 
 def _place(cell: Cell) -> Place:

@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.experiment.config import USER_TIER, run_key
+from shared.experiment.config import USER_TIER
 from shared.experiment.environment import git
 from shared.experiment.frame import (
     REFUSED,
@@ -23,6 +23,7 @@ from shared.experiment.frame import (
     Measurement,
     Origin,
     Source,
+    folder_key,
     load,
     name_of,
 )
@@ -210,7 +211,7 @@ def _inconsistent_data(groups: Sequence[Group], tables: Iterable[Table]) -> Iter
 def _misplaced(sources: Iterable[Source], runs: Path) -> Iterator[str]:
     """Notes on finished runs that count for nothing since they lie elsewhere, as after a copy."""
     for source in (each for each in sources if each.origin == "run"):
-        key = run_key(str(source.record.result["tier"]), source.record.config)
+        key = folder_key(source.record)
         if not source.where.endswith(f"-{key}"):
             yield f"{source.where}: counts for nothing under this name; let it end with -{key}"
     stray: Counter[str] = Counter()
