@@ -19,9 +19,10 @@ from graph.tables import TABLE_4
 from shared.command import compare as command
 from shared.command.own import baseline_of
 from shared.errors import UserError
+from shared.experiment.config import _before, run_key
 from shared.experiment.records import Record, content_hash, record_line
 from shared.experiment.tables import Column
-from shared.report.comparison import Comparison, Line, Number, Source, latex
+from shared.report.comparison import Comparison, Gain, Line, Number, Source, latex
 from shared.report.files import tex_escaped
 from shared.report.statistics import ColumnModel, holm
 from tests.pages import fault_of_latex
@@ -111,6 +112,21 @@ def test_every_row_is_compared_by_both_analyses_in_one_family() -> None:
     assert [gains[label].adjusted for label in tested] == pytest.approx(holm(larger))
     assert gains["single"].gain == pytest.approx(99.0 - 70.425)
     assert gains["single"].p is None
+
+
+def test_a_row_all_of_whose_seeds_failed_reads_failed() -> None:
+    lacking = {
+        "same": Number("accuracy", "%", {}, {0: "failed: no memory", 1: "not run"}),
+        "up": Number("accuracy", "%", {}, {0: "not run"}),
+    }
+    numbers = comparison().numbers | {(label, "MUTAG"): each for label, each in lacking.items()}
+    found = comparison(numbers=numbers)
+    assert found.gains["same", "MUTAG"].word == "failed"
+    assert found.gains["up", "MUTAG"].word == "not run"
+    assert comparison(numbers=numbers, against="same").gains["same", "MUTAG"].word == "failed"
+    assert comparison(numbers=numbers, against="same").gains["single", "MUTAG"] == Gain(
+        "open", "same has no number"
+    )
 
 
 def test_a_heading_never_reads_as_the_papers_setting_when_something_was_set() -> None:
@@ -272,6 +288,107 @@ def test_an_other_comparison_in_the_folder_is_refused(tmp_path: Path, at_once: A
     assert "holds a comparison with settings epochs=3, not none; choose another --to" in err
 
 
+def sent(folder: Path, row: str, config: dict[str, object], *seeds: int) -> Path:
+    """A comparison of someone else in a folder, with finished runs of one row."""
+    runs, lines = [], []
+    for seed in seeds:
+        of_seed = {**config, "seed": seed}
+        place = {"row": row, "column": "embedded sample", "seed": seed}
+        runs.append({**place, "key": run_key("smoke", of_seed)})
+        found = record(f"own/smoke/graph/mmcl/table-4/{row}/embedded-sample/seed-{seed}", 80.0)
+        result = {**found.result, "tier": "own"}
+        content = (of_seed, found.environment, result)
+        lines.append(record_line(Record(found.address, *content, content_hash(*content))))
+    content = {"form": command.FORM, "table": "graph/mmcl/table-4", "tier": "smoke", "changed": []}
+    content |= {"own": "", "against": "GraphCL", "rows": [{"label": row}], "runs": runs}
+    folder.mkdir(parents=True)
+    (folder / "comparison.json").write_text(json.dumps(content))
+    (folder / "graph-mmcl-table-4.records.jsonl").write_text("".join(lines))
+    return folder
+
+
+def test_a_row_never_joins_runs_of_two_configurations(
+    losses: Path, tmp_path: Path, at_once: AtOnce
+) -> None:
+    config = dict(TABLE_4.cells("smoke", row="HCL")[0].content)
+    other = {**config, "epochs": 7}
+    theirs = sent(tmp_path / "paper/records/theirs", "HCL", other, 1)
+    _, err = at_once("plan", *SMOKE, "--rows", "hcl", "--seeds", "0", "--to", "paper", code=2)
+    assert "paper/records/theirs has another HCL: epochs is 7 there, 2 now; choose another" in err
+    # Nor of two losses of one name, whichever seeds they have, or where two others sent them.
+    shutil.rmtree(theirs)
+    loss = {"function": f"theirs.mine@{'0' * 64}", "numbers": {}, "weight": 1.0}
+    sent(theirs, "mine", {**config, "objective": {**config["objective"], "loss": loss}}, 0, 1)
+    words = ("--rows", "graphcl", "--with", f"{losses.name}:mine", "--to", "paper")
+    for seeds in ("0", "7"):
+        _, err = at_once("plan", *SMOKE, *words, "--seeds", seeds, code=2)
+        assert "has another mine: " in err
+    sent(tmp_path / "paper/records/second", "mine", config, 2)
+    _, err = at_once("plan", *SMOKE, "--rows", "hcl", "--to", "paper", code=2)
+    assert "has another mine: " in err
+    # An edited loss is named as such for other seeds, too.
+    shutil.rmtree(tmp_path / "paper")
+    base = dict(TABLE_4.cells("smoke", row="GraphCL")[0].content)
+    loss["function"] = f"{losses.stem}.mine@{'0' * 64}"
+    sent(theirs, "mine", {**base, "objective": {**base["objective"], "loss": loss}}, 0)
+    _, err = at_once("plan", *SMOKE, *words, "--seeds", "7", code=2)
+    assert "mine has changed since its runs in paper; --same-loss takes" in err
+    out, _ = at_once("plan", *SMOKE, *words, "--seeds", "7", "--same-loss")
+    assert "mine: seed 7 to run; seed 0 recorded at 391a9aa" in out
+
+
+def test_a_folder_that_lacks_records_or_says_not_what_they_are_is_refused(
+    tmp_path: Path, at_once: AtOnce
+) -> None:
+    config = dict(TABLE_4.cells("smoke", row="HCL")[0].content)
+    theirs = sent(tmp_path / "paper/records/theirs", "HCL", config, 0, 1)
+    choice = ("plan", *SMOKE, "--rows", "hcl", "--seeds", "0", "--to", "paper")
+    out, _ = at_once(*choice)
+    assert "HCL: seeds 0-1 recorded at 391a9aa" in out
+    file = theirs / "graph-mmcl-table-4.records.jsonl"
+    text = file.read_text()
+    file.write_text(text.splitlines()[0] + "\n")
+    _, err = at_once(*choice, code=2)
+    assert "a run of HCL in embedded sample, seed 1, whose record is not beside it" in err
+    file.write_text(text)
+    (theirs / "comparison.json").unlink()
+    _, err = at_once(*choice, code=2)
+    assert "lies without comparison.json, which says of what rows it is; copy the folder" in err
+
+
+def test_a_failed_seed_is_named_as_long_as_nothing_takes_its_place(
+    tmp_path: Path, at_once: AtOnce
+) -> None:
+    config = dict(TABLE_4.cells("smoke", row="GraphCL")[0].content)
+    file = sent(tmp_path / "paper/records/theirs", "GraphCL", config, 0) / "comparison.json"
+    sheet = json.loads(file.read_text())
+    place = {"row": "HCL", "column": "embedded sample", "seed": 1}
+    sheet["rows"].append({"label": "HCL"})
+    sheet["failed"] = [{**place, "why": "failed: ValueError: no"}]
+    file.write_text(json.dumps(sheet))
+    at_once(*SMOKE, "--rows", "graphcl", "--seeds", "0", "--to", "paper")
+    text = (tmp_path / "paper/table.md").read_text()
+    assert "HCL: seed 1 failed: ValueError: no" in text
+    assert re.search(r"^\| HCL \| .*\| failed \|", text, re.MULTILINE)
+    mine = json.loads((tmp_path / "paper/records/comparison.json").read_text())
+    assert mine["failed"] == sheet["failed"]
+    out, _ = at_once("plan", *SMOKE, "--rows", "graphcl,hcl", "--seeds", "0-1", "--to", "paper")
+    assert "HCL: seeds 0-1 to run" in out
+
+
+def test_a_row_of_ones_own_has_one_label_and_is_no_other_row(losses: Path, at_once: AtOnce) -> None:
+    losses.write_text(LOSS.replace("def mine", "def hcl"))
+    given = ("--with", f"{losses.name}:hcl")
+    for rows in ("graphcl", "graphcl,hcl"):
+        out, _ = at_once("plan", *SMOKE, "--rows", rows, "--seeds", "0", *given)
+        assert "  hcl (yours): seed 0 to run\n" in out
+    _, err = at_once("plan", *SMOKE, "--rows", "graphcl", *given, *given, code=2)
+    assert "two rows are called hcl (yours); give it once, or rename the function" in err
+    same = ("--variant", "hcl:objective.beta=1")
+    _, err = at_once("plan", *SMOKE, "--rows", "graphcl", *same, code=2)
+    assert "--variant hcl: HCL has objective.beta=1 already" in err
+
+
 def test_rows_variants_and_baselines_are_named_in_many_ways(at_once: AtOnce) -> None:
     out, _ = at_once(
         *("plan", *SMOKE, "--rows", "hcl,mmcl-inv-both-views", "--seeds", "0"),
@@ -299,7 +416,10 @@ def test_a_record_of_ones_own_is_kept_whole(tmp_path: Path) -> None:
     (tmp_path / "records").mkdir()
     (tmp_path / "records/a.records.jsonl").write_text(record_line(kept))
     found = command._sent(tmp_path, "paper", {type(TABLE_4.config)})
-    assert [each.record for each in found.values()] == [kept]
+    # By today's key, and by that of a sheet from before a field was added.
+    config = {**kept.config, **_before(type(TABLE_4.config))}
+    assert found.keys() == {run_key("paper", kept.config), run_key("paper", config)}
+    assert all(each.record == kept for each in found.values())
     assert baseline_of(TABLE_4, "paper").label == "GraphCL"
 
 
@@ -369,6 +489,16 @@ def test_graphs_in_a_file_are_read_without_running_it(molecules: Path, tmp_path:
     torch.save(unlabelled, saved)
     with pytest.raises(UserError, match="needs a label y from 0 on for every graph"):
         graph.own.read(saved, tmp_path)
+    graphs = torch.load(molecules, weights_only=False)
+    for some, why in (
+        (graphs[:18], "the largest class has 9 graphs; ten folds need ten"),
+        (graphs[::2] + graphs[1:4:2], "class 1 has 2; ten folds need three graphs of each class"),
+    ):
+        torch.save(some, saved)
+        with pytest.raises(UserError, match=why):
+            graph.own.read(saved, tmp_path)
+    torch.save(graphs[::2] + graphs[1:6:2], saved)
+    graph.own.read(saved, tmp_path)
 
 
 def test_data_that_cannot_be_scored_are_refused_before_anything_runs(

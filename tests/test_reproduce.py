@@ -195,6 +195,13 @@ def test_paths_are_as_seen_from_where_the_user_stands(
     at_once("export", str(run), "--domain", "toy", "--to", "model")
     assert (there / "model/model.json").exists()
     assert not (tmp_path / "data").exists()
+    # Folders of the checkout are printed so that they can be found from there.
+    address = "toy/toy/table-1/plain/left/seed-0"
+    _, err = at_once("export", address, code=2)
+    assert f"{address} has no run in {tmp_path}/runs/; " in err
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    out, _ = at_once("export", address)
+    assert out == f"{tmp_path}/exports/{address}/model.json\n"
 
 
 @pytest.mark.slow

@@ -60,6 +60,20 @@ def check(tmp_path: Path) -> verify.Checked:
     return verify.check(ALL, tmp_path / "results", tmp_path / "runs")
 
 
+def test_runs_that_were_copied_to_another_place_are_named(done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    notes = check(tmp_path).notes
+    folder = run_of(tmp_path / "runs", f"{PLACE}/seed-0")
+    other = folder.rename(folder.with_name("renamed"))
+    shutil.copytree(done / "runs", tmp_path / "runs/runs")
+    key = folder.name.rpartition("-")[2]
+    found = [each for each in check(tmp_path).notes if each not in notes]
+    assert f"{other}: counts for nothing under this name; let it end with -{key}" in found
+    count = len(list((done / "runs").rglob("result.json")))
+    where = f"{tmp_path}/runs/runs: {count} finished, which count for nothing there; move them to "
+    assert any(each.startswith(where) for each in found)
+
+
 def test_records_as_they_were_written_have_no_fault(tmp_path: Path, records: list[Record]) -> None:
     commit(tmp_path / "results", records)
     checked = check(tmp_path)

@@ -104,6 +104,13 @@ def test_tensors_that_do_not_fill_the_network_are_named(tmp_path: Path) -> None:
     diverged["last"].bias.data[0] = torch.nan
     with pytest.raises(UserError, match=r"nan.pth: last.bias is NaN or infinite"):
         initialise(source, saved(tmp_path / "nan.pth", diverged), "take another")
+    # The scale of quantised weights is elsewhere; a complex one's imaginary part would be dropped.
+    for kind in (torch.int8, torch.complex64):
+        state = {name: tensor.to(kind) for name, tensor in network().state_dict().items()}
+        torch.save(state, tmp_path / "kind.pth")
+        why = rf"kind.pth: \S+ is {str(kind)[6:]}; give weights of floating point"
+        with pytest.raises(UserError, match=why):
+            initialise(source, InitialWeights.of(tmp_path / "kind.pth"), "take another")
     with pytest.raises(UserError, match=r"does not fill Identity: .*; take another"):
         initialise(nn.Identity(), saved(tmp_path / "m.pth", other), "take another")
     for name, tensor in source.state_dict().items():

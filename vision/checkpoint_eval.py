@@ -17,7 +17,7 @@ from shared.experiment.folders import LeftOut
 from shared.experiment.weights import (
     Match,
     best_match,
-    check_finite,
+    check_weights,
     named_tensors,
     unfilled,
 )
@@ -28,12 +28,13 @@ from vision.encoder import BUILDERS, UNPOOLED, make_encoder, name_of
 from vision.evaluation import PROTOCOLS, evaluate
 from vision.export import NEEDS, check_architecture, load_encoder, other_stem
 from vision.features import record_data, statistics
-from vision.own import summary
+from vision.own import listed_once, summary
 
 DEFAULT = ("knn-200-v1", "linear-l2-v1")  # neither has a rate that would have to suit the features
 STEMS: tuple[Stem, ...] = ("imagenet", "cifar")  # which tensors can tell apart
 
 
+@listed_once()
 def score(asked: EvaluationRequest) -> Scores:
     """Score a checkpoint, or an export of this project, by named protocols."""
     data = asked.data
@@ -121,8 +122,8 @@ def loaded(
         raise UserError(_unfilled(file, name_of(name), match, states, backbone, prefix))
     if isinstance(name, str):
         check_architecture(file, name)
-    check_finite(file, match.tensors)
     network = make_encoder(name, first, size=size, heads=heads)
+    check_weights(file, match.tensors, network)
     network.load_state_dict({**network.state_dict(), **match.tensors})
     without = other_stem(network, match)
     for part in without:

@@ -8,9 +8,10 @@ per class, see :mod:`shared.experiment.folders`. Both kinds are streamed and dec
 directory.
 """
 
+import contextlib
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,8 +108,26 @@ def check_scored(path: Path) -> None:
     folder(path, "test")
 
 
-def _read(path: Path) -> Folder:
+def _listed(path: Path) -> Folder:
     return read_folder(path, f"{OWN}{path}", WHAT, IMG_EXTENSIONS)
+
+
+_list: Callable[[Path], Folder] = _listed
+
+
+@contextlib.contextmanager
+def listed_once() -> Iterator[None]:
+    """List each folder once while this lasts: that takes minutes for a million images."""
+    global _list
+    _list = functools.cache(_listed)
+    try:
+        yield
+    finally:
+        _list = _listed
+
+
+def _read(path: Path) -> Folder:
+    return _list(path)
 
 
 def hub_images(dataset: Any, image: str | None = None, label: str | None = None) -> ImageFiles:

@@ -12,3 +12,8 @@ def path(text: str) -> Path:
     if not text:  # it would be the current folder
         raise argparse.ArgumentTypeError("an empty path; name a file or folder")
     return Path(os.environ.get(FROM, ""), text)
+
+
+def as_seen(folder: Path) -> Path:
+    """A folder of the checkout, by a path that leads there from the user's folder."""
+    return folder.absolute() if FROM in os.environ else folder

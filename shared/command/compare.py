@@ -50,11 +50,12 @@ from shared.command.pool import default_jobs
 from shared.command.running import print_ending, run_waiting
 from shared.errors import UserError
 from shared.experiment import frame
-from shared.experiment.config import USER_TIER, slug
+from shared.experiment.config import USER_TIER, differing, slug
+from shared.experiment.config import shown as shown_value
 from shared.experiment.environment import current_environment
 from shared.experiment.files import write_atomically
 from shared.experiment.frame import NOT_RUN, finished, processor_of, refused
-from shared.experiment.records import Damaged, Record, read_json
+from shared.experiment.records import RECORDS, Damaged, Record, read_json
 from shared.experiment.run import LOG
 from shared.experiment.tables import Cell, Column, Published, Row, Table, Tier
 from shared.objective import Term
@@ -82,6 +83,7 @@ class Sheet:
         against: label of the baseline.
         rows: the rows.
         runs: the key of each run by row, column and seed.
+        failed: likewise why a run has failed.
     """
 
     table: str
@@ -91,6 +93,7 @@ class Sheet:
     against: str
     rows: tuple[Line, ...]
     runs: Mapping[Place, str] = field(default_factory=dict)
+    failed: Mapping[Place, str] = field(default_factory=dict)
 
     @property
     def scope(self) -> dict[str, str]:
@@ -150,16 +153,19 @@ class Known:
         for source, where in self._candidates(cell):
             if not _is_valid(source.record.upgraded(type(cell.config)), cell, table):
                 continue
-            data = source.record.environment["data"]
-            for name, digest in self.own.items():
-                if data.get(name, digest) != digest:
-                    raise UserError(
-                        f"{name.partition(':')[2]} holds other data than those of {where}; rename "
-                        f"it, or start over with --again in another --to"
-                    )
+            self.check_data(source.record, where)
             record = dataclasses.replace(source.record, address=cell.address)
             return dataclasses.replace(source, record=record)
         return None
+
+    def check_data(self, record: Record, where: str) -> None:
+        """Refuse a record of other data of the user's under the same name."""
+        for name, digest in self.own.items():
+            if record.environment["data"].get(name, digest) != digest:
+                raise UserError(
+                    f"{name.partition(':')[2]} holds other data than those of {where}; rename "
+                    f"it, or start over with --again in another --to"
+                )
 
     def _candidates(self, cell: Cell) -> Iterator[tuple[Source, str]]:
         """What has the key of a cell, the best first, and where it is."""
@@ -273,7 +279,7 @@ def _prepare(
             dataclasses.replace(one, cells=tuple(dataclasses.replace(c) for c in one.cells))
             for one in prepared
         ]
-    return [_with_kept(one, sheets, options) for one in prepared], known
+    return [_with_kept(one, sheets, known, options) for one in prepared], known
 
 
 def _tables(
@@ -366,7 +372,7 @@ def _rows_of(
         print_changes(console, f"{table.address} as declared", declared, cells)
     under = [cell for cell in cells if cell.row == base.label]
     for (file, name, numbers), loss in losses:
-        label = _label(", ".join([name, *numbers]), lines)
+        label = _label(", ".join([name, *numbers]), table, lines)
         lines.append(Line(label, f"{base.label} with the loss {name} of {file.name}"))
         mine = tuple(with_loss(cell, loss, label) for cell in under)
         what = f"{table.address}: {label} is {base.label} with your loss; what differs"
@@ -374,14 +380,15 @@ def _rows_of(
         cells = (*mine, *cells)  # so that a loss that fails is seen first
     for row, settings in variants:
         some = table.cells(tier, row=_one_row(table, tier, row), **choice)
-        label = _label(f"{some[0].row}, {', '.join(settings)}", lines)
+        label = _label(f"{some[0].row}, {', '.join(settings)}", table, lines)
         lines.append(
             Line(label, f"{some[0].row} with {', '.join(settings)}", rows[some[0].row].baseline)
         )
-        cells += tuple(
-            dataclasses.replace(cell, row=label)
-            for cell in with_set(some, [*options.set, *settings])
-        )
+        plain = with_set(some, options.set) if options.set else some
+        varied = with_set(some, [*options.set, *settings])
+        if [cell.key for cell in varied] == [cell.key for cell in plain]:
+            raise UserError(f"--variant {row}: {some[0].row} has {', '.join(settings)} already")
+        cells += tuple(dataclasses.replace(cell, row=label) for cell in varied)
     data = str(options.data or "")
     sheet = Sheet(table.address, tier, tuple(options.set), data, base.label, tuple(lines))
     return Prepared(table, sheet, tuple(cells))
@@ -425,10 +432,15 @@ def _variant(text: str) -> tuple[str, list[str]]:
     return row.strip(), settings
 
 
-def _label(label: str, lines: Sequence[Line]) -> str:
-    """A label that no other row has."""
-    taken = {slug(each.label) for each in lines}
-    return label if slug(label) not in taken else f"{label} (yours)"
+def _label(label: str, table: Table, lines: Sequence[Line]) -> str:
+    """The label of a row of the user's: the same whichever rows of the table are chosen."""
+    if slug(label) in {slug(row.label) for row in table.rows}:
+        label = f"{label} (yours)"
+    if slug(label) in {slug(each.label) for each in lines}:
+        raise UserError(
+            f"two rows are called {label}; give it once, or rename the function in one of the files"
+        )
+    return label
 
 
 def _is_valid(record: Record, cell: Cell, table: Table) -> bool:
@@ -466,6 +478,11 @@ def _sent(to: Path, tier: Tier, kinds: set[type]) -> dict[str, Source]:
 def _sheets(to: Path) -> dict[Path, Sheet]:
     """What the folder holds, the user's and others', by file; the user's first."""
     files = sorted((to / KEPT).rglob(SHEET), key=lambda file: len(file.parts))
+    for file in (to / KEPT).rglob(f"*{RECORDS}"):
+        if file.with_name(SHEET) not in files:
+            raise UserError(
+                f"{file} lies without {SHEET}, which says of what rows it is; copy the folder whole"
+            )
     return {file: _sheet(file) for file in files}
 
 
@@ -482,6 +499,10 @@ def _sheet(file: Path) -> Sheet:
             content["against"],
             tuple(Line(**each) for each in content["rows"]),
             {(run["row"], run["column"], run["seed"]): run["key"] for run in content["runs"]},
+            {
+                (run["row"], run["column"], run["seed"]): run["why"]
+                for run in content.get("failed", ())  # older ones have none
+            },
         )
     except KeyError as error:
         raise UserError(f"{file} lacks {error}; move it away, or choose another --to") from None
@@ -490,12 +511,13 @@ def _sheet(file: Path) -> Sheet:
 
 
 def _with_kept(
-    one: Prepared, sheets: Mapping[Path, Sheet], options: argparse.Namespace
+    one: Prepared, sheets: Mapping[Path, Sheet], known: Known, options: argparse.Namespace
 ) -> Prepared:
     """With the rows, columns and seeds that the folder holds already."""
     rows = {row.label: row for row in one.sheet.rows}
     here = {_place(cell) for cell in one.cells}
     kept: dict[Place, str] = {}
+    failed: dict[Place, str] = {}
     against = one.sheet.against
     for file, sheet in sheets.items():
         for what, there in sheet.scope.items():
@@ -505,14 +527,61 @@ def _with_kept(
                     f"choose another --to, or the same {what}"
                 )
         rows |= {row.label: row for row in sheet.rows if row.label not in rows}
-        known = here | kept.keys()
-        kept |= {place: key for place, key in sheet.runs.items() if place not in known}
+        there_too = here | kept.keys()
+        kept |= {place: key for place, key in sheet.runs.items() if place not in there_too}
+        failed |= sheet.failed
         if options.against is None and not options.rows:
             against = sheet.against
+    _check_kept(one, sheets, kept, known, options)
     order = {row.label: number for number, row in enumerate(one.table.rows)}
     ordered = sorted(rows.values(), key=lambda row: order.get(row.label, len(order)))
-    sheet = dataclasses.replace(one.sheet, rows=tuple(ordered), runs=kept, against=against)
+    failed = {place: why for place, why in failed.items() if place not in here | kept.keys()}
+    sheet = dataclasses.replace(
+        one.sheet, rows=tuple(ordered), runs=kept, failed=failed, against=against
+    )
     return dataclasses.replace(one, sheet=sheet)
+
+
+def _check_kept(
+    one: Prepared,
+    sheets: Mapping[Path, Sheet],
+    kept: Mapping[Place, str],
+    known: Known,
+    options: argparse.Namespace,
+) -> None:
+    """Refuse a folder in which a row would be of several configurations or data, or lacks records.
+
+    A row is known by its label alone: another one may have been called the same.
+    """
+    kind = type(one.table.config)
+    of_row: dict[tuple[str, str], Mapping[str, Any]] = {
+        (cell.row, cell.column): cell.content for cell in one.cells
+    }
+    for file, sheet in sheets.items():
+        for place, key in sheet.runs.items():
+            row, column, seed = place
+            what = f"{row} in {column}, seed {seed}"
+            source = known.sent.get(key)
+            if source is None:
+                if place in kept:
+                    raise UserError(
+                        f"{file} names a run of {what}, whose record is not beside it; copy the "
+                        f"folder again, or move it away"
+                    )
+                continue
+            there = source.record.upgraded(kind).config
+            here = {**of_row.setdefault((row, column), there), "seed": there["seed"]}
+            equal = there == here
+            if options.same_loss:
+                equal = without_hashes(there) == without_hashes(here)
+            if not equal:
+                path, *pair = next(differing(there, here))
+                first, second = map(shown_value, pair)
+                raise UserError(
+                    f"{file.parent} has another {row}: {path} is {first} there, {second} now; "
+                    f"choose another --to, or another name for a loss"
+                )
+            known.check_data(source.record, "the folder of --to")
 
 
 def _place(cell: Cell) -> Place:
@@ -528,12 +597,11 @@ def _take_older(
     console: Console,
 ) -> None:
     """Find runs of another source of a loss; with ``--same-loss`` they count as the user's."""
-    by_place = {
-        place: known.sent[key].record
-        for sheet in sheets.values()
-        for place, key in sheet.runs.items()
-        if key in known.sent
-    }
+    of_row: dict[tuple[str, str], list[Record]] = {}
+    for sheet in sheets.values():
+        for (row, column, _), key in sheet.runs.items():
+            if key in known.sent:
+                of_row.setdefault((row, column), []).append(known.sent[key].record)
     for (file, name, _), loss in losses:
         cells = [
             cell
@@ -542,11 +610,13 @@ def _take_older(
             if getattr(getattr(cell.config, "objective", None), "loss", None) is loss
         ]
         now, then, text = functions.identity(loss.function), "", ""
-        for cell in cells:
-            record = by_place.get(_place(cell))
-            if record is None or record.config == cell.content:
+        pairs = [(c, record) for c in cells for record in of_row.get((c.row, c.column), ())]
+        for cell, record in pairs:
+            there = record.upgraded(type(cell.config)).config
+            content = {**cell.content, "seed": there["seed"]}
+            if there == content:
                 continue
-            if without_hashes(record.config) == without_hashes(cell.content):
+            if without_hashes(there) == without_hashes(content):
                 then = record.config["objective"]["loss"]["function"]
                 text = f"{file}: {name} has changed since its runs in {options.to}"
                 if not options.same_loss:
@@ -628,6 +698,8 @@ def _compared(one: Prepared, known: Known, outcomes: Mapping[str, str]) -> Compa
         else:
             why = outcomes.get(addresses[row, where, seed], NOT_RUN)
             missing.setdefault((row, where), {})[seed] = why
+    for (row, where, seed), why in one.sheet.failed.items():
+        missing.setdefault((row, where), {})[seed] = why
     records = [each.record for some in sources.values() for each in some.values()]
     numbers = {}
     results: dict[str, list[Mapping[str, Any]]] = {column.label: [] for column in one.columns}
@@ -673,7 +745,7 @@ def _print(console: Console, comparison: Comparison) -> None:
             gain = comparison.gains[label, column.label]
             is_base = line.label == comparison.against
             adjusted = DASH if gain.adjusted is None else shown.p_text(gain.adjusted)
-            word = "baseline" if is_base else gain.word
+            word = ": ".join(filter(None, ("baseline", gain.word))) if is_base else gain.word
             grid.add_row(
                 Text(label),
                 *(Text(column.label),) * several,
@@ -707,16 +779,24 @@ def _print_folders(console: Console, one: Prepared, places: Places) -> None:
 
 def _write(to: Path, comparison: Comparison, one: Prepared, spread: Any) -> list[str]:
     """Write the files, the records, and what they are; returns the names of the files."""
-    files = shown.write(to, comparison, spread=spread)
     keys = {_place(cell): cell.key for cell in one.cells} | dict(one.sheet.runs)
+    places = [
+        (row.label, column.label) for row in comparison.lines for column in comparison.columns
+    ]
     runs = [
-        {"row": row.label, "column": column.label, "seed": seed, "key": keys[place]}
-        for row in comparison.lines
-        for column in comparison.columns
-        for seed in sorted(comparison.numbers[row.label, column.label].sources)
-        if (place := (row.label, column.label, seed)) in keys
+        {"row": row, "column": column, "seed": seed, "key": keys[row, column, seed]}
+        for row, column in places
+        for seed in sorted(comparison.numbers[row, column].sources)
+        if (row, column, seed) in keys
+    ]
+    failed = [
+        {"row": row, "column": column, "seed": seed, "why": why}
+        for row, column in places
+        for seed, why in sorted(comparison.numbers[row, column].missing.items())
+        if why != NOT_RUN
     ]
     rows = [dataclasses.asdict(row) for row in comparison.lines]
-    content = {"form": FORM, **vars(one.sheet), "rows": rows, "runs": runs}
+    content = {"form": FORM, **vars(one.sheet), "rows": rows, "runs": runs, "failed": failed}
     write_atomically(to / KEPT / SHEET, json.dumps(content, indent=1) + "\n")
+    files = shown.write(to, comparison, spread=spread)  # later, since pictures take seconds
     return [file.name for file in files if file.parent == to]

@@ -4,10 +4,12 @@ They are in ``runs/own/``, and their results have the tier "own", which no table
 """
 
 import argparse
+import contextlib
 import dataclasses
 import importlib
 import inspect
 import json
+import os
 import pickle
 import re
 import sys
@@ -276,14 +278,22 @@ def _content(value: Any) -> Any:
 def _globals(loss: Term) -> dict[tuple[str, str], Any]:
     """By file and name the variables of the user's files."""
     assert inspect.isfunction(loss.function)  # its identity was asked for
-    files = functions.files_of(loss.function)
+    files = {_inode(file) for file in functions.files_of(loss.function)}
     return {
         (path, name): value
         for module in list(sys.modules.values())
-        if (path := getattr(module, "__file__", None)) and Path(path).resolve() in files
+        if (path := getattr(module, "__file__", None)) and _inode(path) in files
         for name, value in vars(module).items()
         if not name.startswith("__")
     }
+
+
+def _inode(path: str | Path) -> tuple[int, int] | None:
+    """What a file is on its disk, which is found faster than where its links lead."""
+    with contextlib.suppress(OSError):  # of a module in an archive
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _leaves(value: Tensor) -> Iterator[Tensor]:

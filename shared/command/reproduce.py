@@ -20,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from shared.command import cells, server
+from shared.command.arguments import as_seen
 from shared.command.arguments import path as _path
 from shared.errors import UserError, describe_os_error, program, suggestion
 from shared.experiment.tables import TIERS
@@ -634,7 +635,7 @@ def _places(options: argparse.Namespace) -> "Places":
 
     named = os.environ.get("SUITE_DATA")
     data = options.data_root or (_path(named) if named else None)
-    places = Places(options.runs, options.results, data_root(data))
+    places = Places(*map(as_seen, (options.runs, options.results, data_root(data))))
     folders = {"--runs": places.runs, "--results": places.results}
     folders["--data-root" if options.data_root else "SUITE_DATA"] = places.data
     for option, path in folders.items():

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from shared.command import cells, gpu, verify
+from shared.command.arguments import as_seen
 from shared.command.cells import (
     Places,
     domain_of,
@@ -47,7 +48,8 @@ README = Path("README.md")  # has the outcomes of the project's own results in s
 NO_RECORDS = (
     "note: no committed records below {}; they come with the checkout, not with the package"
 )
-FIGURES = Path("exports/figures")  # no committed files are there
+EXPORTS = Path("exports")
+FIGURES = EXPORTS / "figures"  # no committed files are there
 # Options of evaluate that some domains have.
 FURTHER = (
     "backbone",
@@ -239,7 +241,7 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
         places.runs,
         places.results,
         places.data,
-        to or FIGURES,
+        to or as_seen(FIGURES),
     )
     if not found:
         raise UserError(f"{domain}/{paper}: no figure can be drawn")
@@ -290,7 +292,7 @@ def export(run: str, folder: Path, domain: str | None, target: Path | None, plac
         raise UserError(f"{domain} exports no models")
     if read_record(folder, str(address)) is None:
         raise UserError(f"{folder}: the run is not finished; it needs a result.json to be exported")
-    print(write(folder, target or Path("exports") / address))
+    print(write(folder, target or as_seen(EXPORTS / address)))
     return 0
 
 

@@ -15,6 +15,7 @@ from rich import box
 from rich.table import Table as Grid
 from rich.text import Text
 
+from shared.experiment.config import USER_TIER
 from shared.experiment.environment import git
 from shared.experiment.frame import (
     REFUSED,
@@ -22,6 +23,7 @@ from shared.experiment.frame import (
     Measurement,
     Origin,
     Source,
+    folder_key,
     load,
     name_of,
 )
@@ -106,7 +108,7 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
             notes.append(f"{name}: {idle} finished, but of no cell that is declared today")
     committed = [group for group in groups if group.committed]
     faults["record"] += _inconsistent_data(committed, tables)
-    notes = [*_not_in_history(committed), *notes]
+    notes = [*_not_in_history(committed), *_misplaced(frame.sources, runs), *notes]
     return Checked(tuple(groups), (*faults["record"], *faults["run"]), tuple(notes), tuple(matched))
 
 
@@ -204,6 +206,22 @@ def _inconsistent_data(groups: Sequence[Group], tables: Iterable[Table]) -> Iter
                         f"{where}: {name} has another hash than the rest of the column {column}: "
                         f"{digest[:12]}..., not {most[:12]}..."
                     )
+
+
+def _misplaced(sources: Iterable[Source], runs: Path) -> Iterator[str]:
+    """Notes on finished runs that count for nothing since they lie elsewhere, as after a copy."""
+    for source in (each for each in sources if each.origin == "run"):
+        key = folder_key(source.record)
+        if not source.where.endswith(f"-{key}"):
+            yield f"{source.where}: counts for nothing under this name; let it end with -{key}"
+    stray: Counter[str] = Counter()
+    for file in runs.rglob("result.json"):
+        parts = file.relative_to(runs).parts
+        if len(parts) - (parts[0] == USER_TIER) != 4:  # domain, dataset, run, file
+            stray[parts[0]] += 1
+    for name, count in sorted(stray.items()):
+        where = f"{runs / name}: {count} finished, which count for nothing there"
+        yield f"{where}; move them to {runs}/DOMAIN/DATASET/RUN"
 
 
 def _not_in_history(groups: Iterable[Group]) -> list[str]:

@@ -302,7 +302,7 @@ def join(
 def by_key(
     sources: Iterable[Source], tier: Tier, kinds: Iterable[type], *, users: bool = False
 ) -> dict[str, list[Record]]:
-    """Records by the key of their run, whatever table they are of, as they were written.
+    """Records by the keys of their run, today's and then's, whatever table they are of.
 
     Args:
         sources: records.
@@ -313,9 +313,15 @@ def by_key(
     found: dict[str, list[Record]] = {}
     for record in (source.record for source in sources):
         if record.result["tier"] == tier or (users and record.result["tier"] == USER_TIER):
-            for key in {run_key(tier, record.upgraded(kind).config) for kind in kinds}:
+            today = {run_key(tier, record.upgraded(kind).config) for kind in kinds}
+            for key in today | {run_key(tier, record.config)}:
                 found.setdefault(key, []).append(record)
     return found
+
+
+def folder_key(record: Record) -> str:
+    """The key that ends the name of a run's folder; not of a user's run, whose tier is not kept."""
+    return run_key(str(record.result["tier"]), record.config)
 
 
 def fault_of(record: Record, cell: Cell, table: Table, metric: str) -> str | None:

@@ -130,7 +130,7 @@ def initialise(network: nn.Module, init: InitialWeights, remedy: str) -> "Match"
     match = best_match(states, inner, init.prefix)
     if not match.tensors or not match.filled:
         raise UserError(f"{init.file}: {unfilled(match, type(inner).__name__, remedy)}")
-    check_finite(init.file, match.tensors)
+    check_weights(init.file, match.tensors, inner)
     inner.load_state_dict({**inner.state_dict(), **match.tensors})
     if match.dropped:
         remark(f"init: left {len(match.dropped)} tensors of the file: {_kinds(match.dropped)}")
@@ -145,9 +145,17 @@ def named_tensors(file: Path) -> dict[str, Mapping[str, Tensor]]:
     return states
 
 
-def check_finite(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse weights of a training that diverged."""
+def check_weights(file: Path, tensors: Mapping[str, Tensor], network: nn.Module) -> None:
+    """Refuse weights of a training that diverged, and those that are no real numbers.
+
+    Integers in their place are quantised: the scale that they have to be multiplied with is
+    elsewhere.
+    """
+    wanted = network.state_dict()
     for key, tensor in tensors.items():
+        if wanted[key].is_floating_point() and not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UserError(f"{file}: {key} is {kind}; give weights of floating point")
         if not torch.isfinite(tensor).all():
             raise UserError(f"{file}: {key} is NaN or infinite; did its training diverge?")
 

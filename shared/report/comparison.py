@@ -20,7 +20,7 @@ from typing import Any
 
 from shared.experiment.config import slug
 from shared.experiment.files import write_atomically
-from shared.experiment.frame import processor_of
+from shared.experiment.frame import NOT_RUN, processor_of
 from shared.experiment.records import RECORDS, Record, record_line
 from shared.experiment.run import WATCHED
 from shared.experiment.tables import Column, Tier
@@ -132,6 +132,11 @@ class Number:
         }
 
     @property
+    def lacking(self) -> str:
+        """The word for a number without a finished run: whether any was tried."""
+        return "failed" if set(self.missing.values()) - {NOT_RUN} else NOT_RUN
+
+    @property
     def summary(self) -> Summary | None:
         """Of the metric over the seeds; None without any."""
         values = self.read().values()
@@ -143,7 +148,8 @@ class Gain:
     """A row compared with the baseline in a column.
 
     Args:
-        word: "better", "worse", "open", "one seed", "collapsed", "not run"; empty for the baseline.
+        word: "better", "worse", "open", "one seed", "collapsed", "failed", "not run"; empty for the
+            baseline.
         why: what an open word says nothing about; empty otherwise.
         gain: difference of the means, of the estimate with the wider interval.
         low: lower end of that 95% interval; None without one.
@@ -251,21 +257,26 @@ class Comparison:
         )
         for line in self.lines:
             if line.label != self.against:
-                yield line.label, self._gain(line.label, values, model, collapsed)
+                yield line.label, self._gain(line.label, column, values, model, collapsed)
+            elif not values[line.label]:
+                yield line.label, Gain(numbers[line.label].lacking)
             else:
                 yield line.label, Gain("collapsed" if line.label in collapsed else "")
 
     def _gain(
         self,
         label: str,
+        column: str,
         values: Mapping[str, Mapping[int, float]],
         model: ColumnModel,
         collapsed: set[str],
     ) -> Gain:
         """The comparison of one row, open until its p value is adjusted."""
         mine, other = values[label], values[self.against]
-        if not mine or not other:
-            return Gain("not run")
+        if not mine:
+            return Gain(self.numbers[label, column].lacking)
+        if not other:
+            return Gain("open", f"{self.against} has no number")
         gain = summarise(mine.values()).mean - summarise(other.values()).mean
         if {label, self.against} & collapsed:
             which = label if label in collapsed else self.against

@@ -23,7 +23,7 @@ from torchvision.models import resnet18
 from shared.command.reproduce import main
 from shared.errors import UserError
 from shared.experiment.domain import EvaluationRequest
-from vision import evaluation
+from vision import evaluation, own
 from vision.checkpoint_eval import loaded, score
 from vision.config import Config, Stem
 from vision.datasets import IMAGENET_MEAN, IMAGENET_STD
@@ -555,10 +555,16 @@ def test_protocols_share_the_features(
         counts.append(len(images))
         return embed(encoder, images, *given, **options)
 
+    listings: list[Any] = []
+    read_folder = own.read_folder
     monkeypatch.setattr(evaluation, "embed", counted)
+    monkeypatch.setattr(own, "read_folder", lambda *a: listings.append(a) or read_folder(*a))
     found = score(asked).protocols
     assert counts == [20, 8]
+    assert len(listings) == 1
     assert {each: found[each]["metrics"] for each in protocols} == apart
+    folder(shapes)  # listed anew: it may have changed
+    assert len(listings) == 2
 
 
 def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Path) -> None:
