@@ -260,14 +260,13 @@ def test_a_compiled_criterion_gives_the_same_numbers() -> None:
     )
     criterion = objective.build(4)
     compiled = torch.compile(copy.deepcopy(criterion), backend="aot_eager")
-    for size in (6, 8):
-        rows = torch.randn(2, size, 4, generator=torch.Generator().manual_seed(size))
-        found, expected = (
-            layouts.differentiated(each(two_views(*leaves))[0], [*leaves, *each.parameters()])
-            for each in (compiled, criterion)
-            for leaves in [rows.clone().requires_grad_().unbind()]
-        )
-        assert all(map(torch.equal, found, expected))
+    rows = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
+    found, expected = (
+        layouts.differentiated(each(two_views(*leaves))[0], [*leaves, *each.parameters()])
+        for each in (compiled, criterion)
+        for leaves in [rows.clone().requires_grad_().unbind()]
+    )
+    assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
