@@ -118,9 +118,9 @@ def test_a_step_of_simclr_on_cifar_is_so_many_operators(
 ) -> None:
     """Of ResNet-18 on two views, augmentation and optimiser included; first without a graph."""
     monkeypatch.setenv("SUITE_GRAPHS", "1")
-    config = VisionConfig(batch_size=2, warmup_epochs=0.0, epochs=1)
+    config = VisionConfig(batch_size=2, image_size=16, warmup_epochs=0.0, epochs=1)
     steps = WARM_UP + 4  # those that warm up, one that captures, those that replay
-    pixels = torch.randint(0, 256, (steps * 2, 3, 32, 32), dtype=torch.uint8)
+    pixels = torch.randint(0, 256, (steps * 2, 3, 16, 16), dtype=torch.uint8)
     images = Images(pixels, torch.zeros(steps * 2, dtype=torch.int64))
     counts: list[int] = []
 
