@@ -140,7 +140,7 @@ def logistic_ten_fold(
         ValueError: as :func:`svm_ten_fold`.
     """
     features, labels = np.asarray(features), np.asarray(labels)
-    folds = _folds(features, labels, fold_seed)
+    folds = ten_folds(features, labels, fold_seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     everything = torch.from_numpy(features).to(device, torch.float64)
     y = torch.from_numpy(labels).to(device)
@@ -200,7 +200,7 @@ def svm_ten_fold(
             than a kernel matrix has room for.
     """
     features, labels = np.asarray(features), np.asarray(labels)
-    folds = _folds(features, labels, fold_seed)
+    folds = ten_folds(features, labels, fold_seed)
     if len(features) > LARGEST_KERNEL:
         raise ValueError(
             f"the kernel matrix of {len(features)} graphs has {8 * len(features) ** 2 / 1e9:.0f} "
@@ -229,7 +229,7 @@ PROTOCOLS: dict[str, Callable[[np.ndarray, np.ndarray, int, int], dict[str, Any]
 }
 
 
-def _folds(
+def ten_folds(
     features: np.ndarray, labels: np.ndarray, fold_seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """The ten folds, as indices of their training and test parts.
