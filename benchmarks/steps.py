@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import itertools
 import sys
 import tempfile
 import time
@@ -184,8 +185,8 @@ class TimedRun(Run):
         return {"data": {name: "" for name in vars(self.config).values() if isinstance(name, str)}}
 
     def steps(self, total: int, what: str, **options: Any) -> Iterator[int]:
-        """A few steps to warm up, those that are timed, one that is counted."""
-        step = iter(range(total))
+        """A few steps to warm up, those that are timed, one that is counted; ``total`` or more."""
+        step = itertools.count()
         for _ in range(WARM):
             yield next(step)
         start = now()

@@ -248,10 +248,11 @@ def _adjacency(edge_index: Tensor, x: Tensor) -> Tensor:
     degree = edge_index.new_zeros(nodes).scatter_add_(
         0, edge_index[1], edge_index.new_ones(len(order))
     )
-    return torch.sparse_csr_tensor(
-        nn.functional.pad(degree.cumsum(0), (1, 0)),
-        edge_index[0, order],
-        x.new_ones(edge_index.size(1)),
-        (nodes, nodes),
-        check_invariants=False,
-    )
+    # An argument would not do: torch 2.11 asks for the default first, and warns that it is not set.
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):
+        return torch.sparse_csr_tensor(
+            nn.functional.pad(degree.cumsum(0), (1, 0)),
+            edge_index[0, order],
+            x.new_ones(edge_index.size(1)),
+            (nodes, nodes),
+        )

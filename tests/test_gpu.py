@@ -91,7 +91,7 @@ def test_a_training_stops_before_it_writes_nan(tmp_path: Path, bad: int) -> None
 # Graphs
 
 
-def test_a_capture_that_fails_says_why() -> None:
+def fail_to_capture(_: int) -> None:
     """The process may not go on with graphs; eager work, such as a last save, still does."""
     function = Captured(lambda x: {"share": x / float(x.sum())}, GPU)
     x = torch.ones(2, device=GPU)
@@ -100,6 +100,11 @@ def test_a_capture_that_fails_says_why() -> None:
     with pytest.raises(CaptureFailed, match="no CUDA graph"):
         function(x)
     assert (x + 1).tolist() == [2, 2]
+
+
+def test_a_capture_that_fails_says_why() -> None:
+    """In a process of its own, whose generator and memory are of no use to other tests."""
+    mp.spawn(fail_to_capture, nprocs=1)
 
 
 def test_a_graph_that_gives_other_numbers_is_refused() -> None:
