@@ -200,6 +200,19 @@ def test_one_domain_alone(tmp_path: Path, records: list[Record]) -> None:
     assert len(verify.check(ALL, results, runs, "other").faults) == 2
 
 
+def test_records_are_counted_by_what_computed_them(
+    tmp_path: Path, records: list[Record], at_once: AtOnce
+) -> None:
+    hardware = {"processor": "A CPU", "accelerators": ["A GPU"]}
+    records[0] = changed(records[0], {"hardware": hardware})
+    commit(
+        tmp_path / "results", [changed(records[1], {"hardware": hardware | {"accelerators": []}})]
+    )
+    commit(tmp_path / "results", records[:1], "toy/slow/table-1")
+    out, _ = at_once("verify", "toy", code=1)
+    assert "By processor: A CPU: 1, A GPU: 1" in out
+
+
 def test_exit_codes(done: Path, tmp_path: Path, records: list[Record], at_once: AtOnce) -> None:
     file = commit(tmp_path / "results", records)
     out, err = at_once("verify", "toy", "--runs", str(done / "runs"))

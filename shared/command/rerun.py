@@ -21,7 +21,7 @@ from shared.command.cells import Places
 from shared.command.pool import Pool
 from shared.errors import UserError
 from shared.experiment.config import slug
-from shared.experiment.frame import NOT_RUN, Measurement
+from shared.experiment.frame import NOT_RUN, Measurement, processor_of
 from shared.experiment.records import Record, read_record
 from shared.experiment.run import Interrupted
 from shared.experiment.tables import Cell
@@ -149,7 +149,7 @@ def compare(recorded: Measurement, anew: Record, everything: Sequence[Measuremen
     address, record = recorded.record.address, recorded.record
     if record.environment["data"] != anew.environment["data"]:
         return Rerun(address, True, "the data differ from those of the record, by their hash")
-    others = _differing_conditions(record.environment, anew.environment)
+    others = _differing_conditions(record, anew)
     if _numbers(record) == _numbers(anew):
         return Rerun(address, False, "; ".join(["equal to the bit", *others]))
     names = {
@@ -178,12 +178,12 @@ def compare(recorded: Measurement, anew: Record, everything: Sequence[Measuremen
     return Rerun(address, fault, f"{'; '.join(others)}: {'; '.join(texts)}", compared)
 
 
-def _differing_conditions(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def _differing_conditions(record: Record, anew: Record) -> list[str]:
     """The conditions for equal bits that do not hold; empty where bits must be equal."""
     found = []
-    processors = [str(each["hardware"].get("processor")) for each in (there, here)]
-    if processors[0] != processors[1]:
-        found.append(f"another processor ({processors[1]}, {processors[0]} recorded)")
+    there, here = record.environment, anew.environment
+    if processor_of(record) != processor_of(anew):
+        found.append(f"another processor ({processor_of(anew)}, {processor_of(record)} recorded)")
     if any(each["hardware"].get("accelerators") for each in (there, here)):
         found.append("an accelerator, where bits may differ")
     if "arithmetic" not in there:

@@ -26,6 +26,7 @@ from shared.experiment.frame import (
     folder_key,
     load,
     name_of,
+    processor_of,
 )
 from shared.experiment.records import Record
 from shared.experiment.tables import Table
@@ -123,7 +124,7 @@ def summary(checked: Checked) -> Grid:
         environments = [record.environment for record in group.records.values()]
         clean = sum(not each["dirty"] for each in environments)
         hashed = sum(bool(each["data"]) for each in environments)
-        processors.update(str(each["hardware"].get("processor")) for each in environments)
+        processors.update(map(processor_of, group.records.values()))
         label = Text(f"{'' if group.committed else 'runs: '}{group.name}")
         grid.add_row(label, *map(str, (len(environments), group.count, clean, hashed)))
     on = ", ".join(f"{name}: {count}" for name, count in sorted(processors.items()))
