@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from shared.experiment.frame import processor_of
+from shared.experiment.records import Record
 from shared.experiment.run import Interrupted, Run
 from shared.experiment.store import (
     FACT,
@@ -77,6 +79,20 @@ def test_the_second_takes_what_the_first_trained(tmp_path: Path, run: Run) -> No
     assert (folder / "model").read_text() == "first"
     assert is_stored(tmp_path / "encoders", PART)
     assert not is_stored(tmp_path / "encoders", {"steps": 5})
+
+
+def test_a_run_says_what_its_encoder_was_trained_on(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One from elsewhere is part of what its number was computed on."""
+    monkeypatch.setitem(run.environment["hardware"], "accelerators", ["A GPU"])
+    pretrained(run, PART, DATA, trainer())
+    assert facts(run) == {FACT: KEY}
+    with Run(tmp_path / "other", Config(), store=tmp_path / "encoders") as other:
+        pretrained(other, PART, DATA, trainer())
+        record = Record("", {}, dict(other.environment), {})
+    processor = record.environment["hardware"]["processor"]
+    assert processor_of(record) == f"{processor}, encoder: A GPU"
 
 
 def test_a_training_that_fails_leaves_nothing(tmp_path: Path, run: Run) -> None:

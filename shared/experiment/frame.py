@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 
 from shared.experiment.config import USER_TIER, is_archived, run_key
 from shared.experiment.records import (
+    ENCODER_PROCESSOR,
     NUMBER,
     RECORDS,
     Damaged,
     Record,
+    computed_on,
     read_failure,
     read_record,
     records_in,
@@ -363,9 +365,9 @@ def name_of(table: Table, tier: Tier) -> str:
 
 
 def processor_of(record: Record) -> str:
-    """What a run computed on: its accelerators, else its processor."""
-    hardware = record.environment["hardware"]
-    return ", ".join(hardware.get("accelerators") or [str(hardware.get("processor"))])
+    """What a run computed on, and its encoder where another run trained that elsewhere."""
+    encoder = record.environment.get("facts", {}).get(ENCODER_PROCESSOR)
+    return ", encoder: ".join(filter(None, (computed_on(record.environment), encoder)))
 
 
 def finished(cell: Cell, runs: Path) -> Record | None:

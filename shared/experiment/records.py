@@ -20,6 +20,7 @@ from shared.experiment.config import upgraded_config
 HASH = "sha256"  # the key beside the content that it is of
 NUMBER = (int, float)
 LARGEST = 2**63  # larger integers are refused, so that each converts to a float
+ENCODER_PROCESSOR = "encoder_processor"  # a fact of an environment, see store.pretrained
 RECORDS = ".records.jsonl"  # suffix of the files of a table's records in results/
 
 
@@ -140,6 +141,12 @@ class Record:
     def upgraded(self, kind: type) -> "Record":
         """The record in today's form, where ``kind`` is the class of its configuration."""
         return replace(self, config=upgraded_config(self.config, kind))
+
+
+def computed_on(environment: Mapping[str, Any]) -> str:
+    """What a run computed on: its accelerators, else its processor."""
+    hardware = environment["hardware"]
+    return ", ".join(hardware.get("accelerators") or [str(hardware.get("processor"))])
 
 
 def content_hash(

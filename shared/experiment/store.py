@@ -23,7 +23,7 @@ from shared.experiment.config import Config, canonical, canonical_json
 from shared.experiment.data import SUMS, build_once, check_sums, sha256_of, write_sums
 from shared.experiment.environment import commit, now
 from shared.experiment.files import not_finite, replacing, write_atomically
-from shared.experiment.records import read_json
+from shared.experiment.records import ENCODER_PROCESSOR, computed_on, read_json
 from shared.experiment.run import LOG, Run
 
 FOLDER = "encoders"  # below the folder of runs
@@ -57,7 +57,8 @@ def pretrained(
     """The folder of the model pretrained as ``part`` says; this run trains it if it is missing.
 
     The run's record names the entry and, if another run trained it, the seconds that took, which
-    this run's own time does not include.
+    this run's own time does not include, and what it was trained on where that is not what this run
+    computes on.
 
     Args:
         run: with a store; its log of the training is kept with the entry.
@@ -97,6 +98,9 @@ def pretrained(
     if not here:
         said = read_json(folder / RECORD)
         run.record(**{SAVED: f"{said['seconds']:.3f}"})
+        # Older entries do not say what they were trained on.
+        if said.get("processor", here_on := computed_on(run.environment)) != here_on:
+            run.record(**{ENCODER_PROCESSOR: said["processor"]})
         for notice in said["notices"]:
             run.keep_notice(notice)
         if (folder / CURVE).is_file():
@@ -139,6 +143,7 @@ def _fill(
         "config": part,
         "data": data,
         **commit(),
+        "processor": computed_on(run.environment),
         "arithmetic": run.environment["arithmetic"],
         "seconds": round(run.seconds - before, 3),
         "notices": run.environment.get("notices", []),
