@@ -38,7 +38,14 @@ from shared.command.cells import (
 from shared.command.running import print_ending, run_waiting
 from shared.command.settings import checked_term, numbers_of, typed, with_settings
 from shared.errors import UserError, suggestion
-from shared.experiment.config import USER_TIER, canonical, changed, differing, is_archived, shown
+from shared.experiment.config import (
+    USER_TIER,
+    canonical,
+    changed,
+    differing,
+    is_archived,
+    short_text,
+)
 from shared.experiment.frame import finished
 from shared.experiment.records import Damaged, read_json
 from shared.experiment.tables import Cell, Column, Row, Table, Tier
@@ -69,7 +76,8 @@ def run_with_settings(options: argparse.Namespace, places: Places) -> int:
     console = Console()
     declared = choose(options)
     chosen = [
-        dataclasses.replace(each, cells=with_set(each.cells, options.set)) for each in declared
+        dataclasses.replace(each, cells=apply_settings(each.cells, options.set))
+        for each in declared
     ]
     where = places.runs / USER_TIER
     say(console, f"These runs are yours, in {where}; they enter no table and no report.")
@@ -150,11 +158,11 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> Row:
     """
     if wanted is not None:
         label = table.cells(tier, row=wanted)[0].row
-        able = [row for row in able_rows(table, tier) if row.label == label]
+        able = [row for row in trainable_rows(table, tier) if row.label == label]
         if not able:
             raise UserError(f"{table.address}: {label} trains with no loss")
         return able[0]
-    able = able_rows(table, tier)
+    able = trainable_rows(table, tier)
     if not able:
         raise UserError(f"{table.address} has no row that trains with a loss")
     counts = Counter(each.than for claim in table.claims for each in claim.comparisons)
@@ -163,7 +171,7 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> Row:
     return max(able, key=lambda row: counts[row.label])
 
 
-def able_rows(table: Table, tier: Tier) -> list[Row]:
+def trainable_rows(table: Table, tier: Tier) -> list[Row]:
     """The rows that train with a replaceable loss."""
     objectives: dict[str, Any] = {}
     for cell in table.cells(tier):
@@ -324,7 +332,7 @@ def _of_theirs(error: BaseException, file: Path) -> str:
     return text
 
 
-def with_set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
+def apply_settings(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
     """The cells with the settings applied."""
     found = []
     for cell in cells:
@@ -360,7 +368,7 @@ def print_changes(
     changes: dict[str, dict[str, None]] = {}
     for there, here in zip(before, after, strict=True):
         for path, *pair in differing(canonical(there.config), canonical(here.config)):
-            text = f"{path}: {' -> '.join(map(shown, pair))}"
+            text = f"{path}: {' -> '.join(map(short_text, pair))}"
             changes.setdefault(text, {})[there.row] = None
     rows = {cell.row for cell in before}
     say(console, f"{what}:" if changes else f"{what}: nothing")
@@ -369,7 +377,7 @@ def print_changes(
         say(console, f"  {text}{where}")
 
 
-def shown_columns(
+def column_metrics(
     table: Table,
     columns: Iterable[Column],
     results: Mapping[str, Collection[Mapping[str, Any]]],
@@ -411,7 +419,7 @@ def _print_values(console: Console, chosen: Chosen, settings: Sequence[str], hom
         label: [one for some in by_row.values() for one in some] for label, by_row in found.items()
     }
     columns = [column for column in table.columns_of(tier) if column.label in found]
-    shown = shown_columns(table, columns, results)
+    shown = column_metrics(table, columns, results)
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     grid.add_column("method")
     texts: dict[str, dict[str, str]] = {cell.row: {} for cell in chosen.cells}

@@ -23,7 +23,6 @@ from shared.report.measuring import (
 )
 from shared.report.pictures import BLUE, Panel, Picture, Point, narrow
 from shared.report.wording import (
-    METRICS,
     SCALES,
     Spread,
     further_of,
@@ -33,6 +32,7 @@ from shared.report.wording import (
     legend_of,
     marks_of,
     measured_lines,
+    metric_text,
     named_seeds,
     origin,
     over_columns,
@@ -238,11 +238,10 @@ def _drawn(measured: Measured) -> list[Panel]:
     panels = []
     for place, column in enumerate(measured.columns):
         if any(cells[place].summary for cells in rows):
-            key, unit_of = metric(column), measured.table.unit_of(metric(column))
-            unit = METRICS.get(key, key) + (f" ({unit_of})" if unit_of else "")
+            axis = metric_text(metric(column), measured.table.unit_of(metric(column)))
             lines = {cells[0].row.label: _points(cells[place], measured) for cells in rows}
             trivial = trivial_baseline_of(measured.column(column.label), metric(column))
-            panels.append(Panel(column.label, narrow(unit), lines, trivial and trivial[1]))
+            panels.append(Panel(column.label, narrow(axis), lines, trivial and trivial[1]))
     return panels
 
 
