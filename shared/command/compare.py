@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,6 +150,7 @@ class Reusable:
         processor: of this machine; committed records of others do not count.
         only_runs: whether only runs on this disk count.
         data_hashes: of data of the user's, by their name in a configuration.
+        indexes: the comparisons in the folder that is written to, by file.
     """
 
     places: Places
@@ -157,6 +159,7 @@ class Reusable:
     processor: str = ""
     only_runs: bool = False
     data_hashes: Mapping[str, str] = field(default_factory=dict)
+    indexes: Mapping[Path, Index] = field(default_factory=dict)
 
     def source(self, cell: Cell, table: Table) -> Source | None:
         """The finished run or the record that is valid for a cell; None without one."""
@@ -274,9 +277,9 @@ def _select(
     if options.to is not None and len(selections) > 1:
         names = ", ".join(selection.table.name for selection in selections)
         raise UserError(f"--to {options.to} takes one table; choose with --table: {names}")
-    indexes = _read_indexes(options.to) if options.to is not None else {}
     config_types = {type(cell.config) for selection in selections for cell in selection.cells}
     domain, tier = options.words[0], options.tier
+    indexes = _read_indexes(options.to) if options.to is not None else {}
     reusable = Reusable(
         places,
         _records_in(options.to, tier, config_types) if options.to is not None else {},
@@ -284,18 +287,15 @@ def _select(
         processor_of(Record("", {}, current_environment(1), {})),
         options.run_all,
         data_hashes,
+        indexes,
     )
-    _find_older_sources(selections, losses, reusable, indexes, options, console)
+    _find_older_sources(selections, losses, reusable, options, console)
     if functions.same:  # cells keep the key that they were first asked for
         selections = [
-            dataclasses.replace(
-                selection, cells=tuple(dataclasses.replace(cell) for cell in selection.cells)
-            )
-            for selection in selections
+            dataclasses.replace(old, cells=tuple(map(dataclasses.replace, old.cells)))
+            for old in selections
         ]
-    return [
-        _with_earlier(selection, indexes, reusable, options) for selection in selections
-    ], reusable
+    return [_with_earlier(selection, reusable, options) for selection in selections], reusable
 
 
 def _tables(
@@ -528,10 +528,7 @@ def _read_index(file: Path) -> Index:
 
 
 def _with_earlier(
-    selection: Selection,
-    indexes: Mapping[Path, Index],
-    reusable: Reusable,
-    options: argparse.Namespace,
+    selection: Selection, reusable: Reusable, options: argparse.Namespace
 ) -> Selection:
     """The selection with the rows, columns and seeds that the folder holds already."""
     rows = {row.label: row for row in selection.index.rows}
@@ -539,7 +536,7 @@ def _with_earlier(
     runs: dict[Coordinates, str] = {}
     failed: dict[Coordinates, str] = {}
     against = selection.index.against
-    for file, index in indexes.items():
+    for file, index in reusable.indexes.items():
         for name, earlier in index.scope.items():
             if earlier != (now := selection.index.scope[name]):
                 raise UserError(
@@ -554,7 +551,7 @@ def _with_earlier(
         failed |= index.failed
         if options.against is None and not options.rows:
             against = index.against
-    _check_earlier(selection, indexes, runs, reusable, options)
+    _check_earlier(selection, runs, reusable, options)
     order = {row.label: number for number, row in enumerate(selection.table.rows)}
     index = dataclasses.replace(
         selection.index,
@@ -568,7 +565,6 @@ def _with_earlier(
 
 def _check_earlier(
     selection: Selection,
-    indexes: Mapping[Path, Index],
     added: Mapping[Coordinates, str],
     reusable: Reusable,
     options: argparse.Namespace,
@@ -581,7 +577,7 @@ def _check_earlier(
     contents: dict[tuple[str, str], Mapping[str, Any]] = {
         (cell.row, cell.column): cell.content for cell in selection.cells
     }
-    for file, index in indexes.items():
+    for file, index in reusable.indexes.items():
         for run, key in index.runs.items():
             row, column, seed = run
             source = reusable.in_folder.get(key)
@@ -615,7 +611,6 @@ def _find_older_sources(
     selections: Sequence[Selection],
     losses: Sequence[UserLoss],
     reusable: Reusable,
-    indexes: Mapping[Path, Index],
     options: argparse.Namespace,
     console: Console,
 ) -> None:
@@ -627,7 +622,7 @@ def _find_older_sources(
             for cell in selection.cells
             if getattr(getattr(cell.config, "objective", None), "loss", None) is loss
         ]
-        if configs := _of_other_source(cells, indexes, reusable):
+        if configs := _of_other_source(cells, reusable):
             config = configs[-1]
             text = f"{file}: {name} has changed since its runs in {options.to}"
             if not options.same_loss:
@@ -653,12 +648,10 @@ def _find_older_sources(
         say(console, text)
 
 
-def _of_other_source(
-    cells: Sequence[Cell], indexes: Mapping[Path, Index], reusable: Reusable
-) -> list[dict[str, Any]]:
+def _of_other_source(cells: Sequence[Cell], reusable: Reusable) -> list[dict[str, Any]]:
     """The configurations in the folder that differ from the cells' in the hash of a loss alone."""
     records: dict[tuple[str, str], list[Record]] = {}
-    for index in indexes.values():
+    for index in reusable.indexes.values():
         for (row, column, _), key in index.runs.items():
             if key in reusable.in_folder:
                 records.setdefault((row, column), []).append(reusable.in_folder[key].record)
@@ -701,26 +694,17 @@ def _print_sources(console: Console, selection: Selection, reusable: Reusable) -
     for text, columns in columns_by_text.items():
         where = "" if len(columns) == len(selection.columns) else f" ({', '.join(columns)})"
         say(console, f"  {text}{where}")
-    counts = {len(seeds) for seeds in _seeds_by_row(selection).values()}
-    if len(counts) > 1:
-        few, many = min(counts), max(counts)
-        say(console, f"  rows have {few} to {many} seeds; --seeds 0-4 runs these of all")
     cells = selection.cells
+    trained = {row.label for row in index.rows if not row.baseline}
+    counts = Counter(row for row, _ in {(cell.row, cell.seed) for cell in cells} if row in trained)
+    few, many = min(counts.values(), default=0), max(counts.values(), default=0)
+    if few < many:
+        say(console, f"  rows have {few} to {many} seeds; --seeds 0-4 runs these of all")
     missing = [cell for cell in cells if sources[_coordinates(cell)] is None]
     say(console, f"  {len(cells) - len(missing)} of {counted(len(cells), 'cell')} there")
     if processors := reusable.other_processors(missing):
         names = ", ".join(sorted(processors))
         say(console, f"  recorded on {names}, not on {reusable.processor}: run here")
-
-
-def _seeds_by_row(selection: Selection) -> dict[str, set[int]]:
-    """The seeds of each row that is trained."""
-    trained = {row.label for row in selection.index.rows if not row.baseline}
-    seeds: dict[str, set[int]] = {}
-    for cell in selection.cells:
-        if cell.row in trained:
-            seeds.setdefault(cell.row, set()).add(cell.seed)
-    return seeds
 
 
 def _comparison_of(
