@@ -255,19 +255,14 @@ class Comparison:
         )
         for row in self.rows:
             if row.label != self.against:
-                yield row.label, self._gain(row.label, column, values, model, collapsed)
+                yield row.label, self._gain(row.label, column, values, model)
             elif not values[row.label]:
                 yield row.label, Gain(numbers[row.label].lacking)
             else:
                 yield row.label, Gain("collapsed" if row.label in collapsed else "")
 
     def _gain(
-        self,
-        label: str,
-        column: str,
-        values: Mapping[str, Mapping[int, float]],
-        model: ColumnModel,
-        collapsed: set[str],
+        self, label: str, column: str, values: Mapping[str, Mapping[int, float]], model: ColumnModel
     ) -> Gain:
         """The comparison of one row, open until its p value is adjusted."""
         of_row, of_baseline = values[label], values[self.against]
@@ -276,9 +271,9 @@ class Comparison:
         if not of_baseline:
             return Gain("open", f"{self.against} has no number")
         gain = summarise(of_row.values()).mean - summarise(of_baseline.values()).mean
-        if {label, self.against} & collapsed:
-            which = label if label in collapsed else self.against
-            return Gain("collapsed", f"{which} has collapsed", gain)
+        for name in (label, self.against):
+            if name in model.collapsed:
+                return Gain("collapsed", f"{name} has collapsed", gain)
         estimates = model.estimates(label, self.against)
         if not estimates:
             if min(len(of_row), len(of_baseline)) < 2:
