@@ -21,9 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table as Grid
 from rich.text import Text
 
 from shared import functions
@@ -70,7 +68,7 @@ from shared.report.comparison import (
     p_text,
     write,
 )
-from shared.report.console import say
+from shared.report.console import empty_grid, say
 from shared.report.wording import DASH, TIER_NOTES, counted, gain_text, named_seeds, shown_metric
 
 FORM = "comparison-v1"
@@ -290,7 +288,7 @@ def _select(
         indexes,
     )
     _find_older_sources(selections, losses, reusable, options, console)
-    if functions.same:  # cells keep the key that they were first asked for
+    if functions.same:  # new cells, since these have cached the key of the other source
         selections = [
             dataclasses.replace(old, cells=tuple(map(dataclasses.replace, old.cells)))
             for old in selections
@@ -463,7 +461,7 @@ def _new_label(label: str, table: Table, rows: Sequence[ComparisonRow]) -> str:
 def _is_valid(record: Record, cell: Cell, table: Table) -> bool:
     """Whether a record, in today's form, is of exactly a cell's configuration and possible."""
     result = record.result
-    (column,) = (c for c in table.columns_of(cell.tier) if c.label == cell.column)
+    column = table.column_of(cell.tier, cell.column)
     metric = shown_metric(table.metric_of(column), [result["metrics"]])
     return (
         record.config == cell.content
@@ -760,10 +758,8 @@ def _comparison_of(
 def _print_comparison(console: Console, comparison: Comparison) -> None:
     """Print a line for each row and column: number, gain and word."""
     several = len(comparison.columns) > 1
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     names = ("method", *("column",) * several, "mean ± sd", "seeds", "gain, 95% interval", "p", "")
-    for name in names:
-        grid.add_column(name, justify="left" if name in ("method", "column", "") else "right")
+    grid = empty_grid(names, left=("method", "column", ""))
     for row, (label, *texts) in zip(comparison.rows, main_grid(comparison).lines, strict=True):
         for column, text in zip(comparison.columns, texts, strict=True):
             gain = comparison.gains[label, column.label]

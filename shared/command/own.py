@@ -21,9 +21,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from rich import box
 from rich.console import Console
-from rich.table import Table as Grid
 from rich.text import Text
 from torch import Tensor, nn
 
@@ -52,7 +50,7 @@ from shared.experiment.records import Damaged, read_json
 from shared.experiment.tables import Cell, Column, Row, Table, Tier
 from shared.objective import Objective, Term
 from shared.pairs import cosine, two_views
-from shared.report.console import say
+from shared.report.console import empty_grid, say
 from shared.report.statistics import summarise
 from shared.report.wording import DASH, TIER_NOTES, shown_metric, summary_text
 
@@ -422,11 +420,9 @@ def _print_numbers(
             results[cell.column].append(record.result["metrics"])
     columns = [column for column in table.columns_of(tier) if column.label in results]
     shown = column_metrics(table, columns, results)
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    grid.add_column("method")
+    grid = empty_grid(["method", *shown], left=["method"])
     texts: dict[str, dict[str, str]] = {cell.row: {} for cell in chosen.cells}
     for column, metric in shown.items():
-        grid.add_column(column, justify="right")
         for row, metrics in by_row[column].items():
             values = [float(found[metric]) for found in metrics]
             texts[row][column] = summary_text(summarise(values) if values else None)

@@ -6,9 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table as Grid
 from rich.text import Text
 
 from shared.command import gpu
@@ -24,7 +22,7 @@ from shared.experiment.records import read_json
 from shared.experiment.run import INTERRUPTED, archive, check_config
 from shared.experiment.store import discard
 from shared.experiment.tables import Cell
-from shared.report.console import Terminal, say
+from shared.report.console import Terminal, empty_grid, say
 from shared.report.measuring import measure, narrowed
 from shared.report.wording import counted, named_seeds, published_value
 
@@ -62,9 +60,8 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
 def plan_claims(domain: str | None, places: Places) -> int:
     """Print what deciding each claim at the papers' setting costs on a GPU; the exit code."""
     console = Console()
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("claim", "runs", "GPU-hours", "so far", "memory", "command"):
-        grid.add_column(name, justify="left" if name in ("claim", "command") else "right")
+    names = ("claim", "runs", "GPU-hours", "so far", "memory", "command")
+    grid = empty_grid(names, left=("claim", "command"))
     costs, missing = gpu.by_claim(every_table(domain), places.runs, places.results)
     total = 0.0
     for claim in costs:
@@ -143,10 +140,10 @@ def _print_undeclared_seeds(chosen: Sequence[Chosen], console: Console) -> None:
     for selected in chosen:
         table, cells = selected.table, selected.cells
         rows = {row.label: row for row in table.rows}
-        columns = {column.label: column for column in table.columns_of(cells[0].tier)}
         seeds_of_row: dict[str, set[int]] = {cell.row: set() for cell in cells}
         for cell in cells:
-            if cell.seed not in table.seeds_of(cell.tier, rows[cell.row], columns[cell.column]):
+            column = table.column_of(cell.tier, cell.column)
+            if cell.seed not in table.seeds_of(cell.tier, rows[cell.row], column):
                 seeds_of_row[cell.row].add(cell.seed)
         labels_of_seeds: dict[tuple[int, ...], list[str]] = {}
         for label, undeclared in seeds_of_row.items():
@@ -245,12 +242,12 @@ def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
         table = selected.table
         labels = {row.label: row.published for row in table.rows}
         for cell in selected.cells:
-            columns = {column.label: column for column in table.columns_of(cell.tier)}
             label = labels.get(cell.row)  # a user's row is in no table
             value = table.published.value(label, cell.column) if label else None
             applies = value is not None and cell.tier != "smoke" and not cell.own
             published = published_value(value) if applies else ""
-            metrics.setdefault(cell.address, (table.metric_of(columns[cell.column]), published))
+            metric = table.metric_of(table.column_of(cell.tier, cell.column))
+            metrics.setdefault(cell.address, (metric, published))
     return metrics
 
 

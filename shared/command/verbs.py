@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -36,6 +35,7 @@ from shared.experiment.files import write_atomically
 from shared.experiment.frame import Frame, Measurement, Origin, load
 from shared.experiment.records import read_record
 from shared.experiment.tables import Tier
+from shared.report.console import empty_grid
 from shared.report.measuring import measure, read_figures
 from shared.report.wording import counted
 
@@ -172,8 +172,7 @@ def _measured_twice(frame: Frame, *, replace: bool) -> Iterator[str]:
 def _number_text(measured: Measurement) -> str:
     """The number that a cell shows, and the commit that it was measured at."""
     table, cell, record = measured.table, measured.cell, measured.record
-    (column,) = (c for c in table.columns_of(cell.tier) if c.label == cell.column)
-    metric = table.metric_of(column)
+    metric = table.metric_of(table.column_of(cell.tier, cell.column))
     commit = str(record.environment["commit"])[:7]
     return f"{metric} {record.result['metrics'][metric]:.2f} ({commit})"
 
@@ -416,9 +415,7 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
 
 def _grid(scores: Mapping[str, Mapping[str, Any]]) -> Grid:
     """A line for each number of each protocol."""
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in ("protocol", "metric", "value"):
-        grid.add_column(column, justify="right" if column == "value" else "left")
+    grid = empty_grid(("protocol", "metric", "value"), left=("protocol", "metric"))
     for protocol, metrics in scores.items():
         for metric, value in metrics.items():
             if isinstance(value, int | float):

@@ -469,9 +469,8 @@ def _numbers(line: Line) -> dict[str, float]:
             for name, value in metrics.items()
             if isinstance(value, NUMBER) and not isinstance(value, bool)
         }
-    columns = {column.label: column for column in line.table.columns_of(line.tier)}
     assert line.cell is not None
-    return {line.table.metric_of(columns[line.cell.column]): math.nan}
+    return {line.table.metric_of(line.table.column_of(line.tier, line.cell.column)): math.nan}
 
 
 def _described(line: Line | None) -> dict[str, Any]:

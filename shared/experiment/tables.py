@@ -480,6 +480,10 @@ class Table:
         """The columns of a tier; the smoke tier has one, its embedded data."""
         return (Column(EMBEDDED, minutes=0.1),) if tier == "smoke" else self.columns
 
+    def column_of(self, tier: Tier, label: str) -> Column:
+        """The column of that label in a tier."""
+        return next(column for column in self.columns_of(tier) if column.label == label)
+
     def seeds_of(self, tier: Tier, row: Row, column: Column) -> tuple[int, ...]:
         """The declared seeds of a row in a column; empty where it has no cell."""
         seeds = self.seeds.get(tier, ())

@@ -5,7 +5,6 @@ over all its readings at one setting. The rules are in ``docs/claims.md``.
 """
 
 import dataclasses
-import itertools
 import json
 import math
 import statistics
@@ -65,8 +64,8 @@ Shares = Mapping[tuple[str, Tier, str], float]  # by address, tier and row
 
 
 @dataclass(frozen=True)
-class ComparedRows:
-    """The two rows of a claim's comparison in one column of one table and tier.
+class Reading:
+    """One claim in one column of one table and tier; ``claims.json`` has the fields in this order.
 
     Args:
         claim: the claim.
@@ -81,6 +80,27 @@ class ComparedRows:
         metric: key of the result.
         unit: unit of the metric.
         protocol: name and version of the evaluation protocol.
+        outcome: its word, or why it has none.
+        gain: ``better`` minus ``than`` in the unit of the metric: the difference of the means, of
+            the estimate with the wider interval if there is one.
+        low: lower end of the wider 95% interval; None without one.
+        high: its upper end.
+        estimates: of the gain; both have to give a word.
+        p: the larger p value of the two estimates.
+        adjusted: ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset;
+            None for a reading that is in no family.
+        level: mean of the two rows.
+        bar: that of the table's bar in the column; None without one.
+        bar_row: the row that is the bar.
+        published: the published gain; None where the paper does not give both rows.
+        published_error: its standard error; None where the paper gives no deviations.
+        seeds_better: finished seeds of ``better``.
+        seeds_than: finished seeds of ``than``.
+        looked: whether seeds of a row were added after others had been seen.
+        seeds_needed: seeds of each row with which 80% of studies would see the published or claimed
+            gain after Holm's adjustment; None unless there is one above 0 and the reading is open.
+        remarks: a metric that ranks the rows differently, other data or processors, test items; a
+            sentence each.
     """
 
     claim: Claim
@@ -94,78 +114,22 @@ class ComparedRows:
     metric: str
     unit: str
     protocol: str
-
-
-@dataclass(frozen=True)
-class GainTest:
-    """The measured gain, ``better`` minus ``than`` in the unit of the metric, and its test.
-
-    Args:
-        gain: the difference of the means, of the estimate with the wider interval if there is one.
-        low: lower end of the wider 95% interval; None without one.
-        high: its upper end.
-        estimates: of the gain; both have to give a word.
-        p: the larger p value of the two estimates.
-        adjusted: ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset;
-            None for a reading that is in no family.
-    """
-
+    outcome: Outcome = "open"
     gain: float | None = None
     low: float | None = None
     high: float | None = None
     estimates: tuple[Estimate, ...] = ()
     p: float | None = None
     adjusted: float | None = None
-
-
-@dataclass(frozen=True)
-class References:
-    """What the two rows and their gain are held against.
-
-    Args:
-        level: mean of the two rows.
-        bar: that of the table's bar in the column; None without one.
-        bar_row: the row that is the bar.
-        published: the published gain; None where the paper does not give both rows.
-        published_error: its standard error; None where the paper gives no deviations.
-    """
-
     level: float | None = None
     bar: float | None = None
     bar_row: str = ""
     published: float | None = None
     published_error: float | None = None
-
-
-@dataclass(frozen=True)
-class Seeds:
-    """The seeds of the two rows.
-
-    Args:
-        seeds_better: finished seeds of ``better``.
-        seeds_than: finished seeds of ``than``.
-        looked: whether seeds of a row were added after others had been seen.
-        seeds_needed: seeds of each row with which 80% of studies would see the published or claimed
-            gain after Holm's adjustment; None unless there is one above 0 and the reading is open.
-    """
-
     seeds_better: tuple[int, ...] = ()
     seeds_than: tuple[int, ...] = ()
     looked: bool = False
     seeds_needed: int | None = None
-
-
-@dataclass(frozen=True)
-class Reading(Seeds, References, GainTest, ComparedRows):
-    """One claim in one column of one table and tier: all of the above, and the judgement.
-
-    Args:
-        outcome: its word, or why it has none.
-        remarks: a metric that ranks the rows differently, other data or processors, test items; a
-            sentence each.
-    """
-
-    outcome: Outcome = "open"
     remarks: tuple[str, ...] = ()
 
     @property
@@ -377,20 +341,11 @@ def json_text(readings: Sequence[Reading]) -> str:
         )
         for (paper, address, tier), reading in of_tables.items()
     )
-    parts = (GainTest, References, Seeds)
-    keys = [
-        *_field_names(ComparedRows),
-        "outcome",
-        *itertools.chain(*map(_field_names, parts)),
-        "remarks",
-    ]
+    fields = [f.name for f in dataclasses.fields(Reading) if f.name != "differences"]
     lines = ",\n".join(
         _json_line(
-            {
-                key: reading.claim.id if key == "claim" else getattr(reading, key)
-                for key in keys
-                if key != "differences"
-            }
+            {name: getattr(reading, name) for name in fields}
+            | {"claim": reading.claim.id}
             | {"estimates": [dataclasses.asdict(estimate) for estimate in reading.estimates]}
         )
         for reading in readings
@@ -404,10 +359,6 @@ def json_text(readings: Sequence[Reading]) -> str:
 def write(results: Path, readings: Sequence[Reading]) -> None:
     """Write ``results/claims.json``, moved over its target."""
     write_atomically(results / CLAIMS, json_text(readings))
-
-
-def _field_names(part: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(part)]
 
 
 def _json_line(value: Any) -> str:

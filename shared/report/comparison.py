@@ -548,9 +548,9 @@ def learning(comparison: Comparison) -> tuple[list[Curves], list[str]]:
             logs = [log for log in map(_read_log, number.sources.values()) if log is not None]
             if len(logs) < len(number.sources) and not row.baseline:
                 lacking.append(row.label)
-            for log in logs:
-                across = log.unit
-                for x, numbers in log.lines:
+            for unit, points in logs:
+                across = unit
+                for x, numbers in points:
                     for name, value in numbers.items():
                         if name == "loss" or name.startswith(WATCHED):
                             curve = curves.setdefault(name, {}).setdefault(row.label, {})
@@ -561,16 +561,11 @@ def learning(comparison: Comparison) -> tuple[list[Curves], list[str]]:
     return panels, list(dict.fromkeys(lacking))
 
 
-@dataclass(frozen=True)
-class Log:
-    """What a run has logged: the unit of x, and at each x numbers by name."""
+def _read_log(source: Source) -> tuple[str, list[tuple[float, dict[str, float]]]] | None:
+    """Unit of x, and numbers by name at each x, from the log of a run; None without one.
 
-    unit: str
-    lines: tuple[tuple[float, Mapping[str, float]], ...]
-
-
-def _read_log(source: Source) -> Log | None:
-    """The log of a run, over epochs where its configuration counts them; None without one."""
+    In epochs where the configuration counts them, else in steps.
+    """
     if source.log is None or not source.log.exists():
         return None
     lines = []
@@ -583,9 +578,9 @@ def _read_log(source: Source) -> Log | None:
     if not lines:
         return None
     if not isinstance(epochs, int):
-        return Log("step", tuple(lines))
+        return "step", lines
     last = lines[-1][0]
-    return Log("epoch", tuple((epochs * step / last, numbers) for step, numbers in lines))
+    return "epoch", [(epochs * step / last, numbers) for step, numbers in lines]
 
 
 def methods(comparison: Comparison, spread: Spread = "deviation") -> str:

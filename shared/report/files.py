@@ -25,7 +25,8 @@ from shared.report.pictures import BLUE, Panel, Picture, Point, narrow
 from shared.report.wording import (
     SCALES,
     Spread,
-    further_of,
+    aggregate_grids,
+    further_grids,
     groups_of,
     headline,
     is_additional,
@@ -35,7 +36,6 @@ from shared.report.wording import (
     metric_text,
     named_seeds,
     origin,
-    over_columns,
     published_row,
 )
 
@@ -69,7 +69,7 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
         papers=dict.fromkeys(each.claim.paper or ADDITIONAL for each in readings),
         pictures=[name for name in measured.figures if own.fullmatch(name)],
         others=[name for name in measured.figures if not own.fullmatch(name)],
-        grids=[*over_columns(measured), *further_of(measured)],
+        grids=[*aggregate_grids(measured), *further_grids(measured)],
         first_record=next(records, None),
     )
 

@@ -4,6 +4,7 @@
 present both.
 """
 
+import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,9 +35,7 @@ class MeasuredCell:
         records: by seed, the valid records, in today's form.
         values: by seed, the metric of those records.
         missing: by seed, why a declared seed has no number.
-        summary: over the seeds in ``values``; None without any.
         published: the published number; None where the paper gives none.
-        difference: measured mean minus published mean; None where either is missing.
         declared: its seeds; empty where the row has no cell in the column.
         fewer: whether those are not all of the tier's.
         looked: whether some were added after others had been seen.
@@ -47,12 +46,20 @@ class MeasuredCell:
     records: Mapping[int, Record]
     values: Mapping[int, float]
     missing: Mapping[int, str]
-    summary: Summary | None
     published: Value | None
-    difference: float | None
     declared: tuple[int, ...] = ()
     fewer: bool = False
     looked: bool = False
+
+    @functools.cached_property
+    def summary(self) -> Summary | None:
+        """Over the seeds in ``values``; None without any."""
+        return summarise(self.values.values()) if self.values else None
+
+    @property
+    def difference(self) -> float | None:
+        """Measured mean minus published mean; None where either is missing."""
+        return self.summary.mean - self.published.mean if self.summary and self.published else None
 
     def read(self, metric: str) -> dict[int, float]:
         """By seed another metric of the valid records, where they have it."""
@@ -203,16 +210,12 @@ def narrowed(
 
 def _with_seeds(cell: MeasuredCell, chosen: Sequence[int]) -> MeasuredCell:
     """The cell over some of its seeds."""
-    values = {seed: value for seed, value in cell.values.items() if seed in chosen}
     declared = tuple(seed for seed in cell.declared if seed in chosen)
-    summary = summarise(values.values()) if values else None
     return replace(
         cell,
         records={seed: record for seed, record in cell.records.items() if seed in chosen},
-        values=values,
+        values={seed: value for seed, value in cell.values.items() if seed in chosen},
         missing={seed: why for seed, why in cell.missing.items() if seed in chosen},
-        summary=summary,
-        difference=summary.mean - cell.published.mean if summary and cell.published else None,
         declared=declared,
         fewer=cell.fewer and declared != tuple(chosen),
     )
@@ -250,25 +253,13 @@ def _measure_cell(table: Table, row: Row, column: Column, lines: Sequence[Line])
             values[seed] = float(line.record.result["metrics"][table.metric_of(column)])
         else:
             missing[seed] = line.why
-    summary = summarise(values.values()) if values else None
     published = None
     if row.published is not None and lines:  # no published number where the row has no cell
         published = table.published.value(row.published, column.label)
-    difference = summary.mean - published.mean if summary and published else None
     fewer = bool(lines) and row.seeds is None and tuple(seeds) != table.seeds[lines[0].tier]
     looked = bool(lines) and row.label in table.looked.get(lines[0].tier, ())
     return MeasuredCell(
-        row,
-        column,
-        records,
-        values,
-        missing,
-        summary,
-        published,
-        difference,
-        tuple(seeds),
-        fewer,
-        looked,
+        row, column, records, values, missing, published, tuple(seeds), fewer, looked
     )
 
 

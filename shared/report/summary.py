@@ -8,7 +8,7 @@ import functools
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import UserError
@@ -150,10 +150,11 @@ class Results:
     readings: Sequence[Reading]
     on_gpus: Callable[[Sequence[Cell]], str] | None = None
     costs: Sequence[Cost] = ()
-    findings: tuple[Finding, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "findings", findings(self.readings))
+    @functools.cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of the readings."""
+        return findings(self.readings)
 
     def of(self, paper: str) -> list[Finding]:
         """The findings of a paper; of the additional questions for an empty name."""

@@ -222,7 +222,7 @@ def scale_note(measured: Measured) -> str:
     return note
 
 
-def further_of(measured: Measured) -> Iterator[Grid]:
+def further_grids(measured: Measured) -> Iterator[Grid]:
     """Further metrics of a table's runs, one grid each, if any run has them."""
     for metric in measured.table.also:
         found: dict[tuple[str, str], Summary] = {}
@@ -245,7 +245,7 @@ def further_of(measured: Measured) -> Iterator[Grid]:
             yield Grid(heading, ("method", *columns), lines)
 
 
-def over_columns(measured: Measured) -> Iterator[Grid]:
+def aggregate_grids(measured: Measured) -> Iterator[Grid]:
     """A grid for each statistic of the table over all columns."""
     for name in measured.table.aggregates:
         lines = []
@@ -261,7 +261,7 @@ def over_columns(measured: Measured) -> Iterator[Grid]:
             yield Grid(heading, ("method", name, "95% bootstrap interval", "values"), tuple(lines))
 
 
-def elsewhere(published: Published) -> Grid:
+def published_grid(published: Published) -> Grid:
     """Published numbers of another paper."""
     lines = tuple(
         (label, *map(published_value, values)) for label, values in published.rows.items()
