@@ -153,11 +153,11 @@ def _replace_pairs(
 
     owner = owner[removed]  # one new pair for each removed one
     count = torch.bincount(batch, minlength=len(eligible))
-    first, size = (count.cumsum(0) - count)[owner], count[owner]
-    one, other = _uniform(generator, 2, len(owner)).to(batch.device)
-    one, other = (one * size).long(), (other * (size - 1)).long()
-    other += other >= one
-    added = torch.stack((one, other)).sort(0).values + first
+    start, size = (count.cumsum(0) - count)[owner], count[owner]
+    draws = _uniform(generator, 2, len(owner)).to(batch.device)
+    node, partner = (draws[0] * size).long(), (draws[1] * (size - 1)).long()
+    partner += partner >= node  # any other node of the graph
+    added = torch.stack((node, partner)).sort(0).values + start
 
     pairs = torch.cat((torch.stack((low, high))[:, ~removed], added), 1)
     nodes = len(batch)
@@ -190,19 +190,19 @@ def _sample(
     start[alone], degree[alone] = len(target) + np.arange(len(alone)), 1
     neighbours = (np.append(target, alone), start, degree)
 
-    first = np.full(len(batch), _NEVER)  # the draw that first visited each node
-    first[seed] = 0
+    first_draw = np.full(len(batch), _NEVER)  # the draw that first visited each node
+    first_draw[seed] = 0
     if one_hop:
-        _draw_star(neighbours, seed, count[owner], first, generator)
+        _draw_star(neighbours, seed, count[owner], first_draw, generator)
     else:
-        _walk(neighbours, seed, count[owner], quota[owner], first, generator)
-    met = np.flatnonzero(first != _NEVER)
-    met = met[np.lexsort((first[met], batch[met]))]
-    group = batch[met]
-    met_count = np.bincount(group, minlength=len(count))
-    rank = np.arange(len(met)) - (met_count.cumsum() - met_count)[group]
+        _walk(neighbours, seed, count[owner], quota[owner], first_draw, generator)
+    visited = np.flatnonzero(first_draw != _NEVER)
+    visited = visited[np.lexsort((first_draw[visited], batch[visited]))]
+    group = batch[visited]
+    visited_count = np.bincount(group, minlength=len(count))
+    rank = np.arange(len(visited)) - (visited_count.cumsum() - visited_count)[group]
     mask = torch.zeros(len(batch), dtype=torch.bool)
-    mask[torch.from_numpy(met[rank < quota[group]])] = True
+    mask[torch.from_numpy(visited[rank < quota[group]])] = True
     return mask.to(graphs.batch.device)
 
 
@@ -210,15 +210,15 @@ def _draw_star(
     neighbours: tuple[np.ndarray, np.ndarray, np.ndarray],
     seed: np.ndarray,
     draws: np.ndarray,
-    first: np.ndarray,
+    first_draw: np.ndarray,
     generator: torch.Generator,
 ) -> None:
-    """Enter in ``first`` (V,) the ``draws`` (W,) from the neighbours of each seed (W,)."""
+    """Enter in ``first_draw`` (V,) the ``draws`` (W,) from the neighbours of each seed (W,)."""
     target, start, degree = neighbours
     centre = np.repeat(seed, draws)
     number = np.arange(1, len(centre) + 1) - np.repeat(draws.cumsum() - draws, draws)
     offset = _uniform(generator, len(centre)).cpu().numpy() * degree[centre]
-    np.minimum.at(first, target[start[centre] + offset.astype(np.int64)], number)
+    np.minimum.at(first_draw, target[start[centre] + offset.astype(np.int64)], number)
 
 
 def _walk(
@@ -226,34 +226,34 @@ def _walk(
     seed: np.ndarray,
     limit: np.ndarray,
     quota: np.ndarray,
-    first: np.ndarray,
+    first_draw: np.ndarray,
     generator: torch.Generator,
 ) -> None:
-    """Enter in ``first`` (V,) random walks from each seed (W,).
+    """Enter in ``first_draw`` (V,) random walks from each seed (W,).
 
     A walk continues until it has visited ``quota`` (W,) distinct nodes or made ``limit`` (W,)
     steps; it may overshoot the quota, but not the limit.
     """
     target, start, degree = neighbours
-    here, found = seed.copy(), np.ones_like(seed)
-    walker = np.flatnonzero((found < quota) & (limit > 0))
+    position, distinct = seed.copy(), np.ones_like(seed)
+    walker = np.flatnonzero((distinct < quota) & (limit > 0))
     done = 0
     while len(walker):
         chance = _uniform(generator, _BLOCK, len(walker)).cpu().numpy()
         path = np.empty(chance.shape, np.int64)
-        at = here[walker]
+        node = position[walker]
         for step in range(_BLOCK):
-            at = target[start[at] + (chance[step] * degree[at]).astype(np.int64)]
-            path[step] = at
-        here[walker] = at
+            node = target[start[node] + (chance[step] * degree[node]).astype(np.int64)]
+            path[step] = node
+        position[walker] = node
         number = np.arange(done + 1, done + _BLOCK + 1)[:, None]
         valid = number <= limit[walker]
-        fresh = valid & (first[path] == _NEVER)
-        np.minimum.at(first, path[fresh], np.broadcast_to(number, path.shape)[fresh])
+        fresh = valid & (first_draw[path] == _NEVER)
+        np.minimum.at(first_draw, path[fresh], np.broadcast_to(number, path.shape)[fresh])
         # A node may be visited several times in a block: the first visit is the one that counts.
-        found[walker] += (fresh & (first[path] == number)).sum(0)
+        distinct[walker] += (fresh & (first_draw[path] == number)).sum(0)
         done += _BLOCK
-        walker = walker[(found[walker] < quota[walker]) & (limit[walker] > done)]
+        walker = walker[(distinct[walker] < quota[walker]) & (limit[walker] > done)]
 
 
 def _uniform(generator: torch.Generator, *shape: int) -> Tensor:

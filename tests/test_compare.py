@@ -22,7 +22,7 @@ from shared.errors import UserError
 from shared.experiment.config import _before, run_key
 from shared.experiment.records import Record, content_hash, record_line
 from shared.experiment.tables import Column
-from shared.report.comparison import Comparison, Gain, Line, Number, Source, latex
+from shared.report.comparison import Comparison, ComparisonRow, Gain, Number, Source, latex
 from shared.report.files import tex_escaped
 from shared.report.statistics import ColumnModel, holm
 from tests.pages import fault_of_latex
@@ -89,7 +89,7 @@ def comparison(**others: object) -> Comparison:
         "MUTAG",
         "svm-10fold-nested-v1",
         "plain",
-        tuple(map(Line, VALUES)),
+        tuple(map(ComparisonRow, VALUES)),
         (Column("MUTAG"),),
         {(label, "MUTAG"): number(label, some) for label, some in VALUES.items()},
     )
@@ -415,7 +415,7 @@ def test_a_record_of_ones_own_is_kept_whole(tmp_path: Path) -> None:
     kept = record("own/graph/mmcl/table-4/mine/mutag/seed-0", 80.0)
     (tmp_path / "records").mkdir()
     (tmp_path / "records/a.records.jsonl").write_text(record_line(kept))
-    found = command._sent(tmp_path, "paper", {type(TABLE_4.config)})
+    found = command._records_in(tmp_path, "paper", {type(TABLE_4.config)})
     # By today's key, and by that of a sheet from before a field was added.
     config = {**kept.config, **_before(type(TABLE_4.config))}
     assert found.keys() == {run_key("paper", kept.config), run_key("paper", config)}

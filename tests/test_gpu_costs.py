@@ -174,7 +174,7 @@ def test_a_long_run_says_what_it_takes(tmp_path: Path, monkeypatch: pytest.Monke
     long = table("rl", "lmcl", "table-5")
     chosen = [Chosen(long, long.cells("paper"))]
     options = argparse.Namespace(again=False)
-    waiting = running.not_done(chosen, here, options, Console(quiet=True))
+    waiting = running.unfinished_cells(chosen, here, options, Console(quiet=True))
     monkeypatch.setattr(running, "visible_devices", tuple)
     line = running.estimate(chosen, waiting, here, 2)
     assert line is not None

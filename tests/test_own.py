@@ -19,7 +19,7 @@ from graph.tables import TABLE_4
 from graph.tables import TABLES as GRAPH
 from rl.tables import TABLES as RL
 from shared.command.cells import Chosen, Places, run_folder
-from shared.command.own import baseline_of, load_loss, older_runs, shown_columns
+from shared.command.own import baseline_of, column_metrics, load_loss, older_runs
 from shared.command.pool import Pool
 from shared.errors import UserError
 from shared.experiment.config import canonical_json
@@ -344,13 +344,13 @@ def test_columns_of_one_run_do_not_repeat_a_number_under_their_labels() -> None:
     columns = table.columns_of("short")
 
     def shown(**metrics: float) -> dict[str, str]:
-        return shown_columns(table, columns, {each.label: [metrics] * 2 for each in columns})
+        return column_metrics(table, columns, {each.label: [metrics] * 2 for each in columns})
 
     assert shown(questions=30.0, mean=30.0) == {"mean of the tasks": "mean"}
     assert shown(questions=30.0, MR=50.0, mean=40.0) == {"MR": "MR", "mean of the tasks": "mean"}
     assert shown(questions=30.0) == {columns[0].label: "questions"}
-    nothing = shown_columns(table, columns, {each.label: [] for each in columns})
+    nothing = column_metrics(table, columns, {each.label: [] for each in columns})
     assert nothing == {each.label: table.metric_of(each) for each in columns}
     apart = TABLE_4.columns_of("paper")[:2]  # each with runs of its own
     other = {each.label: [{"R@1": 5.0}] for each in apart}
-    assert shown_columns(TABLE_4, apart, other) == dict.fromkeys(other, "R@1")
+    assert column_metrics(TABLE_4, apart, other) == dict.fromkeys(other, "R@1")

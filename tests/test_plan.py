@@ -18,7 +18,7 @@ from graph.tables import TABLE_4
 from shared.command import plan
 from shared.command.cells import DOMAINS, Places, run_folder, tables_of
 from shared.command.gpu import trains
-from shared.command.plan import LONG, Cost, Taken, costs_of, planned, side_by_side
+from shared.command.plan import LONG, Cost, RunCost, costs_of, planned, side_by_side
 from shared.command.pool import pretraining_of
 from shared.experiment.config import canonical_json, slug
 from shared.experiment.records import content_hash
@@ -100,7 +100,7 @@ def test_a_table_that_would_take_years_is_one_line(tmp_path: Path) -> None:
 
 def test_cells_side_by_side_take_as_long_as_the_longest() -> None:
     def cost(seeds: int, seconds: float, **known: float) -> Cost:
-        return Cost(0, seeds, Taken(seconds, 1.0, "declared"), **known)
+        return Cost(0, seeds, RunCost(seconds, 1.0, "declared"), **known)
 
     assert side_by_side([cost(1, 60.0)], 2) == 60.0
     assert side_by_side([cost(4, 60.0)], 2) == 120.0
@@ -116,9 +116,9 @@ def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Pat
         if (cell.row, cell.column, cell.seed) in {("plain", "left", 0), ("plain", "left", 1)}:
             finish(here, cell, 120.0 + cell.seed, 2.5)
     costs = costs_of(table, cells, here)
-    assert costs["plain", "left"] == Cost(2, 3, Taken(120.5, 2.5, "measured"))
-    assert costs["better", "left"] == Cost(0, 3, Taken(120.5, 2.5, "column"))
-    assert costs["better", "right"] == Cost(0, 3, Taken(60.0, 1.0, "declared"))
+    assert costs["plain", "left"] == Cost(2, 3, RunCost(120.5, 2.5, "measured"))
+    assert costs["better", "left"] == Cost(0, 3, RunCost(120.5, 2.5, "column"))
+    assert costs["better", "right"] == Cost(0, 3, RunCost(60.0, 1.0, "declared"))
     text = text_of(table, here)
     # The configuration of "better" is the same in both columns: its runs are counted once.
     rows = [line.split() for line in text.splitlines() if line.startswith(" ") and "/3" in line]
@@ -136,7 +136,7 @@ def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Pat
     assert "Time and memory: measured on this machine; ~ as other rows of the column took;" in words
     # Seeds beyond the declared ones take what those took; so does a row that is chosen alone.
     chosen = table.cells("paper", row="plain", column="left", seeds=[7])
-    assert costs_of(table, chosen, here)["plain", "left"].each.source == "measured"
+    assert costs_of(table, chosen, here)["plain", "left"].run.source == "measured"
 
 
 def test_a_run_of_another_length_counts_in_proportion(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_a_run_of_another_length_counts_in_proportion(tmp_path: Path) -> None:
     (cell,) = table.cells("paper", row="plain", column="right", seeds=[0])
     finish(here, cell, 60.0, 2.0)
     costs = costs_of(table, table.cells("paper"), here)
-    assert costs["longer", "right"].each == Taken(600.0, 2.0, "scaled")
-    assert costs["other", "right"].each == Taken(600.0, 2.0, "column")
+    assert costs["longer", "right"].run == RunCost(600.0, 2.0, "scaled")
+    assert costs["other", "right"].run == RunCost(600.0, 2.0, "column")
 
 
 def test_rows_cost_what_their_records_say(tmp_path: Path) -> None:
@@ -164,11 +164,11 @@ def test_rows_cost_what_their_records_say(tmp_path: Path) -> None:
         if column == "mutag":
             taken.setdefault(row, []).append(record["result"]["seconds"])
     for row in ("MMCL PGD, both views", "GraphCL"):
-        each = costs[row, "MUTAG"].each
+        each = costs[row, "MUTAG"].run
         assert each.source == "recorded"
         assert each.seconds == pytest.approx(median(taken[slug(row)]))
     assert taken["mmcl-pgd-both-views"] != taken["graphcl"]
-    assert costs["GraphCL", "REDDIT-MULTI-5K"].each.source == "declared"
+    assert costs["GraphCL", "REDDIT-MULTI-5K"].run.source == "declared"
     words = " ".join(text_of(TABLE_4, here).split())
     assert "Time and memory: ~ from committed records of other machines; ~ as other rows" in words
 
@@ -210,7 +210,7 @@ def test_what_several_cells_train_once_is_counted_once(tmp_path: Path) -> None:
     here, counted = places(tmp_path), set[str]()
     cells = tables["table-3"].cells("paper", row="MMCL_INV")
     first = costs_of(tables["table-3"], cells, here, counted)["MMCL_INV", "top1"]
-    assert (first.shared, first.time) == (0.0, first.each.seconds)
+    assert (first.shared, first.time) == (0.0, first.run.seconds)
     again = costs_of(tables["table-3"], cells, here, counted)["MMCL_INV", "top1"]
     assert again.time == 0  # an equal configuration is one run
 
@@ -255,7 +255,7 @@ def test_rows_that_train_say_nothing_of_those_that_do_not(tmp_path: Path) -> Non
     finish(here, trivial, 10.0, 0.5)
     costs = costs_of(table, cells, here, set())
     for cell in cells:
-        each = costs[cell.row, cell.source].each
+        each = costs[cell.row, cell.source].run
         if cell.column == trivial.column:
             assert each.source in (("declared",) if trains(cell.config) else ("measured", "column"))
 
@@ -268,7 +268,7 @@ def test_a_run_that_found_its_encoder_says_what_both_parts_take(tmp_path: Path) 
     finish(here, cells[0], 20.0, 1.0, seconds)
     chosen = table.cells("paper", row="MMCL_INV", column=table.columns[0].label, seeds=[8])
     (cost,) = costs_of(table, chosen, here, set()).values()
-    assert (cost.each.seconds, cost.each.evaluation, cost.time) == (120.5, 20.0, 120.5)
+    assert (cost.run.seconds, cost.run.evaluation, cost.time) == (120.5, 20.0, 120.5)
     part = pretraining_of(chosen[0])
     assert part is not None
     entry = here.store / key_of(part, {"files": "whichever"})

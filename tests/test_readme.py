@@ -92,7 +92,7 @@ def test_every_command_is_accepted(
         assert "no option" not in error
     elif verb == "verify":
         words = words[: words.index("--rerun")] if "--rerun" in words else words
-        monkeypatch.setattr(verbs, "_other_pages", lambda places: [])  # below, it does its work
+        monkeypatch.setattr(verbs, "_outdated_pages", lambda places: [])  # below, it does its work
         assert reproduce.main([*words, *runs]) == 0
     elif verb == "report":
         assert reproduce.main([*words, "--results", str(tmp_path), *runs]) == 0

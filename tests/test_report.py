@@ -35,7 +35,7 @@ from shared.report.claims import readings
 from shared.report.console import Terminal
 from shared.report.files import csv_text, latex, markdown
 from shared.report.measuring import Measured, MeasuredCell, read_figures
-from shared.report.wording import further_of, headline, legend_of
+from shared.report.wording import further_grids, headline, legend_of
 from tests.measured import measure
 from tests.pages import fault_of_latex
 
@@ -461,7 +461,7 @@ def test_further_metrics_of_the_same_runs_have_tables_of_their_own() -> None:
         for seed, value in {0: 36.0, 1: 37.0, 2: 38.0}.items()
     ]
     records += records_of("MMCL", "MUTAG", MMCL)  # these have no such metric
-    (grid,) = further_of(measure(table, "paper", records))
+    (grid,) = further_grids(measure(table, "paper", records))
     assert grid.head == ("method", "MUTAG")
     assert grid.lines == (("GraphCL", "37.00 ± 1.00"),)
 

@@ -186,7 +186,7 @@ def test_a_field_out_of_range_or_without_effect_is_named_at_the_command_line(
         if table.paper == paper and row in {each.label for each in table.rows}
         for cell in table.cells(table.tiers[0], row=row)
     ]
-    assert text in error_of(lambda: own.with_set(cells[:1], [setting]))
+    assert text in error_of(lambda: own.apply_settings(cells[:1], [setting]))
 
 
 def test_a_setting_that_has_an_effect_in_one_row_is_taken() -> None:
@@ -194,7 +194,7 @@ def test_a_setting_that_has_an_effect_in_one_row_is_taken() -> None:
     (cell,) = table.cells("short", row="SimCLR")[:1]
     queued = dataclasses.replace(cell.config, method="moco_v2")
     cells = [cell, dataclasses.replace(cell, config=queued)]
-    assert [each.content["queue"] for each in own.with_set(cells, ["queue=7"])] == [7, 7]
+    assert [each.content["queue"] for each in own.apply_settings(cells, ["queue=7"])] == [7, 7]
 
 
 def test_every_declared_cell_is_in_its_ranges_and_these_are_of_fields() -> None:

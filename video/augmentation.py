@@ -63,6 +63,7 @@ ONE_CLIP = 0.5  # share of the videos whose two views are views of the same clip
 STRONG = 0.3  # share of strong views where the clips differ; of one clip's two views, one is strong
 
 OF_PYTORCHVIDEO = ("randaugment", "augmix")
+_PAIR = -1  # in place of a view: draws that concern both views of a pair
 POLICIES = ("weak", "strong", "coclr", "probe", "flow", *OF_PYTORCHVIDEO)
 
 
@@ -181,9 +182,9 @@ def gather_clips(videos: "Videos", index: Tensor, start: Tensor, clip_frames: in
         frame = first[:, None] + (torch.arange(clip_frames) - lack[:, None]).clamp(min=0)
         return frames[to_device(frame.flatten(), frames.device)].view(shape).transpose(1, 2)
     clips = torch.empty(shape, dtype=frames.dtype)
-    whole = np.array([0, 0, *frames.shape[-2:]])
+    box = np.array([0, 0, *frames.shape[-2:]])
     for clip, begin, copies in zip(clips.numpy(), first.tolist(), lack.tolist(), strict=True):
-        copy_clip(clip, frames.numpy(), begin, copies, whole)
+        copy_clip(clip, frames.numpy(), begin, copies, box)
     return clips.transpose(1, 2)
 
 
@@ -378,8 +379,8 @@ def ten_crops(
     height, width = clips.shape[-2:]
     side = round(min(height, width) * 7 / 8)
     bottom, right = height - side, width - side
-    places = [(0, 0), (0, right), (bottom, 0), (bottom, right), (bottom // 2, right // 2)]
-    five = [_square(clips, top, left, side, size) for top, left in places]
+    corners = [(0, 0), (0, right), (bottom, 0), (bottom, right), (bottom // 2, right // 2)]
+    five = [_square(clips, top, left, side, size) for top, left in corners]
     return torch.stack([normalise(crop, MEAN, STD) for crop in (*five, *map(mirror, five))])
 
 
@@ -393,9 +394,6 @@ def flip_flow(clips: Tensor) -> Tensor:
 def gray(clips: Tensor, channel: Tensor) -> Tensor:
     """Clips (B, 3, T, H, W) with one channel (B,) of each in all three; not luma: [CoCLR]."""
     return clips[torch.arange(len(clips), device=clips.device), channel, None].expand_as(clips)
-
-
-_PAIR = -1  # in place of a view: draws that concern both views of a pair
 
 
 def _one_clip(pair: np.ndarray, sampling: str) -> np.ndarray:

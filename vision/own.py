@@ -55,12 +55,13 @@ def folder(
         UserError: it has no images, no such part, or another layout.
     """
     content = _read(Path(path))
-    found = content.train if split == "train" else content.test
+    labelled = content.train if split == "train" else content.test
     if split == "train":
         content.warn()
-    if found is None:
+    if labelled is None:
         raise UserError(f"{path}: nothing to test on; {layout_of(WHAT)}")
-    files, labels = tuple(file for file, _ in found), torch.tensor([label for _, label in found])
+    files = tuple(file for file, _ in labelled)
+    labels = torch.tensor([label for _, label in labelled])
     images = ImageFiles(files, labels, upright=True, place=Path(path))
     if skip_damaged:
         images = images.subset(torch.tensor(_decodable(files, Path(path), state_of(files))))
@@ -86,8 +87,8 @@ def _fault_of(file: Path) -> str | None:
 def described(path: Path) -> Dataset:
     """A folder's counts, as first read, and ImageNet's statistics."""
     content = _read(path)
-    where, trained, tested = str(path.absolute()), len(content.train), len(content.test or ())
-    return Dataset(where, len(content.classes), SIZE, trained, tested, IMAGENET_MEAN, IMAGENET_STD)
+    name, train, test = str(path.absolute()), len(content.train), len(content.test or ())
+    return Dataset(name, len(content.classes), SIZE, train, test, IMAGENET_MEAN, IMAGENET_STD)
 
 
 def summary(path: Path) -> str:
@@ -108,26 +109,22 @@ def check_scored(path: Path) -> None:
     folder(path, "test")
 
 
-def _listed(path: Path) -> Folder:
+def _read_uncached(path: Path) -> Folder:
     return read_folder(path, f"{OWN}{path}", WHAT, IMG_EXTENSIONS)
 
 
-_list: Callable[[Path], Folder] = _listed
+_read: Callable[[Path], Folder] = _read_uncached
 
 
 @contextlib.contextmanager
 def listed_once() -> Iterator[None]:
     """List each folder once while this lasts: that takes minutes for a million images."""
-    global _list
-    _list = functools.cache(_listed)
+    global _read
+    _read = functools.cache(_read_uncached)
     try:
         yield
     finally:
-        _list = _listed
-
-
-def _read(path: Path) -> Folder:
-    return _list(path)
+        _read = _read_uncached
 
 
 def hub_images(dataset: Any, image: str | None = None, label: str | None = None) -> ImageFiles:
@@ -192,13 +189,13 @@ def _labels(dataset: Any, name: str | None) -> torch.Tensor:
 
 def _column_by_name(features: dict[str, Any]) -> str | None:
     """The column of numbers or texts whose name says that it holds classes."""
-    named = [name for name in features if name.lower() in LABELS]
-    found = [name for name in named if _holds_classes(features[name])]
-    if len(found) == 1:
-        return found[0]
-    if named:
+    names = [name for name in features if name.lower() in LABELS]
+    usable = [name for name in names if _holds_classes(features[name])]
+    if len(usable) == 1:
+        return usable[0]
+    if names:
         warnings.warn(
-            f"the images have no labels: none is taken from {', '.join(named)}; name a column of "
+            f"the images have no labels: none is taken from {', '.join(names)}; name a column of "
             f"one class for each image with label=",
             stacklevel=3,
         )
@@ -206,6 +203,7 @@ def _column_by_name(features: dict[str, Any]) -> str | None:
 
 
 def _holds_classes(feature: Any) -> bool:
+    """Whether a column of a Hugging Face dataset holds whole numbers or texts."""
     kind = str(getattr(feature, "dtype", ""))
     return type(feature).__name__ == "Value" and kind.startswith(("int", "uint", "string", "large"))
 
@@ -248,7 +246,7 @@ def _column(features: dict[str, Any], name: str | None, kind: str) -> str | None
         if name not in features:
             raise UserError(f"no column {name!r}{suggestion(name, features, 'there are')}")
         return name
-    found = [each for each, what in features.items() if type(what).__name__ == kind]
-    if len(found) > 1:
-        raise UserError(f"several columns of type {kind}, name one: {', '.join(found)}")
-    return found[0] if found else None
+    names = [name for name, feature in features.items() if type(feature).__name__ == kind]
+    if len(names) > 1:
+        raise UserError(f"several columns of type {kind}, name one: {', '.join(names)}")
+    return names[0] if names else None

@@ -44,7 +44,7 @@ HEADING = 12  # of a column's
 
 
 @dataclass(frozen=True)
-class Taken:
+class RunCost:
     """The measured or estimated cost of one run.
 
     Args:
@@ -67,14 +67,14 @@ class Cost:
     Args:
         done: the number of chosen seeds that are finished.
         seeds: the number of chosen seeds.
-        each: the cost of one cell.
+        run: the cost of one cell.
         shared: seconds that unfinished cells save by sharing runs and encoders with others.
         unknown: how many unfinished cells only evaluate, which nobody has timed.
     """
 
     done: int
     seeds: int
-    each: Taken
+    run: RunCost
     shared: float = 0.0
     unknown: int = 0
 
@@ -86,17 +86,17 @@ class Cost:
     @property
     def time(self) -> float:
         """Seconds of all unfinished cells."""
-        return max(0.0, self.left * self.each.seconds - self.shared)
+        return max(0.0, self.left * self.run.seconds - self.shared)
 
     def shown(self) -> str:
         """``2/5 48 s``: finished and chosen seeds, and the time of an unfinished one."""
         counts = f"{self.done}/{self.seeds}"
         if not self.left:
             return counts
-        if self.each.source == "unknown":
+        if self.run.source == "unknown":
             return f"{counts} unknown"
-        about = "~" if SOURCES[self.each.source].startswith("~") else ""
-        return f"{counts} {about}{duration(self.each.seconds)}"
+        about = "~" if SOURCES[self.run.source].startswith("~") else ""
+        return f"{counts} {about}{duration(self.run.seconds)}"
 
 
 Costs = dict[tuple[str, str], Cost]  # by row, and by the column or the run that columns share
@@ -126,31 +126,30 @@ def planned(
     rows, columns = (list(dict.fromkeys(pair[i] for pair in costs)) for i in (0, 1))
     lines: dict[str, list[str]] = {}
     for column in columns:
-        some = [costs.get((row, column)) for row in rows]
-        lines[column] = [cost.shown() if cost else "" for cost in some]
-        own = [cost for cost in some if cost]
-        biggest = max((cost.each.gigabytes for cost in own), default=0.0)
-        lines[column] += [_time(own), f"{biggest:.1f} GB" if biggest else ""]
-    whole = [_time([cost for (of, _), cost in costs.items() if of == row]) for row in rows]
-    lines["time left"] = [*whole, _time(list(costs.values())), ""]
+        of_column = {row: cost for (row, name), cost in costs.items() if name == column}
+        lines[column] = [of_column[row].shown() if row in of_column else "" for row in rows]
+        biggest = max(cost.run.gigabytes for cost in of_column.values())
+        lines[column] += [_time([*of_column.values()]), f"{biggest:.1f} GB" if biggest else ""]
+    times = [_time([cost for (name, _), cost in costs.items() if name == row]) for row in rows]
+    lines["time left"] = [*times, _time(list(costs.values())), ""]
     parts: list[RenderableType] = [Text(f"{table.address}: {table.title}", style="bold")]
     parts += _grids([*rows, "time left", "memory of one"], lines)
-    parts += [Text(f"Data to get first: {what}") for what in missing_data(cells, places)]
+    parts += [Text(f"Data to get first: {data}") for data in missing_data(cells, places)]
     parts.append(Text(" ".join(_summary(list(costs.values()), jobs))))
     return Group(*parts)
 
 
 def missing_data(cells: Sequence[Cell], places: Places) -> list[MissingData]:
     """The datasets that unfinished cells need and that are missing."""
-    found: dict[str, MissingData] = {}
+    by_text: dict[str, MissingData] = {}
     for cell in cells:
         missing = imported(cell.domain).experiment(cell.config).missing
         if missing is None:
             continue
-        named = {str(each): each for each in missing(cell.config, places.data)}
-        if not found.keys() >= named.keys() and finished(cell, places.runs) is None:
-            found.update(named)
-    return list(found.values())
+        of_cell = {str(data): data for data in missing(cell.config, places.data)}
+        if not by_text.keys() >= of_cell.keys() and finished(cell, places.runs) is None:
+            by_text.update(of_cell)
+    return list(by_text.values())
 
 
 def costs_of(
@@ -171,8 +170,7 @@ def costs_of(
     """
     cells = tuple({cell.address: cell for cell in cells}.values())
     tier = cells[0].tier
-    every = {cell.address: cell for cell in (*cells, *table.cells(tier))}  # the chosen ones first
-    tiers: Sequence[Tier] = [each for each in table.tiers if (each == "smoke") == (tier == "smoke")]
+    tiers: Sequence[Tier] = [t for t in table.tiers if (t == "smoke") == (tier == "smoke")]
     results = None if tier == "smoke" else places.results
     frame = load([table], runs=places.runs, results=results, tiers=tiers, also=cells)
     runs: defaultdict[str, list[tuple[Record, str]]] = defaultdict(list)
@@ -180,37 +178,43 @@ def costs_of(
     for line in frame:
         if line.record is None or line.source is None:
             continue
-        here = line.source.origin == "run"
-        runs[_key(line.record.config)].append((line.record, "measured" if here else "recorded"))
-        if here and line.tier == tier and line.measurement:
+        measured_here = line.source.origin == "run"
+        source = "measured" if measured_here else "recorded"
+        runs[_key(line.record.config)].append((line.record, source))
+        if measured_here and line.tier == tier and line.measurement:
             done.add(line.record.address)
-    known: dict[tuple[str, str], Taken | None] = {}
-    kinds: dict[tuple[str, str], bool] = {}
-    for cell in every.values():
+    # By row and run of a column, of the chosen cells first; None where no run is known.
+    estimates: dict[tuple[str, str], RunCost | None] = {}
+    trained: dict[tuple[str, str], bool] = {}
+    for cell in (*cells, *table.cells(tier)):
         pair = (cell.row, cell.source)
-        if pair not in known:
-            known[pair], kinds[pair] = _taken(canonical(cell.config), runs), trains(cell.config)
-    columns = {column.label: column for column in table.columns_of(cells[0].tier)}
+        if pair not in estimates:
+            estimates[pair] = _estimate(canonical(cell.config), runs)
+            trained[pair] = trains(cell.config)
     costs: Costs = {}
-    for row, source in dict.fromkeys((cell.row, cell.source) for cell in cells):
-        some = [cell for cell in cells if (cell.row, cell.source) == (row, source)]
-        like = [pair for pair in known if pair[1] == source and kinds[pair] == kinds[row, source]]
-        others = [each for pair in like if (each := known[pair])]
+    for row, run in dict.fromkeys((cell.row, cell.source) for cell in cells):
+        of_pair = [cell for cell in cells if (cell.row, cell.source) == (row, run)]
+        # Those of the column's rows that train if this one does, else of those that do not.
+        alike = {
+            pair: estimate
+            for pair, estimate in estimates.items()
+            if estimate and pair[1] == run and trained[pair] == trained[row, run]
+        }
         # The chosen rows may train for another length than the declared ones.
-        beside = [
-            each
+        chosen = [
+            alike[cell.row, run]
             for cell in cells
-            if (cell.row, source) in like and cell.source == source
-            if (each := known[cell.row, source])
+            if cell.source == run and (cell.row, run) in alike
         ]
-        trivial = not kinds[row, source] and any(kinds[pair] for pair in kinds if pair[1] == source)
-        column = None if trivial else columns[some[0].column]
-        each = known[row, source] or _like(beside or others, column)
-        left = [cell for cell in some if cell.address not in done]
-        shared, unknown = 0.0, len(left) * (each.source == "unknown")
+        others_train = any(trained[pair] for pair in trained if pair[1] == run)
+        only_evaluated = others_train and not trained[row, run]
+        column = None if only_evaluated else table.column_of(tier, of_pair[0].column)
+        cost = estimates[row, run] or _from_column(chosen or list(alike.values()), column)
+        left = [cell for cell in of_pair if cell.address not in done]
+        shared, unknown = 0.0, len(left) * (cost.source == "unknown")
         if counted is not None:
-            shared, unknown = _shared(left, each, places, counted)
-        costs[row, source] = Cost(len(some) - len(left), len(some), each, shared, unknown)
+            shared, unknown = _savings(left, cost, places, counted)
+        costs[row, run] = Cost(len(of_pair) - len(left), len(of_pair), cost, shared, unknown)
     return costs
 
 
@@ -220,34 +224,34 @@ def _key(config: Mapping[str, object]) -> str:
     return json.dumps({k: v for k, v in config.items() if k not in left_out}, sort_keys=True)
 
 
-def _taken(
+def _estimate(
     config: Mapping[str, object], runs: Mapping[str, Sequence[tuple[Record, str]]]
-) -> Taken | None:
+) -> RunCost | None:
     """The cost of a run, estimated from runs of its key; None without any."""
-    found: defaultdict[str, list[tuple[Record, float]]] = defaultdict(list)
+    by_source: defaultdict[str, list[tuple[Record, float]]] = defaultdict(list)
     for record, source in runs.get(_key(config), ()):
         ratio = _ratio(record.config, config)
         if ratio is not None:
-            found[source if ratio == 1 else "scaled"].append((record, ratio))
+            by_source[source if ratio == 1 else "scaled"].append((record, ratio))
     for source in SOURCES:
-        if some := found.get(source):
-            times = [seconds_alone(x.result, x.environment) * ratio for x, ratio in some]
-            sizes = [record.result["peak_memory_bytes"] / 1e9 for record, _ in some]
+        if known := by_source.get(source):
+            times = [seconds_alone(x.result, x.environment) * ratio for x, ratio in known]
+            sizes = [record.result["peak_memory_bytes"] / 1e9 for record, _ in known]
             evaluations = [
                 record.result["seconds"]
-                for record, _ in some
+                for record, _ in known
                 if SAVED in record.environment.get("facts", {})
             ]
             evaluation = statistics.median(evaluations) if evaluations else None
-            return Taken(statistics.median(times), max(sizes), source, evaluation)
+            return RunCost(statistics.median(times), max(sizes), source, evaluation)
     return None
 
 
-def _ratio(there: Mapping[str, object], here: Mapping[str, object]) -> float | None:
-    """How many times as long ``here`` trains as ``there``; None where they are not comparable."""
+def _ratio(known: Mapping[str, object], wanted: Mapping[str, object]) -> float | None:
+    """How many times as long ``wanted`` trains as ``known``; None if they are not comparable."""
     ratio = 1.0
     for name in LENGTHS:
-        before, after = there.get(name), here.get(name)
+        before, after = known.get(name), wanted.get(name)
         if before == after:
             continue
         if ratio != 1 or not isinstance(before, int) or not isinstance(after, int) or not before:
@@ -256,22 +260,22 @@ def _ratio(there: Mapping[str, object], here: Mapping[str, object]) -> float | N
     return ratio
 
 
-def _like(others: Sequence[Taken], column: Column | None) -> Taken:
+def _from_column(rows: Sequence[RunCost], column: Column | None) -> RunCost:
     """The cost of a row without known runs: as other rows of its column, or as that declares.
 
     A column declares what its rows train; of a row that trains nothing it is None.
     """
-    if not others:
+    if not rows:
         if column is None:
-            return Taken(0.0, 0.0, "unknown")
-        return Taken(60 * column.minutes, column.gigabytes, "declared")
+            return RunCost(0.0, 0.0, "unknown")
+        return RunCost(60 * column.minutes, column.gigabytes, "declared")
     # Not the lower of two: that may be a baseline that trains nothing.
-    seconds = statistics.median_high(each.seconds for each in others)
-    return Taken(seconds, max(each.gigabytes for each in others), "column")
+    seconds = statistics.median_high(row.seconds for row in rows)
+    return RunCost(seconds, max(row.gigabytes for row in rows), "column")
 
 
-def _shared(
-    cells: Sequence[Cell], each: Taken, places: Places, counted: set[str]
+def _savings(
+    cells: Sequence[Cell], cost: RunCost, places: Places, counted: set[str]
 ) -> tuple[float, int]:
     """What cells, which differ only in their seed, save by sharing runs and encoders.
 
@@ -282,22 +286,22 @@ def _shared(
     """
     shared, unknown = 0.0, 0
     stored = places.store.is_dir()
-    whole = canonical(cells[0].config) if cells else {}
-    part = pretraining_of(cells[0]) if cells else None
-    kind = type(cells[0].config).__name__ if cells else ""
+    config = canonical(cells[0].config) if cells else {}
+    pretraining = pretraining_of(cells[0]) if cells else None
+    config_type = type(cells[0].config).__name__ if cells else ""
     for cell in cells:
-        run = json.dumps([kind, whole | {"seed": cell.seed}], sort_keys=True)
-        trained = None if part is None else {**part, "seed": cell.seed}
+        run = json.dumps([config_type, config | {"seed": cell.seed}], sort_keys=True)
+        trained = None if pretraining is None else {**pretraining, "seed": cell.seed}
         encoder = json.dumps(trained, sort_keys=True)
         if run in counted:
-            shared += each.seconds
+            shared += cost.seconds
         elif trained is not None and (
             encoder in counted or (stored and is_stored(places.store, trained))
         ):
-            shared += each.seconds - (each.evaluation or 0.0)
-            unknown += each.evaluation is None
+            shared += cost.seconds - (cost.evaluation or 0.0)
+            unknown += cost.evaluation is None
         else:
-            unknown += each.source == "unknown"
+            unknown += cost.source == "unknown"
         counted |= {run, encoder}
     return shared, unknown
 
@@ -313,7 +317,7 @@ def _time(costs: Sequence[Cost]) -> str:
 def _in_one_line(table: Table, costs: Sequence[Cost], jobs: int) -> str:
     """A table that would take very long: its time, and the source of most of that estimate."""
     done, seeds = (sum(getattr(cost, name) for cost in costs) for name in ("done", "seeds"))
-    source = max(costs, key=lambda cost: cost.time).each.source
+    source = max(costs, key=lambda cost: cost.time).run.source
     return f"{table.address}: {done}/{seeds} cells done; left: {_times(costs, jobs)} ({source})"
 
 
@@ -330,9 +334,9 @@ def _times(costs: Sequence[Cost], jobs: int) -> str:
 
 def side_by_side(costs: Iterable[Cost], jobs: int) -> float:
     """Seconds of all unfinished cells, so many at a time: no less than the longest takes alone."""
-    times = [(cost.time, min(cost.time, cost.each.seconds)) for cost in costs]
-    whole, longest = sum(each for each, _ in times), max((one for _, one in times), default=0.0)
-    return max(whole / jobs, longest)
+    times = [(cost.time, min(cost.time, cost.run.seconds)) for cost in costs]
+    total, longest = sum(time for time, _ in times), max((run for _, run in times), default=0.0)
+    return max(total / jobs, longest)
 
 
 def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterator[Grid]:
@@ -361,13 +365,13 @@ def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterato
 def _summary(costs: Sequence[Cost], jobs: int) -> Iterator[str]:
     left = sum(cost.left for cost in costs)
     chosen = sum(cost.seeds for cost in costs)
-    memory = max((cost.each.gigabytes for cost in costs if cost.left), default=0.0)
+    memory = max((cost.run.gigabytes for cost in costs if cost.left), default=0.0)
     yield (
         f"{left} of {chosen} cells to run: {_times(costs, jobs)}, "
         f"{memory * min(jobs, max(left, 1)):.1f} GB of memory, {max(1, left // 2)} MB of disk."
     )
     if saved := sum(cost.shared for cost in costs):
         yield f"Without sharing runs and encoders it would be {duration(saved)} of one core more."
-    used = {cost.each.source for cost in costs}
+    used = {cost.run.source for cost in costs}
     if known := "; ".join(words for name, words in SOURCES.items() if name in used - {"unknown"}):
         yield f"Time and memory: {known}."

@@ -17,7 +17,7 @@ from shared.command import devices
 from shared.command.cells import Chosen, Places, run_folder
 from shared.command.pool import cores
 from shared.command.progress import watching
-from shared.command.running import main_metrics, move_aside, not_done, show_tables
+from shared.command.running import main_metrics, move_aside, show_tables, unfinished_cells
 from shared.command.worker import Outcome, lost, run_cell
 from shared.distributed import all_gather_objects, initialise, is_lost, rank, world_size
 from shared.errors import UserError
@@ -59,7 +59,7 @@ def _take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> 
     console = Console(quiet=rank() > 0)  # only the first process prints
     going = False
     if rank() == 0:
-        waiting = not_done(chosen, places, options, console)
+        waiting = unfinished_cells(chosen, places, options, console)
         going = bool(waiting)
         if options.again:
             move_aside(waiting, places, console)

@@ -6,9 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table as Grid
 from rich.text import Text
 
 from shared.command import gpu
@@ -24,36 +22,37 @@ from shared.experiment.records import read_json
 from shared.experiment.run import INTERRUPTED, archive, check_config
 from shared.experiment.store import discard
 from shared.experiment.tables import Cell
-from shared.report.console import Terminal, say
+from shared.report.console import Terminal, empty_grid, say
 from shared.report.measuring import measure, narrowed
 from shared.report.wording import counted, named_seeds, published_value
 
 FEW = 2  # commits that are listed by name
-SAID = 3600.0  # seconds; what takes longer says so before it starts
+LONG = 3600.0  # seconds; the cost of what takes longer is printed before it starts
 
 
 def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
     """Print which cells are done and what the rest would cost; returns the exit code."""
     console = Console()
-    _checked(chosen, places)
-    _print_undeclared(chosen, console)
+    _distinct_runs(chosen, places)
+    _print_undeclared_seeds(chosen, console)
     jobs = options.jobs or default_jobs(options.threads)
     shared: set[str] = set()
     trained: set[str] = set()
-    whole = gpu.GpuCost()
-    left_of = _without_recorded(chosen, places, options, console)
+    total = gpu.GpuCost()
+    to_run = _without_recorded(chosen, places, options, console)
     if options.gpus:
-        console.print(allocation(left_of, places, options))
+        console.print(allocation(to_run, places, options))
         return 0
-    for each in left_of:
-        console.print(planned(each.table, each.cells, places, jobs, shared))
+    for selected in to_run:
+        table = selected.table
+        console.print(planned(table, selected.cells, places, jobs, shared))
         if options.device == gpu.H100:
-            cost = gpu.cost_of(unfinished(each.cells, places.runs), trained)
-            whole += cost
-            console.print(f"{each.table.address}: {cost}.", soft_wrap=True, highlight=False)
-    if options.device == gpu.H100 and len(left_of) > 1:
-        console.print(f"In all: {whole}.", soft_wrap=True, highlight=False)
-    cells = {cell.address: cell for each in left_of for cell in each.cells}.values()
+            cost = gpu.cost_of(unfinished(selected.cells, places.runs), trained)
+            total += cost
+            console.print(f"{table.address}: {cost}.", soft_wrap=True, highlight=False)
+    if options.device == gpu.H100 and len(to_run) > 1:
+        console.print(f"In all: {total}.", soft_wrap=True, highlight=False)
+    cells = {cell.address: cell for selected in to_run for cell in selected.cells}.values()
     print_states(unfinished(cells, places.runs), places, console)
     return 0
 
@@ -61,18 +60,17 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
 def plan_claims(domain: str | None, places: Places) -> int:
     """Print what deciding each claim at the papers' setting costs on a GPU; the exit code."""
     console = Console()
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("claim", "runs", "GPU-hours", "so far", "memory", "command"):
-        grid.add_column(name, justify="left" if name in ("claim", "command") else "right")
+    names = ("claim", "runs", "GPU-hours", "so far", "memory", "command")
+    grid = empty_grid(names, left=("claim", "command"))
     costs, missing = gpu.by_claim(every_table(domain), places.runs, places.results)
-    hours = 0.0
-    for each in costs:
-        hours += each.cost.hours
-        words = (address.split("/") for address in each.tables)
-        commands = [f"{program()} {of} {paper} --table {name}" for of, paper, name in words]
-        memory = f"{math.ceil(each.cost.gigabytes)} GB" if each.cost.gigabytes else ""
-        own, total = f"{each.cost.hours:,.1f}", f"{hours:,.1f}"
-        grid.add_row(each.claim, f"{each.runs:,}", own, total, memory, Text("\n".join(commands)))
+    total = 0.0
+    for claim in costs:
+        total += claim.cost.hours
+        words = (address.split("/") for address in claim.tables)
+        commands = [f"{program()} {home} {paper} --table {name}" for home, paper, name in words]
+        memory = f"{math.ceil(claim.cost.gigabytes)} GB" if claim.cost.gigabytes else ""
+        hours = (f"{claim.cost.hours:,.1f}", f"{total:,.1f}")
+        grid.add_row(claim.claim, f"{claim.runs:,}", *hours, memory, Text("\n".join(commands)))
     console.print(grid, soft_wrap=True)
     text = (
         "Hours of training on an H100, as docs/expected.csv estimates them; each claim after those "
@@ -89,17 +87,17 @@ def plan_claims(domain: str | None, places: Places) -> int:
 def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
     """Run the unfinished cells, and print their tables; returns the exit code."""
     console = Console()
-    _print_undeclared(chosen, console)
-    left = _without_recorded(chosen, places, options, console)
+    _print_undeclared_seeds(chosen, console)
+    to_run = _without_recorded(chosen, places, options, console)
     if options.slurm:
         from shared.command import slurm
 
-        waiting = not_done(left, places, options, console)
+        waiting = unfinished_cells(to_run, places, options, console)
         if options.again:
             move_aside(waiting, places, console)
-        return slurm.submit(left, waiting, places, options, console) if waiting else 0
-    pool = run_waiting(left, places, options, console)
-    recorded = left != list(chosen)
+        return slurm.submit(to_run, waiting, places, options, console) if waiting else 0
+    pool = run_waiting(to_run, places, options, console)
+    recorded = to_run != list(chosen)
     show_tables(chosen, places, pool.outcomes, console, recorded=recorded)
     return print_ending(console, pool, again=options.again)
 
@@ -107,56 +105,54 @@ def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namesp
 def _without_recorded(
     chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
 ) -> list[Chosen]:
-    """The cells without those that have a committed record and no run here, which it names.
+    """The cells but for those with a committed record and no run here, whose number is printed.
 
     With ``--again`` and ``--cell`` all of them.
     """
     if options.again or options.cell:
         return list(chosen)
-    left = []
-    for each in chosen:
-        table, tier = each.table, each.cells[0].tier
+    to_run = []
+    for selected in chosen:
+        table, tier = selected.table, selected.cells[0].tier
         frame = load([table], results=places.results, tiers=(tier,))
         records = {
             line.measurement.cell.address: line.measurement.record
             for line in frame
             if line.measurement
         }
-        recorded = (cell for cell in each.cells if cell.address in records)
-        some = {cell.address for cell in unfinished(recorded, places.runs)}
-        if some:
-            at = Counter(str(records[address].environment["commit"])[:7] for address in some)
-            text = ", ".join(f"{counted(n, 'cell')} recorded at {sha}" for sha, n in at.items())
-            if len(at) > FEW:
-                text = f"{counted(at.total(), 'cell')} recorded at {len(at)} commits"
-            them = "it" if at.total() == 1 else "them"
+        recorded = (cell for cell in selected.cells if cell.address in records)
+        skipped = {cell.address for cell in unfinished(recorded, places.runs)}
+        if skipped:
+            commits = Counter(str(records[name].environment["commit"])[:7] for name in skipped)
+            text = ", ".join(f"{counted(n, 'cell')} recorded at {c}" for c, n in commits.items())
+            if len(commits) > FEW:
+                text = f"{counted(len(skipped), 'cell')} recorded at {len(commits)} commits"
+            them = "it" if len(skipped) == 1 else "them"
             say(console, f"{table.address}: {text}; --again runs {them} here")
-        rest = tuple(cell for cell in each.cells if cell.address not in some)
-        left += [Chosen(table, rest)] * bool(rest)
-    return left
+        rest = tuple(cell for cell in selected.cells if cell.address not in skipped)
+        if rest:
+            to_run.append(Chosen(table, rest))
+    return to_run
 
 
-def _print_undeclared(chosen: Sequence[Chosen], console: Console) -> None:
+def _print_undeclared_seeds(chosen: Sequence[Chosen], console: Console) -> None:
     """Print which seeds no table declares, and what becomes of them."""
-    for each in chosen:
-        rows = {row.label: row for row in each.table.rows}
-        columns = {column.label: column for column in each.table.columns_of(each.cells[0].tier)}
-        found: dict[tuple[int, ...], dict[str, None]] = {}
-        for label in dict.fromkeys(cell.row for cell in each.cells):
-            some = {
-                cell.seed
-                for cell in each.cells
-                if cell.row == label
-                and cell.seed
-                not in each.table.seeds_of(cell.tier, rows[label], columns[cell.column])
-            }
-            if some:
-                found.setdefault(tuple(sorted(some)), {})[label] = None
-        for seeds, labels in found.items():
-            every = len(labels) == len({cell.row for cell in each.cells})
-            of = "" if every else f" of {'; '.join(labels)}"
-            what = f"{named_seeds(seeds)}{of} {'is' if len(seeds) == 1 else 'are'} not declared"
-            text = f"{each.table.address}: {what}: run and kept, in no table; compare takes them"
+    for selected in chosen:
+        table, cells = selected.table, selected.cells
+        rows = {row.label: row for row in table.rows}
+        seeds_of_row: dict[str, set[int]] = {cell.row: set() for cell in cells}
+        for cell in cells:
+            column = table.column_of(cell.tier, cell.column)
+            if cell.seed not in table.seeds_of(cell.tier, rows[cell.row], column):
+                seeds_of_row[cell.row].add(cell.seed)
+        labels_of_seeds: dict[tuple[int, ...], list[str]] = {}
+        for label, undeclared in seeds_of_row.items():
+            if undeclared:
+                labels_of_seeds.setdefault(tuple(sorted(undeclared)), []).append(label)
+        for seeds, labels in labels_of_seeds.items():
+            where = "" if len(labels) == len(seeds_of_row) else f" of {'; '.join(labels)}"
+            what = f"{named_seeds(seeds)}{where} {'is' if len(seeds) == 1 else 'are'} not declared"
+            text = f"{table.address}: {what}: run and kept, in no table; compare takes them"
             say(console, text)
 
 
@@ -178,13 +174,14 @@ def show_tables(
         recorded: whether committed records are shown where there is no run.
     """
     results = places.results if recorded else None
-    for each in chosen:
-        table, tier = each.table, each.cells[0].tier
+    for selected in chosen:
+        table, tier = selected.table, selected.cells[0].tier
         frame = load([table], runs=places.runs, results=results, tiers=(tier,), status=outcomes)
         measured = measure(table, tier, frame.of(table, tier))
-        rows, columns = ({getattr(cell, of) for cell in each.cells} for of in ("row", "column"))
-        part = narrowed(measured, rows, columns, {cell.seed for cell in each.cells})
-        console.print(Terminal(part, places.results))
+        rows, columns, seeds = (
+            {getattr(cell, name) for cell in selected.cells} for name in ("row", "column", "seed")
+        )
+        console.print(Terminal(narrowed(measured, rows, columns, seeds), places.results))
 
 
 def run_waiting(
@@ -204,7 +201,7 @@ def run_waiting(
         console: where progress is shown.
         priced: whether their cost has been printed.
     """
-    waiting = not_done(chosen, places, options, console)
+    waiting = unfinished_cells(chosen, places, options, console)
     pool = Pool(places, options, console, main=main_metrics(chosen))
     if waiting:
         if not priced and (text := estimate(chosen, waiting, places, pool.jobs)):
@@ -216,21 +213,21 @@ def run_waiting(
 def estimate(
     chosen: Sequence[Chosen], waiting: Sequence[Cell], places: Places, jobs: int
 ) -> str | None:
-    """What the unfinished cells would take, in one line; None where that is less than ``SAID``."""
+    """What the unfinished cells would take, in one line; None where that is less than ``LONG``."""
     tier = waiting[0].tier
     shared: set[str] = set()
     if tier == "smoke":
         return None
-    costs = [costs_of(each.table, each.cells, places, shared) for each in chosen]
-    seconds = side_by_side((cost for some in costs for cost in some.values()), jobs)
-    if seconds < SAID:
+    costs = [costs_of(selected.table, selected.cells, places, shared) for selected in chosen]
+    seconds = side_by_side((cost for by_cell in costs for cost in by_cell.values()), jobs)
+    if seconds < LONG:
         return None
-    where = f"about {duration(seconds)} on this CPU"
+    cost = f"about {duration(seconds)} on this CPU"
     if visible_devices():
-        where = str(gpu.cost_of(waiting, set()))
-    text = f"{counted(len(waiting), 'cell')}, {where}"
-    every = tables_of_paper(waiting[0].domain, waiting[0].paper)
-    if tier == "paper" and any("short" in table.tiers for table in every):
+        cost = str(gpu.cost_of(waiting, set()))
+    text = f"{counted(len(waiting), 'cell')}, {cost}"
+    tables = tables_of_paper(waiting[0].domain, waiting[0].paper)
+    if tier == "paper" and any("short" in table.tiers for table in tables):
         text += "; --tier short runs on a CPU"
     return f"{text}; plan shows the cost"
 
@@ -240,21 +237,21 @@ def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
 
     No published number applies to a user's cells or to the embedded data of smoke.
     """
-    found: dict[str, tuple[str, str]] = {}
-    for each in chosen:
-        table = each.table
+    metrics: dict[str, tuple[str, str]] = {}
+    for selected in chosen:
+        table = selected.table
         labels = {row.label: row.published for row in table.rows}
-        for cell in each.cells:
-            columns = {column.label: column for column in table.columns_of(cell.tier)}
+        for cell in selected.cells:
             label = labels.get(cell.row)  # a user's row is in no table
             value = table.published.value(label, cell.column) if label else None
             applies = value is not None and cell.tier != "smoke" and not cell.own
             published = published_value(value) if applies else ""
-            found.setdefault(cell.address, (table.metric_of(columns[cell.column]), published))
-    return found
+            metric = table.metric_of(table.column_of(cell.tier, cell.column))
+            metrics.setdefault(cell.address, (metric, published))
+    return metrics
 
 
-def not_done(
+def unfinished_cells(
     chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
 ) -> list[Cell]:
     """The unfinished cells, or with --again all of them.
@@ -262,17 +259,17 @@ def not_done(
     Those of cheap columns come first, so that most of a table is finished early.
     """
     places.runs.mkdir(parents=True, exist_ok=True)
-    cells = _checked(chosen, places, again=options.again)
+    cells = _distinct_runs(chosen, places, again=options.again)
     waiting = cells if options.again else unfinished(cells, places.runs)
-    left = {cell.key for cell in waiting}
-    every = {cell.address: cell.key for each in chosen for cell in each.cells}
-    if ready := sum(key not in left for key in every.values()):
-        console.print(f"{counted(ready, 'cell')} done already")
+    keys = {cell.address: cell.key for selected in chosen for cell in selected.cells}
+    waiting_keys = {cell.key for cell in waiting}
+    if done := sum(key not in waiting_keys for key in keys.values()):
+        console.print(f"{counted(done, 'cell')} done already")
     minutes = {
-        (each.table.address, column.label): column.minutes
-        for each in chosen
-        for tier in each.table.tiers
-        for column in each.table.columns_of(tier)
+        (selected.table.address, column.label): column.minutes
+        for selected in chosen
+        for tier in selected.table.tiers
+        for column in selected.table.columns_of(tier)
     }
     return sorted(waiting, key=lambda cell: minutes[cell.table_address, cell.column])
 
@@ -288,20 +285,22 @@ def print_ending(console: Console, *pools: Pool, again: bool) -> int:
         for address, why in pool.outcomes.items():
             by_reason.setdefault(why, []).append(address)
     for why, addresses in by_reason.items():
-        first, *others = sorted(addresses)  # whichever of them ended first
-        which = f"{first} and {len(others)} more" if len(others) > FEW else None
-        for address in [which] if which else [first, *others]:
+        addresses.sort()  # whichever of them ended first
+        if len(addresses) > FEW + 1:
+            addresses = [f"{addresses[0]} and {len(addresses) - 1} more"]
+        for address in addresses:
             print(f"{address}: {why}", file=sys.stderr)
     return 1 if by_reason else 0
 
 
-def _checked(chosen: Sequence[Chosen], places: Places, *, again: bool = False) -> list[Cell]:
+def _distinct_runs(chosen: Sequence[Chosen], places: Places, *, again: bool = False) -> list[Cell]:
     """One cell for each run, which columns and tables may share.
 
-    They are checked up front: a conflict must not surface after hours.
+    Unless they run again, their configurations are compared with those of the runs here: a conflict
+    must not surface after hours.
     """
     cells: dict[str, Cell] = {}
-    for cell in (cell for each in chosen for cell in each.cells):
+    for cell in (cell for selected in chosen for cell in selected.cells):
         if cells.setdefault(cell.key, cell) is cell and not again:
             check_config(run_folder(places, cell), cell.config)
     return list(cells.values())
@@ -316,5 +315,5 @@ def move_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
                 discard(places.store_of(cell) or places.store, read_json(environment))
             moved.append(archive(folder))
     if moved:
-        where = f"{moved[0]}{', ...' if len(moved) > 1 else ''}"
-        say(console, f"moved {counted(len(moved), 'run')} aside: {where}")
+        folders = f"{moved[0]}{', ...' if len(moved) > 1 else ''}"
+        say(console, f"moved {counted(len(moved), 'run')} aside: {folders}")

@@ -181,7 +181,7 @@ def _limits(
     for some in chosen:
         costs = costs_of(some.table, some.cells, places)
         for cell in (cell for cell in some.cells if cell.address in addresses):
-            each = costs[cell.row, cell.source].each
+            each = costs[cell.row, cell.source].run
             seconds = max(seconds, each.seconds / (1.0 if each.source == "measured" else faster))
             gigabytes = max(gigabytes, each.gigabytes)
     minutes = min(math.ceil(2 * seconds / 60 + 10), options.time or SLICE)

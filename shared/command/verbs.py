@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -36,6 +35,7 @@ from shared.experiment.files import write_atomically
 from shared.experiment.frame import Frame, Measurement, Origin, load
 from shared.experiment.records import read_record
 from shared.experiment.tables import Tier
+from shared.report.console import empty_grid
 from shared.report.measuring import measure, read_figures
 from shared.report.wording import counted
 
@@ -50,8 +50,8 @@ NO_RECORDS = (
 )
 EXPORTS = Path("exports")
 FIGURES = EXPORTS / "figures"  # no committed files are there
-# Options of evaluate that some domains have.
-FURTHER = (
+# Options of evaluate that only some domains have.
+DOMAIN_OPTIONS = (
     "backbone",
     "stem",
     "prefix",
@@ -78,11 +78,11 @@ def report(places: Places, *, tex: "Spread | None" = None, replace: bool = False
 
     damaged: list[str] = []
     results = write_results(places, tex=tex, damaged=damaged, replace=replace, say=print)
-    if not any(each.records for each in results.tables):
+    written = sum(bool(measured.records) for measured in results.tables)
+    if not written:
         print(NO_RECORDS.format(places.results))
     for paper in summary.PAPERS:
         print(summary.sentence(results, paper))
-    written = sum(bool(each.records) for each in results.tables)
     print(f"{counted(written, 'table')}; the summary of all: {places.results / summary.SUMMARY}")
     return print_faults(damaged)
 
@@ -119,7 +119,7 @@ def write_results(
     )
     frame.check("record")
     if say is not None:
-        for line in _rivals(frame, replace=replace):
+        for line in _measured_twice(frame, replace=replace):
             say(line)
     if damaged is not None:
         damaged += [str(error) for _, error in frame.damaged]
@@ -129,17 +129,17 @@ def write_results(
         for tier in table.tiers
         if tier != "smoke"
     ]
-    every = claims.readings(tables, claims.read_shares(places.results))
+    readings = claims.readings(tables, claims.read_shares(places.results))
     results = summary.Results(
         tables,
-        every,
-        lambda some: f"{gpu.cost_of(some, set())} (estimated, not measured)",
+        readings,
+        lambda missing: f"{gpu.cost_of(missing, set())} (estimated, not measured)",
         claims.read_costs(places.results),
     )
     for measured in tables:
         if measured.records:
             files.write(to, measured, results.read_from(measured), tex=tex)
-    claims.write(to, every)
+    claims.write(to, readings)
     summary.write(to, results)
     manifest.write(to)
     if to.resolve() == RESULTS.resolve() and README.exists():
@@ -147,19 +147,20 @@ def write_results(
     return results
 
 
-def _rivals(frame: Frame, *, replace: bool) -> Iterator[str]:
+def _measured_twice(frame: Frame, *, replace: bool) -> Iterator[str]:
     """Lines on cells that have a committed record and another, finished run."""
-    found: dict[tuple[str, str], dict[Origin, Measurement]] = {}
+    by_cell: dict[tuple[str, str], dict[Origin, Measurement]] = {}
     for line in frame:
-        if (each := line.measurement) is not None and line.source is not None:
-            found.setdefault((each.cell.address, each.cell.column), {})[line.source.origin] = each
+        if (measured := line.measurement) is not None and line.source is not None:
+            cell = (measured.cell.address, measured.cell.column)
+            by_cell.setdefault(cell, {})[line.source.origin] = measured
     pairs = [
-        (each["record"], each["run"])
-        for each in found.values()
-        if len(each) == 2 and each["record"].record.sha256 != each["run"].record.sha256
+        (by_origin["record"], by_origin["run"])
+        for by_origin in by_cell.values()
+        if len({measured.record.sha256 for measured in by_origin.values()}) == 2
     ]
     for old, new in pairs if replace else ():
-        yield f"{new.cell.address}: {_numbered(old)} is replaced by {_numbered(new)}"
+        yield f"{new.cell.address}: {_number_text(old)} is replaced by {_number_text(new)}"
     if pairs and not replace:
         tables = ", ".join(dict.fromkeys(old.table.address for old, _ in pairs))
         yield (
@@ -168,12 +169,12 @@ def _rivals(frame: Frame, *, replace: bool) -> Iterator[str]:
         )
 
 
-def _numbered(one: Measurement) -> str:
-    """What a cell shows, and the commit that it was measured at."""
-    columns = {column.label: column for column in one.table.columns_of(one.cell.tier)}
-    metric = one.table.metric_of(columns[one.cell.column])
-    commit = str(one.record.environment["commit"])[:7]
-    return f"{metric} {one.record.result['metrics'][metric]:.2f} ({commit})"
+def _number_text(measured: Measurement) -> str:
+    """The number that a cell shows, and the commit that it was measured at."""
+    table, cell, record = measured.table, measured.cell, measured.record
+    metric = table.metric_of(table.column_of(cell.tier, cell.column))
+    commit = str(record.environment["commit"])[:7]
+    return f"{metric} {record.result['metrics'][metric]:.2f} ({commit})"
 
 
 def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
@@ -181,11 +182,11 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
     console = Console()
     checked = verify.check(cells.every_table(domain), places.results, places.runs, domain)
     console.print(verify.summary(checked))
-    if not any(each.committed for each in checked.groups):
+    if not any(group.committed for group in checked.groups):
         print(NO_RECORDS.format(places.results))
     faults = [*checked.faults, *manifest.faults(places.results)]
     if options.pages:
-        faults += _other_pages(places)
+        faults += _outdated_pages(places)
     for note in checked.notes:
         print(f"note: {note}")
     if options.rerun:
@@ -204,7 +205,7 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
     return print_faults(faults)
 
 
-def _other_pages(places: Places) -> list[str]:
+def _outdated_pages(places: Places) -> list[str]:
     """The texts and CSV files below ``results`` that the committed records do not give."""
     with tempfile.TemporaryDirectory() as folder:
         runs, to = Path(folder) / "runs", Path(folder) / "results"
@@ -234,7 +235,7 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
     figures = domain_of(domain).figures
     if figures is None:
         raise UserError(f"{domain} draws no figures")
-    found = write_figures(
+    files = write_figures(
         domain_of(domain).tables,
         figures(),
         paper,
@@ -243,9 +244,9 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
         places.data,
         to or as_seen(FIGURES),
     )
-    if not found:
+    if not files:
         raise UserError(f"{domain}/{paper}: no figure can be drawn")
-    for file in found:
+    for file in files:
         print(file)
     return 0
 
@@ -305,23 +306,22 @@ def fetch(domain: str, dataset: str | None, places: Places, side: int | None = N
         places: the folders of runs, results and data.
         side: decode the images of the dataset, with so many pixels of the shorter side.
     """
-    found = domain_of(domain)
-    if side is not None and found.prepare is None:
+    provider = domain_of(domain)
+    if side is not None and provider.prepare is None:
         raise UserError(f"{domain} prepares its data when they are first used; omit --prepare")
     if side is not None and dataset is None:
         raise UserError("--prepare is for one dataset; name it with --dataset")
-    datasets = found.datasets()
-    names = [dataset] if dataset else list(datasets)
-    if unknown := set(names) - set(datasets):
-        name = unknown.pop()
-        raise UserError(f"{domain} has no dataset {name!r}{suggestion(name, datasets, 'it has')}")
+    datasets = provider.datasets()
+    if dataset is not None and dataset not in datasets:
+        known = suggestion(dataset, datasets, "it has")
+        raise UserError(f"{domain} has no dataset {dataset!r}{known}")
     failed: dict[str, str] = {}
-    for name in names:
+    for name in [dataset] if dataset is not None else datasets:
         started = time.monotonic()
         try:
-            content = found.fetch(name, places.data)
-            if side is not None and found.prepare is not None:
-                found.prepare(name, places.data, side)
+            content = provider.fetch(name, places.data)
+            if side is not None and provider.prepare is not None:
+                provider.prepare(name, places.data, side)
             seconds = time.monotonic() - started
             print(f"{name}: ready in {places.data} ({seconds:.1f} s)")
             if content:
@@ -332,14 +332,14 @@ def fetch(domain: str, dataset: str | None, places: Places, side: int | None = N
         for text in failed.values():
             print(text, file=sys.stderr)
     else:
-        for line in _not_there(domain, failed):
+        for line in _missing_datasets(domain, failed):
             print(line, file=sys.stderr)
-        for line in _able(domain, places) if failed else ():
+        for line in _runnable_tables(domain, places) if failed else ():
             print(line)
     return 1 if failed else 0
 
 
-def _not_there(domain: str, failed: Mapping[str, str]) -> Iterator[str]:
+def _missing_datasets(domain: str, failed: Mapping[str, str]) -> Iterator[str]:
     """A line for each reason why datasets are not there, with their names."""
     by_reason: dict[str, list[str]] = {}
     for name, text in failed.items():
@@ -352,20 +352,20 @@ def _not_there(domain: str, failed: Mapping[str, str]) -> Iterator[str]:
         yield f"where to put one: {program()} data {domain} --dataset {next(iter(failed))}"
 
 
-def _able(domain: str, places: Places) -> Iterator[str]:
+def _runnable_tables(domain: str, places: Places) -> Iterator[str]:
     """A line on the tables with a column whose data are there, if the domain can tell."""
-    found = domain_of(domain)
-    if all(each.missing is None for each in found.experiments):
+    provider = domain_of(domain)
+    if all(experiment.missing is None for experiment in provider.experiments):
         return
-    able: dict[str, None] = {}
+    names: dict[str, None] = {}
     for table in cells.every_table(domain):
-        for tier in (each for each in table.tiers if each != "smoke"):
+        for tier in (tier for tier in table.tiers if tier != "smoke"):
             name = f"{table.paper}/{table.name}" + f" ({tier})" * (tier != "paper")
             for cell in {cell.column: cell for cell in reversed(table.cells(tier))}.values():
-                missing = found.experiment(cell.config).missing
+                missing = provider.experiment(cell.config).missing
                 if missing is None or not missing(cell.config, places.data):
-                    able[name] = None
-    yield f"tables with data, in a column at least: {', '.join(able) or 'those of --tier smoke'}"
+                    names[name] = None
+    yield f"tables with data, in a column at least: {', '.join(names) or 'those of --tier smoke'}"
 
 
 def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places) -> int:
@@ -373,10 +373,10 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
     domain = domain_of(name)
     if domain.score is None:
         raise UserError(f"{name} cannot score models; vision, text, graph and video can")
-    given = {each: getattr(options, each) for each in FURTHER}
-    given = {each: str(value) for each, value in given.items() if value is not None}
-    if stray := sorted(given.keys() - set(domain.scored_by)):
-        option = stray[0].replace("_", "-")
+    given = {option: getattr(options, option) for option in DOMAIN_OPTIONS}
+    given = {option: str(value) for option, value in given.items() if value is not None}
+    if unknown := sorted(given.keys() - set(domain.scored_by)):
+        option = unknown[0].replace("_", "-")
         raise UserError(f"{name} has no --{option} in evaluate; omit it")
     out: Path | None = options.out
     if out is not None and out.resolve().is_relative_to(places.results.resolve()):
@@ -403,7 +403,7 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
     except (ValueError, FloatingPointError) as error:  # caused by the user's data or network
         on = f" on {options.data}" if options.data else ""
         raise UserError(f"{model}{on}: {error}") from error
-    console.print(_grid({each: found["metrics"] for each, found in scores.protocols.items()}))
+    console.print(_grid({name: score["metrics"] for name, score in scores.protocols.items()}))
     if out is not None:
         content = {"domain": name, "seed": options.seed, **scores.facts}
         content["protocols"] = scores.protocols
@@ -415,9 +415,7 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
 
 def _grid(scores: Mapping[str, Mapping[str, Any]]) -> Grid:
     """A line for each number of each protocol."""
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in ("protocol", "metric", "value"):
-        grid.add_column(column, justify="right" if column == "value" else "left")
+    grid = empty_grid(("protocol", "metric", "value"), left=("protocol", "metric"))
     for protocol, metrics in scores.items():
         for metric, value in metrics.items():
             if isinstance(value, int | float):

@@ -190,14 +190,14 @@ def differing(there: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any,
 
 def _compared(there: Any, here: Any) -> str:
     """``3 there, 4 here``; the name of two functions with one name only once."""
-    first, second = shown(there), "no such key" if here is NOTHING else shown(here)
+    first, second = short_text(there), "no such key" if here is NOTHING else short_text(here)
     start = first.rpartition(" ")[0]
     if start.endswith(" with source") and second.startswith(start):
         second = second.removeprefix(start).strip()
     return f"{first} there, {second} here"
 
 
-def shown(value: Any) -> str:
+def short_text(value: Any) -> str:
     """A canonical value as one short line."""
     if value is NOTHING:
         return "nothing"

@@ -138,7 +138,7 @@ class Frame:
         return self.lines.get((table.address, tier), ())
 
     def __iter__(self) -> Iterator[Line]:
-        return (line for some in self.lines.values() for line in some)
+        return (line for lines in self.lines.values() for line in lines)
 
     def check(self, *origins: Origin) -> None:
         """Raise the first error of a record or run that could not be read.
@@ -228,11 +228,11 @@ def load(
         cells = tuple(
             {(cell.address, cell.column): cell for cell in (*further, *table.cells(tier))}.values()
         )
-        own = [] if runs is None else list(disk.finished(cells))
-        known = {**disk.status, **(status or {})}
+        finished_runs = [] if runs is None else list(disk.finished(cells))
+        reasons = {**disk.status, **(status or {})}
         records = by_table.get(name_of(table, tier), ())
-        some = [*own, *records] if records_stay else [*records, *own]
-        lines[table.address, tier] = join(table, tier, some, known, cells)
+        ordered = [*finished_runs, *records] if records_stay else [*records, *finished_runs]
+        lines[table.address, tier] = join(table, tier, ordered, reasons, cells)
     if everything and runs is not None:
         disk.read_others(domain)
     damaged += [("run", error) for error in disk.damaged.values()]
@@ -273,31 +273,32 @@ def join(
             key = run_key(str(today.result["tier"]), today.config)
             candidates.append((source, today, key))
             recorded.setdefault(key, set()).add(address)
-    found: dict[str, list[tuple[Source, Record]]] = {}
+    by_address: dict[str, list[tuple[Source, Record]]] = {}
     for source, today, key in candidates:
         # Its own cell, and cells with its configuration that no record names.
-        cells_of = cells_by_key.get(key, set())
-        targets = (cells_of & {today.address}) | (cells_of - recorded[key])
+        with_key = cells_by_key.get(key, set())
+        targets = (with_key & {today.address}) | (with_key - recorded[key])
         for address in targets or {today.address}:
-            found.setdefault(address, []).append((source, replace(today, address=address)))
+            by_address.setdefault(address, []).append((source, replace(today, address=address)))
 
     metrics = {column.label: table.metric_of(column) for column in table.columns_of(tier)}
     lines: list[Line] = []
     for cell in cells:
-        some = found.get(cell.address, ())
-        whys = [fault_of(today, cell, table, metrics[cell.column]) for _, today in some]
-        best = max((i for i, why in enumerate(whys) if why is None), default=len(whys) - 1)
-        for number, ((source, today), why) in enumerate(zip(some, whys, strict=True)):
-            lines.append(Line(table, tier, cell, today, source, why or "", number == best))
-        if not some:
+        records = by_address.get(cell.address, ())
+        faults = [fault_of(today, cell, table, metrics[cell.column]) for _, today in records]
+        valid = (index for index, fault in enumerate(faults) if fault is None)
+        counting = max(valid, default=len(faults) - 1)
+        for index, ((source, today), fault) in enumerate(zip(records, faults, strict=True)):
+            lines.append(Line(table, tier, cell, today, source, fault or "", index == counting))
+        if not records:
             why = (status or {}).get(cell.address, NOT_RUN)
             lines.append(Line(table, tier, cell, None, None, why, counts=True))
     declared = {cell.address for cell in cells}
-    for address in (each for each in found if each not in declared):
-        *others, last = found[address]
-        for source, today in (*others, last):
-            counts = source is last[0]
-            lines.append(Line(table, tier, None, today, source, UNDECLARED, counts))
+    for address, undeclared in by_address.items():
+        if address not in declared:
+            last, _ = undeclared[-1]
+            for source, today in undeclared:
+                lines.append(Line(table, tier, None, today, source, UNDECLARED, source is last))
     return lines
 
 
@@ -312,13 +313,13 @@ def by_key(
         kinds: the classes that their configurations may be of.
         users: whether runs outside tables count, as if they were of the tier.
     """
-    found: dict[str, list[Record]] = {}
+    records: dict[str, list[Record]] = {}
     for record in (source.record for source in sources):
         if record.result["tier"] == tier or (users and record.result["tier"] == USER_TIER):
             today = {run_key(tier, record.upgraded(kind).config) for kind in kinds}
             for key in today | {run_key(tier, record.config)}:
-                found.setdefault(key, []).append(record)
-    return found
+                records.setdefault(key, []).append(record)
+    return records
 
 
 def folder_key(record: Record) -> str:
@@ -343,7 +344,7 @@ def fault_of(record: Record, cell: Cell, table: Table, metric: str) -> str | Non
 
 
 def refused(metrics: Mapping[str, Any], table: Table, metric: str) -> str | None:
-    """Why metrics of a result are impossible in ``table``; None if they are not."""
+    """Why ``metric``, or another that the table shows, is impossible; None if they are not."""
     names = [name for name in (metric, *table.also) if name in metrics]
     faults = [impossible(name, metrics[name], table.unit_of(name)) for name in names]
     return f"{REFUSED}: {'; '.join(filter(None, faults))}" if any(faults) else None
@@ -426,6 +427,7 @@ class _Disk:
                 self._read(folder, folder.name)
 
     def _read(self, folder: Path, address: str) -> None:
+        """Enter a run in ``sources`` if it is finished, or in ``damaged``."""
         if folder in self.sources or folder in self.damaged:
             return
         try:
@@ -439,6 +441,7 @@ class _Disk:
             self.sources[folder] = Source(record, "run", str(folder), group)
 
     def _failure(self, folder: Path) -> str | None:
+        """Why a run without a result has failed; None if it has not."""
         try:
             return read_failure(folder)
         except Damaged as error:
@@ -468,9 +471,8 @@ def _numbers(line: Line) -> dict[str, float]:
             for name, value in metrics.items()
             if isinstance(value, NUMBER) and not isinstance(value, bool)
         }
-    columns = {column.label: column for column in line.table.columns_of(line.tier)}
     assert line.cell is not None
-    return {line.table.metric_of(columns[line.cell.column]): math.nan}
+    return {line.table.metric_of(line.table.column_of(line.tier, line.cell.column)): math.nan}
 
 
 def _described(line: Line | None) -> dict[str, Any]:

@@ -378,14 +378,14 @@ class Table:
 
     def with_claims(self, claims: tuple[Claim, ...], settings: Mapping[Tier, Setting]) -> "Table":
         """The table with other claims and settings; the cells are those that it has made."""
-        found = copy.copy(self)
-        object.__setattr__(found, "claims", claims)
-        object.__setattr__(found, "settings", settings)
-        found._refuse(found._faults_of_claims())
-        return found
+        table = copy.copy(self)
+        object.__setattr__(table, "claims", claims)
+        object.__setattr__(table, "settings", settings)
+        table._refuse(table._faults_of_claims())
+        return table
 
     @property
-    def _names(self) -> tuple[set[str], set[str]]:
+    def _labels(self) -> tuple[set[str], set[str]]:
         """The labels of rows and of columns."""
         return {row.label for row in self.rows}, {column.label for column in self.columns}
 
@@ -394,9 +394,9 @@ class Table:
             slugs = [slug(item.label) for item in items]
             if len(set(slugs)) != len(slugs):
                 yield f"two {kind}s share one address: {sorted(slugs)}"
-        _, labels = self._names
+        _, columns = self._labels
         for row in self.rows:
-            if missing := set(row.in_columns) - labels:
+            if missing := set(row.in_columns) - columns:
                 yield f"{row.label}: changes in undeclared columns: {sorted(missing)}"
 
     def _faults_of_metrics(self) -> Iterator[str]:
@@ -415,26 +415,26 @@ class Table:
 
     def _faults_of_seeds(self) -> Iterator[str]:
         """Seeds of undeclared rows or columns, of no tier, or declared twice."""
-        names, labels = self._names
+        rows, columns = self._labels
         if not self.tiers:
             yield "no tier has seeds"
             return
         common = set.intersection(*(set(self.seeds[tier]) for tier in self.tiers))
         for row in self.rows:
-            if strange := set(row.seeds or ()) - common:
-                yield f"{row.label}: seeds {sorted(strange)} are of no tier"
-        for each in self.fewer:
-            if missing := (set(each.rows) - names) | (set(each.columns) - labels):
+            if unknown := set(row.seeds or ()) - common:
+                yield f"{row.label}: seeds {sorted(unknown)} are of no tier"
+        for fewer in self.fewer:
+            if missing := (set(fewer.rows) - rows) | (set(fewer.columns) - columns):
                 yield f"seeds of undeclared rows or columns: {sorted(missing)}"
-            for tier in each.tiers:
-                if strange := set(each.seeds) - set(self.seeds.get(tier, ())):
-                    where = list(each.columns)
-                    yield f"seeds {sorted(strange)} in {where} are none of the {tier} tier's"
+            for tier in fewer.tiers:
+                if unknown := set(fewer.seeds) - set(self.seeds.get(tier, ())):
+                    where = list(fewer.columns)
+                    yield f"seeds {sorted(unknown)} in {where} are none of the {tier} tier's"
         for tier in self.tiers:
             for row, column in itertools.product(self.rows, self.columns_of(tier)):
-                if sum(each.applies_to(tier, row, column) for each in self.fewer) > 1:
+                if sum(fewer.applies_to(tier, row, column) for fewer in self.fewer) > 1:
                     yield f"seeds of {row.label} in {column.label} are declared twice"
-        if missing := {label for some in self.looked.values() for label in some} - names:
+        if missing := set(itertools.chain(*self.looked.values())) - rows:
             yield f"seeds added to undeclared rows: {sorted(missing)}"
 
     def _faults_of_published(self) -> Iterator[str]:
@@ -443,20 +443,20 @@ class Table:
             yield f"no published row {label!r}"
         if missing := set(self.published.rows) - printed:
             yield f"published rows without a cell: {sorted(missing)}"
-        if missing := set(self.published.columns) - self._names[1]:
+        if missing := set(self.published.columns) - self._labels[1]:
             yield f"published columns without a cell: {sorted(missing)}"
 
     def _faults_of_claims(self) -> Iterator[str]:
         """Claims about undeclared rows, columns or metrics."""
-        names, labels = self._names
+        rows, columns = self._labels
         metrics = {*self.also, *map(self.metric_of, self.columns), ""}
-        pairs = [(claim, each) for claim in self.claims for each in claim.comparisons]
-        for claim, each in pairs:
-            if missing := {each.better, each.than} - names:
+        pairs = [(claim, pair) for claim in self.claims for pair in claim.comparisons]
+        for claim, pair in pairs:
+            if missing := {pair.better, pair.than} - rows:
                 yield f"{claim.id}: undeclared rows: {sorted(missing)}"
-            if missing := set(each.columns) - labels:
+            if missing := set(pair.columns) - columns:
                 yield f"{claim.id}: undeclared columns: {sorted(missing)}"
-            if missing := {each.metric, each.beside} - metrics:
+            if missing := {pair.metric, pair.beside} - metrics:
                 yield f"{claim.id}: metrics that the table does not show: {sorted(missing)}"
 
     def _faults_of_runs(self) -> Iterator[str]:
@@ -480,12 +480,16 @@ class Table:
         """The columns of a tier; the smoke tier has one, its embedded data."""
         return (Column(EMBEDDED, minutes=0.1),) if tier == "smoke" else self.columns
 
+    def column_of(self, tier: Tier, label: str) -> Column:
+        """The column of that label in a tier."""
+        return next(column for column in self.columns_of(tier) if column.label == label)
+
     def seeds_of(self, tier: Tier, row: Row, column: Column) -> tuple[int, ...]:
         """The declared seeds of a row in a column; empty where it has no cell."""
         seeds = self.seeds.get(tier, ())
-        for each in self.fewer:
-            if each.applies_to(tier, row, column):
-                seeds = each.seeds
+        for fewer in self.fewer:
+            if fewer.applies_to(tier, row, column):
+                seeds = fewer.seeds
         return tuple(_seeds_of(row, seeds))
 
     def setting(self, tier: Tier) -> Setting:
@@ -542,40 +546,47 @@ class Table:
         columns = _select(
             self.columns_of(tier), column, f"{self.address} has in the {tier} tier no column"
         )
-        cells = []
-        for each_row in rows:
-            for each_column in columns:
-                # Rows come last: a method's changes override a dataset's.
-                changes = {
-                    **(self.short if tier == "short" else {}),
-                    **each_column.changes,
-                    **each_row.changes,
-                    **_in_column(each_row, each_column, tier),
-                }
-                config = changed(self.config, changes, f"{self.address}: {each_row.label}")
-                config = config.reduced() if tier == "smoke" else config
-                wanted: Sequence[int] = self.seeds_of(tier, each_row, each_column)
-                if seeds is not None and wanted:
-                    wanted = _seeds_of(each_row, seeds)
-                alike: dict[str, Any] = {}
-                for seed in wanted:
-                    cell = Cell(
-                        domain=self.domain,
-                        paper=self.paper,
-                        table=self.name,
-                        row=each_row.label,
-                        column=each_column.label,
-                        seed=seed,
-                        tier=tier,
-                        config=changed(config, {"seed": seed}, self.address),
-                        run=each_column.run,
-                    )
-                    object.__setattr__(cell, "_alike", alike)
-                    cells.append(cell)
-        return tuple(cells)
+        return tuple(
+            cell
+            for selected_row, selected_column in itertools.product(rows, columns)
+            for cell in self._cells_of(tier, selected_row, selected_column, seeds)
+        )
+
+    def _cells_of(
+        self, tier: Tier, row: Row, column: Column, seeds: Sequence[int] | None
+    ) -> Iterator[Cell]:
+        """The cells of one row in one column."""
+        # Rows come last: a method's changes override a dataset's.
+        changes = {
+            **(self.short if tier == "short" else {}),
+            **column.changes,
+            **row.changes,
+            **_in_column(row, column, tier),
+        }
+        config = changed(self.config, changes, f"{self.address}: {row.label}")
+        config = config.reduced() if tier == "smoke" else config
+        wanted: Sequence[int] = self.seeds_of(tier, row, column)
+        if seeds is not None and wanted:
+            wanted = _seeds_of(row, seeds)
+        alike: dict[str, Any] = {}
+        for seed in wanted:
+            cell = Cell(
+                domain=self.domain,
+                paper=self.paper,
+                table=self.name,
+                row=row.label,
+                column=column.label,
+                seed=seed,
+                tier=tier,
+                config=changed(config, {"seed": seed}, self.address),
+                run=column.run,
+            )
+            object.__setattr__(cell, "_alike", alike)
+            yield cell
 
 
 def _addresses(item: Row | Column) -> set[str]:
+    """What a row or a column is selected by: its label, and the name of a shared run."""
     names = {item.label, item.run} if isinstance(item, Column) else {item.label}
     return {slug(name) for name in names if name}
 
@@ -593,30 +604,33 @@ def _seeds_of(row: Row, wanted: Sequence[int]) -> Sequence[int]:
 
 
 def _select(
-    items: tuple[_Labelled, ...], wanted: str | Sequence[str] | None, where: str
+    items: tuple[_Labelled, ...], wanted: str | Sequence[str] | None, error: str
 ) -> tuple[_Labelled, ...]:
-    """The items that are asked for, in the order of the table; all for None."""
+    """The items that are asked for, in the order of the table; all for None.
+
+    ``error`` is how the message on an unknown name begins.
+    """
     if wanted is None:
         return items
-    found: list[_Labelled] = []
-    for each in [wanted] if isinstance(wanted, str) else wanted:
-        some = [item for item in items if slug(each) in _addresses(item)]
-        if not some:  # a printed label selects all rows that measure it
-            some = [
+    selected: list[_Labelled] = []
+    for name in [wanted] if isinstance(wanted, str) else wanted:
+        named = [item for item in items if slug(name) in _addresses(item)]
+        if not named:  # a printed label selects all rows that measure it
+            named = [
                 item
                 for item in items
-                if isinstance(item, Row) and slug(item.published or "") == slug(each)
+                if isinstance(item, Row) and slug(item.published or "") == slug(name)
             ]
-        if not some:
-            raise UserError(f"{where} {each!r}{_nearest(each, [item.label for item in items])}")
-        found += some
-    return tuple(item for item in items if item in found)
+        if not named:
+            raise UserError(f"{error} {name!r}{_nearest(name, [item.label for item in items])}")
+        selected += named
+    return tuple(item for item in items if item in selected)
 
 
 def _nearest(wanted: str, labels: Sequence[str]) -> str:
     """The end of an error about an unknown label: the nearest one, and the labels there are."""
-    holding = [label for label in labels if slug(wanted) and slug(wanted) in slug(label)]
-    near = suggestion(wanted, labels)
-    start = f": did you mean {' or '.join(holding[:4])}?" if holding else near
-    start = start if "?" in start else ";"
-    return f"{start} declared are: {' | '.join(labels)}"
+    containing = [label for label in labels if slug(wanted) and slug(wanted) in slug(label)]
+    text = suggestion(wanted, labels)
+    if containing:
+        text = f": did you mean {' or '.join(containing[:4])}?"
+    return f"{text if '?' in text else ';'} declared are: {' | '.join(labels)}"

@@ -5,7 +5,6 @@ over all its readings at one setting. The rules are in ``docs/claims.md``.
 """
 
 import dataclasses
-import itertools
 import json
 import math
 import statistics
@@ -65,8 +64,8 @@ Shares = Mapping[tuple[str, Tier, str], float]  # by address, tier and row
 
 
 @dataclass(frozen=True)
-class ComparedRows:
-    """The two rows of a claim's comparison in one column of one table and tier.
+class Reading:
+    """One claim in one column of one table and tier; ``claims.json`` has the fields in this order.
 
     Args:
         claim: the claim.
@@ -81,6 +80,27 @@ class ComparedRows:
         metric: key of the result.
         unit: unit of the metric.
         protocol: name and version of the evaluation protocol.
+        outcome: its word, or why it has none.
+        gain: ``better`` minus ``than`` in the unit of the metric: the difference of the means, of
+            the estimate with the wider interval if there is one.
+        low: lower end of the wider 95% interval; None without one.
+        high: its upper end.
+        estimates: of the gain; both have to give a word.
+        p: the larger p value of the two estimates.
+        adjusted: ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset;
+            None for a reading that is in no family.
+        level: mean of the two rows.
+        bar: that of the table's bar in the column; None without one.
+        bar_row: the row that is the bar.
+        published: the published gain; None where the paper does not give both rows.
+        published_error: its standard error; None where the paper gives no deviations.
+        seeds_better: finished seeds of ``better``.
+        seeds_than: finished seeds of ``than``.
+        looked: whether seeds of a row were added after others had been seen.
+        seeds_needed: seeds of each row with which 80% of studies would see the published or claimed
+            gain after Holm's adjustment; None unless there is one above 0 and the reading is open.
+        remarks: a metric that ranks the rows differently, other data or processors, test items; a
+            sentence each.
     """
 
     claim: Claim
@@ -94,78 +114,22 @@ class ComparedRows:
     metric: str
     unit: str
     protocol: str
-
-
-@dataclass(frozen=True)
-class GainTest:
-    """The measured gain, ``better`` minus ``than`` in the unit of the metric, and its test.
-
-    Args:
-        gain: the difference of the means, of the estimate with the wider interval if there is one.
-        low: lower end of the wider 95% interval; None without one.
-        high: its upper end.
-        estimates: of the gain; both have to give a word.
-        p: the larger p value of the two estimates.
-        adjusted: ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset;
-            None for a reading that is in no family.
-    """
-
+    outcome: Outcome = "open"
     gain: float | None = None
     low: float | None = None
     high: float | None = None
     estimates: tuple[Estimate, ...] = ()
     p: float | None = None
     adjusted: float | None = None
-
-
-@dataclass(frozen=True)
-class References:
-    """What the two rows and their gain are held against.
-
-    Args:
-        level: mean of the two rows.
-        bar: that of the table's bar in the column; None without one.
-        bar_row: the row that is the bar.
-        published: the published gain; None where the paper does not give both rows.
-        published_error: its standard error; None where the paper gives no deviations.
-    """
-
     level: float | None = None
     bar: float | None = None
     bar_row: str = ""
     published: float | None = None
     published_error: float | None = None
-
-
-@dataclass(frozen=True)
-class Seeds:
-    """The seeds of the two rows.
-
-    Args:
-        seeds_better: finished seeds of ``better``.
-        seeds_than: finished seeds of ``than``.
-        looked: whether seeds of a row were added after others had been seen.
-        seeds_needed: seeds of each row with which 80% of studies would see the published or claimed
-            gain after Holm's adjustment; None unless there is one above 0 and the reading is open.
-    """
-
     seeds_better: tuple[int, ...] = ()
     seeds_than: tuple[int, ...] = ()
     looked: bool = False
     seeds_needed: int | None = None
-
-
-@dataclass(frozen=True)
-class Reading(Seeds, References, GainTest, ComparedRows):
-    """One claim in one column of one table and tier: all of the above, and the judgement.
-
-    Args:
-        outcome: its word, or why it has none.
-        remarks: a metric that ranks the rows differently, other data or processors, test items; a
-            sentence each.
-    """
-
-    outcome: Outcome = "open"
     remarks: tuple[str, ...] = ()
 
     @property
@@ -181,7 +145,7 @@ class Reading(Seeds, References, GainTest, ComparedRows):
     @property
     def word(self) -> str:
         """Its outcome as the reader sees it."""
-        return said(self.outcome, self.claim)
+        return outcome_text(self.outcome, self.claim)
 
 
 @dataclass(frozen=True)
@@ -205,7 +169,7 @@ class Finding:
     @property
     def measured(self) -> tuple[Reading, ...]:
         """The readings of two rows with finished seeds."""
-        return tuple(each for each in self.readings if each.measured)
+        return tuple(reading for reading in self.readings if reading.measured)
 
     @property
     def informative(self) -> tuple[Reading, ...]:
@@ -216,13 +180,13 @@ class Finding:
     def word(self) -> str:
         """Its outcome as the reader sees it."""
         if self.outcome == "partly" and (self.setting != "paper's" or self.claim.additional):
-            agreeing = sum(each.outcome in FOR for each in self.informative)
-            word = said("agrees", self.claim)
+            agreeing = sum(reading.outcome in FOR for reading in self.informative)
+            word = outcome_text("agrees", self.claim)
             return f"{word} in {agreeing} of {len(self.informative)}"
-        return said(self.outcome, self.claim)
+        return outcome_text(self.outcome, self.claim)
 
 
-def said(outcome: Outcome, claim: Claim) -> str:
+def outcome_text(outcome: Outcome, claim: Claim) -> str:
     """An outcome in the words for a paper's claim, or for a question of the suite."""
     answers = dict.fromkeys(FOR, "yes") | dict.fromkeys(AGAINST, "no")
     return answers.get(outcome, outcome) if claim.additional else outcome
@@ -235,40 +199,44 @@ def readings(measured: Iterable[Measured], shares: Shares | None = None) -> tupl
         measured: all tables; p values are adjusted over the readings of a claim in them.
         shares: of the gradient, for rows whose runs did not record it.
     """
-    found: list[Reading] = []
-    for each in measured:
-        refuse_smoke(each)
-        found += _readings_of(each, shares or {})
-    families: dict[tuple[str, SettingWord], list[int]] = {}
-    for place, one in enumerate(found):
-        if one.p is not None and one.outcome == "open":
-            families.setdefault((one.claim.id, one.setting), []).append(place)
-    for places in families.values():
-        p_values = [found[place].p or 0.0 for place in places]
-        every = found[places[0]].claim.scope == "every"
-        for place, p, adjusted in zip(places, p_values, holm(p_values), strict=True):
-            one = found[place]
+    judged: list[Reading] = []
+    for table in measured:
+        refuse_smoke(table)
+        judged += _readings_of(table, shares or {})
+    families: dict[tuple[str, SettingWord], list[int]] = {}  # indices into the readings
+    for index, reading in enumerate(judged):
+        if reading.p is not None and reading.outcome == "open":
+            families.setdefault((reading.claim.id, reading.setting), []).append(index)
+    for family in families.values():
+        p_values = [judged[index].p or 0.0 for index in family]
+        for index, p, adjusted in zip(family, p_values, holm(p_values), strict=True):
+            reading = judged[index]
+            every = reading.claim.scope == "every"
             p_for = p if every else adjusted  # that all hold needs no adjustment
-            outcome = _outcome_of(one, p_for, adjusted)
-            needed = _seeds_needed(one, 1 if every else len(places)) if outcome == "open" else None
-            found[place] = replace(one, adjusted=p_for, outcome=outcome, seeds_needed=needed)
-    return tuple(found)
+            outcome = _outcome_of(reading, p_for, adjusted)
+            size = 1 if every else len(family)
+            judged[index] = replace(
+                reading,
+                adjusted=p_for,
+                outcome=outcome,
+                seeds_needed=_seeds_needed(reading, size) if outcome == "open" else None,
+            )
+    return tuple(judged)
 
 
-def findings(every: Sequence[Reading]) -> tuple[Finding, ...]:
+def findings(readings: Iterable[Reading]) -> tuple[Finding, ...]:
     """The findings of the readings: papers first, then additional questions; by claim, setting."""
     groups: dict[tuple[str, SettingWord], list[Reading]] = {}
-    for each in every:
-        groups.setdefault((each.claim.id, each.setting), []).append(each)
-    order = list(dict.fromkeys(key[0] for key in groups))
-    found = [_finding_of(some) for some in groups.values()]
+    for reading in readings:
+        groups.setdefault((reading.claim.id, reading.setting), []).append(reading)
+    order = list(dict.fromkeys(claim for claim, _ in groups))
     return tuple(
         sorted(
-            found,
-            key=lambda each: (
-                each.claim.additional,
-                order.index(each.claim.id),
-                SETTINGS.index(each.setting),
+            map(_finding_of, groups.values()),
+            key=lambda finding: (
+                finding.claim.additional,
+                order.index(finding.claim.id),
+                SETTINGS.index(finding.setting),
             ),
         )
     )
@@ -304,10 +272,10 @@ def read_shares(results: Path) -> Shares:
     """
     file = results / SHARES
     by_row: dict[tuple[str, Tier, str], list[float]] = {}
-    for one in json.loads(file.read_text())["shares"] if file.exists() else ():
-        place = (one["table"], one["tier"], one["row"])
-        by_row.setdefault(place, []).append(max(one["terms"].values()))
-    return {place: statistics.median(some) for place, some in by_row.items()}
+    for entry in json.loads(file.read_text())["shares"] if file.exists() else ():
+        row = (entry["table"], entry["tier"], entry["row"])
+        by_row.setdefault(row, []).append(max(entry["terms"].values()))
+    return {row: statistics.median(largest) for row, largest in by_row.items()}
 
 
 @dataclass(frozen=True)
@@ -339,12 +307,12 @@ def read_costs(results: Path) -> tuple[Cost, ...]:
     """The iterations timed in ``results/iterations.json``; none without it."""
     file = results / ITERATIONS
     return tuple(
-        Cost(one["row"], one["against"], summarise(one["ratios"]), one["processor"])
-        for one in (json.loads(file.read_text())["iterations"] if file.exists() else ())
+        Cost(entry["row"], entry["against"], summarise(entry["ratios"]), entry["processor"])
+        for entry in (json.loads(file.read_text())["iterations"] if file.exists() else ())
     )
 
 
-def json_text(every: Sequence[Reading]) -> str:
+def json_text(readings: Sequence[Reading]) -> str:
     """The text of ``claims.json``: one line for each finding, each setting and each reading.
 
     ``claims`` has the claims by identifier, which the others refer to; ``settings`` what the tables
@@ -356,52 +324,41 @@ def json_text(every: Sequence[Reading]) -> str:
             for key, value in dataclasses.asdict(claim).items()
             if key not in ("id", "comparisons")
         }
-        for name, claim in {each.claim.id: each.claim for each in every}.items()
+        for name, claim in {reading.claim.id: reading.claim for reading in readings}.items()
     }
     texts = ",\n".join(f"{json.dumps(key)}: {_json_line(value)}" for key, value in claims.items())
-    found = ",\n".join(
-        _json_line({"claim": each.claim.id, "setting": each.setting, "outcome": each.outcome})
-        for each in findings(every)
+    outcomes = ",\n".join(
+        _json_line(
+            {"claim": finding.claim.id, "setting": finding.setting, "outcome": finding.outcome}
+        )
+        for finding in findings(readings)
     )
-    of_tables = {(each.claim.paper, each.address, each.tier): each for each in every}
+    of_tables = {(r.claim.paper, r.address, r.tier): r for r in readings}
     settings = ",\n".join(
         _json_line(
             {"paper": paper, "address": address, "tier": tier}
-            | {"setting": each.setting, "differences": each.differences}
+            | {"setting": reading.setting, "differences": reading.differences}
         )
-        for (paper, address, tier), each in of_tables.items()
+        for (paper, address, tier), reading in of_tables.items()
     )
-    parts = (GainTest, References, Seeds)
-    keys = [
-        *_field_names(ComparedRows),
-        "outcome",
-        *itertools.chain(*map(_field_names, parts)),
-        "remarks",
-    ]
+    fields = [f.name for f in dataclasses.fields(Reading) if f.name != "differences"]
     lines = ",\n".join(
         _json_line(
-            {
-                key: each.claim.id if key == "claim" else getattr(each, key)
-                for key in keys
-                if key != "differences"
-            }
-            | {"estimates": [dataclasses.asdict(one) for one in each.estimates]}
+            {name: getattr(reading, name) for name in fields}
+            | {"claim": reading.claim.id}
+            | {"estimates": [dataclasses.asdict(estimate) for estimate in reading.estimates]}
         )
-        for each in every
+        for reading in readings
     )
     return (
-        f'{{"form": "{FORM}",\n"claims": {{\n{texts}\n}},\n"findings": [\n{found}\n],\n'
+        f'{{"form": "{FORM}",\n"claims": {{\n{texts}\n}},\n"findings": [\n{outcomes}\n],\n'
         f'"settings": [\n{settings}\n],\n"readings": [\n{lines}\n]}}\n'
     )
 
 
-def write(results: Path, every: Sequence[Reading]) -> None:
+def write(results: Path, readings: Sequence[Reading]) -> None:
     """Write ``results/claims.json``, moved over its target."""
-    write_atomically(results / CLAIMS, json_text(every))
-
-
-def _field_names(part: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(part)]
+    write_atomically(results / CLAIMS, json_text(readings))
 
 
 def _json_line(value: Any) -> str:
@@ -411,7 +368,7 @@ def _json_line(value: Any) -> str:
 def _readings_of(measured: Measured, shares: Shares) -> Iterator[Reading]:
     """The readings of one table, claim by claim, without the words that need all of a claim's."""
     table, tier = measured.table, measured.tier
-    models: dict[tuple[str, str], tuple[ColumnModel, frozenset[str]]] = {}
+    models: dict[tuple[str, str], ColumnModel] = {}
     inert = {cells[0].row.label for cells in measured.cells if _is_inert(measured, cells, shares)}
     for claim in table.claims:
         for comparison in claim.comparisons:
@@ -420,36 +377,31 @@ def _readings_of(measured: Measured, shares: Shares) -> Iterator[Reading]:
                 metric = comparison.metric or table.metric_of(column[0].column)
                 if (label, metric) not in models:
                     models[label, metric] = _column_model(table, column, metric)
-                model, collapsed = models[label, metric]
-                yield _reading_of(
-                    measured, claim, comparison, column, metric, model, collapsed, inert
-                )
+                model = models[label, metric]
+                yield _reading_of(measured, claim, comparison, column, metric, model, inert)
 
 
-def _column_model(
-    table: Table, column: Sequence[MeasuredCell], metric: str
-) -> tuple[ColumnModel, frozenset[str]]:
-    """The estimates of a column, and the labels of its rows that have collapsed."""
+def _column_model(table: Table, column: Sequence[MeasuredCell], metric: str) -> ColumnModel:
+    """The estimates of a column, with those of its rows that have collapsed."""
     values = {cell.row.label: cell.read(metric) for cell in column}
-    baselines = frozenset(cell.row.label for cell in column if cell.row.baseline)
-    collapsed = frozenset(
+    baselines = {cell.row.label for cell in column if cell.row.baseline}
+    collapsed = {
         cell.row.label
         for cell in column
         if not cell.row.baseline and _has_collapsed(cell, column, metric)
-    )
-    model = ColumnModel(values, baselines=baselines, collapsed=collapsed, blocked=table.blocked)
-    return model, collapsed
+    }
+    return ColumnModel(values, baselines=baselines, collapsed=collapsed, blocked=table.blocked)
 
 
 def _has_collapsed(cell: MeasuredCell, column: Sequence[MeasuredCell], metric: str) -> bool:
     """Whether a row of a column has collapsed, by its majority row."""
-    largest = [
-        summarise(other.read(metric).values()).mean
-        for other in column
-        if other.row.majority and other.column.classes and other.read(metric)
+    largest_class = [
+        summarise(values.values()).mean
+        for majority in column
+        if majority.row.majority and majority.column.classes and (values := majority.read(metric))
     ]
     records = list(cell.records.values())
-    return has_collapsed(cell.read(metric), records, largest[0] if largest else None)
+    return has_collapsed(cell.read(metric), records, largest_class[0] if largest_class else None)
 
 
 def has_collapsed(
@@ -462,7 +414,7 @@ def has_collapsed(
         records: of the same runs.
         largest: the accuracy of the largest class; None where it is not known.
     """
-    ranks = [each.environment.get("facts", {}).get("effective_rank") for each in records]
+    ranks = [record.environment.get("facts", {}).get("effective_rank") for record in records]
     known = [float(rank) for rank in ranks if rank is not None]
     if known and len(known) == len(ranks) and max(known) < RANK:
         return True
@@ -471,14 +423,14 @@ def has_collapsed(
 
 def _is_inert(measured: Measured, cells: Sequence[MeasuredCell], shares: Shares) -> bool:
     """Whether the penalties and the projection of a row have almost no share of the gradient."""
-    found = [
+    recorded = [
         max(numbers)
         for cell in cells
         for record in cell.records.values()
         if (numbers := _shares_of(record.environment.get("facts", {}), record.config))
     ]
-    place = (measured.table.address, measured.tier, cells[0].row.label)
-    share = statistics.median(found) if found else shares.get(place)
+    row = (measured.table.address, measured.tier, cells[0].row.label)
+    share = statistics.median(recorded) if recorded else shares.get(row)
     return share is not None and share < INERT
 
 
@@ -499,7 +451,6 @@ def _reading_of(
     column: Sequence[MeasuredCell],
     metric: str,
     model: ColumnModel,
-    collapsed: frozenset[str],
     inert: set[str],
 ) -> Reading:
     """One reading with its estimates, p value and remarks; "open" where a word may follow."""
@@ -553,9 +504,9 @@ def _reading_of(
     if estimates:
         widest = wider(estimates)
         low, high = widest.interval
-        p = max(_p_value(claim, each) for each in estimates)
+        p = max(_p_value(claim, estimate) for estimate in estimates)
         reading = replace(reading, gain=widest.gain, low=low, high=high, p=p)
-    return replace(reading, outcome=_why_silent(reading, better, than, collapsed, inert))
+    return replace(reading, outcome=_why_silent(reading, better, than, model.collapsed, inert))
 
 
 def _why_silent(
@@ -680,10 +631,10 @@ def _remarks(
     if comparison.beside:
         first, second = (cell.read(comparison.beside) for cell in (better, than))
         if first and second:
-            other = summarise(first.values()).mean - summarise(second.values()).mean
-            if other * gain < 0:
+            beside = summarise(first.values()).mean - summarise(second.values()).mean
+            if beside * gain < 0:
                 remarks.append(
-                    f"By {comparison.beside} the gain has the other sign: {other:+z.2f}."
+                    f"By {comparison.beside} the gain has the other sign: {beside:+z.2f}."
                 )
     data, processors = differing(better, than)
     if data:
@@ -695,41 +646,42 @@ def _remarks(
     return tuple(remarks)
 
 
-def _finding_of(some: Sequence[Reading]) -> Finding:
+def _finding_of(readings: Sequence[Reading]) -> Finding:
     """One claim at one setting over its readings."""
-    claim, setting = some[0].claim, some[0].setting
-    counts = Counter(each.outcome for each in some)
-    tally = tuple((word, counts[word]) for word in OUTCOMES if counts[word])
-    finding = Finding(claim, setting, "open", tally, tuple(some))
-    return replace(finding, outcome=_finding_word(finding))
+    claim, setting = readings[0].claim, readings[0].setting
+    counts = Counter(reading.outcome for reading in readings)
+    tally = tuple((outcome, counts[outcome]) for outcome in OUTCOMES if counts[outcome])
+    finding = Finding(claim, setting, "open", tally, tuple(readings))
+    return replace(finding, outcome=_finding_outcome(finding))
 
 
-def _finding_word(finding: Finding) -> Outcome:
-    """The word of a finding."""
-    claim, some = finding.claim, finding.informative
+def _finding_outcome(finding: Finding) -> Outcome:
+    """The outcome of a finding by those of its readings."""
+    claim, informative = finding.claim, finding.informative
     at_paper = finding.setting == "paper's"
     agree: Outcome = "confirmed" if at_paper else "agrees"
     disagree: Outcome = "contradicted" if at_paper else "disagrees"
     if not finding.measured:
         return "not run"
-    if not some:
-        seeds = any(each.outcome == "one seed" for each in finding.measured)
-        return "open" if seeds else "says nothing"
-    holding = sum(each.outcome in FOR for each in some)
-    against = sum(each.outcome in AGAINST for each in some)
+    if not informative:
+        one_seed = any(reading.outcome == "one seed" for reading in finding.measured)
+        return "open" if one_seed else "says nothing"
+    count, declared = len(informative), len(finding.readings)
+    agreeing = sum(reading.outcome in FOR for reading in informative)
+    disagreeing = sum(reading.outcome in AGAINST for reading in informative)
     if claim.scope == "every":
-        whole = len(some) == len(finding.readings)
-        if against:
+        if disagreeing:
             return disagree
-        return agree if whole and holding == len(some) else "open"
+        return agree if agreeing == count == declared else "open"
     if claim.scope == "most":
-        if 2 * holding > len(finding.readings):
+        if 2 * agreeing > declared:
             return agree
-        return disagree if 2 * against >= len(finding.readings) else "open"
-    if holding and against:
+        return disagree if 2 * disagreeing >= declared else "open"
+    if agreeing and disagreeing:
         return "mixed"
-    if holding == len(some):
-        return "partly" if at_paper and any(e.outcome == "partly" for e in some) else agree
-    if holding:
+    if agreeing == count:
+        partly = at_paper and any(reading.outcome == "partly" for reading in informative)
+        return "partly" if partly else agree
+    if agreeing:
         return "partly"
-    return disagree if against else "open"
+    return disagree if disagreeing else "open"

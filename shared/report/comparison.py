@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import io
 import json
-import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping
@@ -33,18 +32,19 @@ from shared.report.files import (
     tex_escaped,
     tex_table,
 )
+from shared.report.measuring import finite_values
 from shared.report.pictures import BLUE, GREEN, GREY, RED, Curves, Panel, Picture, Point, narrow
 from shared.report.statistics import LEVEL, ColumnModel, Summary, holm, summarise, wider
 from shared.report.wording import (
     DASH,
-    METRICS,
     TIER_NOTES,
     Grid,
     Spread,
     counted,
     gain_text,
-    mean_sd,
+    metric_text,
     named_seeds,
+    summary_text,
 )
 
 GAINS, CURVES = "gains.png", "curves.pdf"  # the first is written as PDF as well
@@ -74,7 +74,7 @@ BUDGET = ("epochs", "steps", "environment_steps", "batch_size", "backbone", "net
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparisonRow:
     """A row of a comparison.
 
     Args:
@@ -123,13 +123,13 @@ class Number:
 
     def read(self, metric: str = "") -> dict[int, float]:
         """By seed the metric, or another one of the same runs, where they have it."""
-        name = metric or self.metric
-        found = {seed: s.record.result["metrics"].get(name) for seed, s in self.sources.items()}
-        return {
-            seed: float(value)
-            for seed, value in found.items()
-            if isinstance(value, (int, float)) and math.isfinite(value)
-        }
+        records = {seed: source.record for seed, source in self.sources.items()}
+        return finite_values(records, metric or self.metric)
+
+    @property
+    def records(self) -> list[Record]:
+        """Those of the finished runs."""
+        return [source.record for source in self.sources.values()]
 
     @property
     def lacking(self) -> str:
@@ -181,7 +181,7 @@ class Comparison:
         data: what was trained and scored on.
         protocol: name and version of the evaluation protocol.
         against: label of the baseline.
-        lines: the rows.
+        rows: the rows.
         columns: the columns.
         numbers: by row and column.
         also: further metrics of the runs that are shown, with their units.
@@ -195,7 +195,7 @@ class Comparison:
     data: str
     protocol: str
     against: str
-    lines: tuple[Line, ...]
+    rows: tuple[ComparisonRow, ...]
     columns: tuple[Column, ...]
     numbers: Mapping[tuple[str, str], Number]
     also: Mapping[str, str] = field(default_factory=dict)
@@ -204,12 +204,10 @@ class Comparison:
     @property
     def records(self) -> tuple[Record, ...]:
         """The records of all numbers, one per address, sorted by address."""
-        found = {
-            source.record.address: source.record
-            for number in self.numbers.values()
-            for source in number.sources.values()
+        by_address = {
+            record.address: record for number in self.numbers.values() for record in number.records
         }
-        return tuple(found[address] for address in sorted(found))
+        return tuple(by_address[address] for address in sorted(by_address))
 
     @property
     def scale(self) -> str:
@@ -220,80 +218,75 @@ class Comparison:
     @functools.cached_property
     def gains(self) -> dict[tuple[str, str], Gain]:
         """By row and column, the comparison with the baseline; all p values are one family."""
-        found = {
-            (label, column): gain
-            for column in (each.label for each in self.columns)
-            for label, gain in self._gains_in(column)
+        gains = {
+            (label, column.label): gain
+            for column in self.columns
+            for label, gain in self._gains_in(column.label)
         }
-        family = [key for key, gain in found.items() if gain.p is not None]
-        p_values = [found[key].p or 0.0 for key in family]
-        for key, adjusted in zip(family, holm(p_values), strict=True):
-            found[key] = _judged(found[key], adjusted)
-        return found
+        p_values = {key: gain.p for key, gain in gains.items() if gain.p is not None}
+        for key, adjusted in zip(p_values, holm(list(p_values.values())), strict=True):
+            gains[key] = _with_word(gains[key], adjusted)
+        return gains
 
     def _gains_in(self, column: str) -> Iterator[tuple[str, Gain]]:
-        numbers = {line.label: self.numbers[line.label, column] for line in self.lines}
+        """Label and gain of each row in a column, before p values are adjusted."""
+        numbers = {row.label: self.numbers[row.label, column] for row in self.rows}
         values = {label: number.read() for label, number in numbers.items()}
-        largest = [
-            summarise(values[line.label].values()).mean
-            for line in self.lines
-            if line.majority and values[line.label]
+        of_largest_class = [
+            summarise(values[row.label].values()).mean
+            for row in self.rows
+            if row.majority and values[row.label]
         ]
         collapsed = {
-            line.label
-            for line in self.lines
-            if not line.baseline
+            row.label
+            for row in self.rows
+            if not row.baseline
             and has_collapsed(
-                values[line.label],
-                [source.record for source in numbers[line.label].sources.values()],
-                largest[0] if largest else None,
+                values[row.label],
+                numbers[row.label].records,
+                of_largest_class[0] if of_largest_class else None,
             )
         }
         model = ColumnModel(
             values,
-            baselines={line.label for line in self.lines if line.baseline},
+            baselines={row.label for row in self.rows if row.baseline},
             collapsed=collapsed,
             blocked=self.blocked,
         )
-        for line in self.lines:
-            if line.label != self.against:
-                yield line.label, self._gain(line.label, column, values, model, collapsed)
-            elif not values[line.label]:
-                yield line.label, Gain(numbers[line.label].lacking)
+        for row in self.rows:
+            if row.label != self.against:
+                yield row.label, self._gain(row.label, column, values, model)
+            elif not values[row.label]:
+                yield row.label, Gain(numbers[row.label].lacking)
             else:
-                yield line.label, Gain("collapsed" if line.label in collapsed else "")
+                yield row.label, Gain("collapsed" if row.label in collapsed else "")
 
     def _gain(
-        self,
-        label: str,
-        column: str,
-        values: Mapping[str, Mapping[int, float]],
-        model: ColumnModel,
-        collapsed: set[str],
+        self, label: str, column: str, values: Mapping[str, Mapping[int, float]], model: ColumnModel
     ) -> Gain:
         """The comparison of one row, open until its p value is adjusted."""
-        mine, other = values[label], values[self.against]
-        if not mine:
+        of_row, of_baseline = values[label], values[self.against]
+        if not of_row:
             return Gain(self.numbers[label, column].lacking)
-        if not other:
+        if not of_baseline:
             return Gain("open", f"{self.against} has no number")
-        gain = summarise(mine.values()).mean - summarise(other.values()).mean
-        if {label, self.against} & collapsed:
-            which = label if label in collapsed else self.against
-            return Gain("collapsed", f"{which} has collapsed", gain)
+        gain = summarise(of_row.values()).mean - summarise(of_baseline.values()).mean
+        for name in (label, self.against):
+            if name in model.collapsed:
+                return Gain("collapsed", f"{name} has collapsed", gain)
         estimates = model.estimates(label, self.against)
         if not estimates:
-            if min(len(mine), len(other)) < 2:
+            if min(len(of_row), len(of_baseline)) < 2:
                 return Gain("one seed", "a row with one seed has no interval", gain)
             return Gain("open", "a row has no spread over its seeds", gain)
         widest = wider(estimates)
         low, high = widest.interval
-        p = max(each.p_value() for each in estimates)
-        models = tuple(each.model for each in estimates)
+        p = max(estimate.p_value() for estimate in estimates)
+        models = tuple(estimate.model for estimate in estimates)
         return Gain("open", "", widest.gain, low, high, p, None, models)
 
 
-def _judged(gain: Gain, adjusted: float) -> Gain:
+def _with_word(gain: Gain, adjusted: float) -> Gain:
     """The gain with its word, by the adjusted p value."""
     word = "open"
     if adjusted < LEVEL:
@@ -313,14 +306,13 @@ def further_grids(comparison: Comparison, spread: Spread = "deviation") -> Itera
             column.label: metric
             for column in comparison.columns
             if any(
-                comparison.numbers[each.label, column.label].read(metric)
-                for each in comparison.lines
+                comparison.numbers[row.label, column.label].read(metric) for row in comparison.rows
             )
         }
         if columns:
             yield dataclasses.replace(
                 _grid(comparison, columns, spread),
-                heading=f"{named(metric)}{f' ({unit})' * bool(unit)}, of the same runs",
+                heading=f"{metric_text(metric, unit)}, of the same runs",
             )
 
 
@@ -328,17 +320,17 @@ def gain_grid(comparison: Comparison) -> Grid:
     """A line for each row and column: the gain over the baseline, its p value and its word."""
     several = len(comparison.columns) > 1
     lines = []
-    for line in comparison.lines:
+    for row in comparison.rows:
         for column in comparison.columns:
-            gain = comparison.gains[line.label, column.label]
-            if line.label == comparison.against:
+            gain = comparison.gains[row.label, column.label]
+            if row.label == comparison.against:
                 continue
             p = DASH if gain.adjusted is None else p_text(gain.adjusted)
             text = (gain_text(gain.gain, gain.low, gain.high), p)
             word = f"{gain.word} ({gain.why})" if gain.why else gain.word
-            seeds = _seed_counts(comparison, line.label, column.label)
-            where = (column.label,) * several
-            lines.append((line.label, *where, *text, word, seeds, " and ".join(gain.models)))
+            seeds = _seed_counts(comparison, row.label, column.label)
+            names = (row.label, *(column.label,) * several)
+            lines.append((*names, *text, word, seeds, " and ".join(gain.models)))
     head = ("method", *("column",) * several, "gain, 95% interval", "p after Holm")
     head += (f"against {comparison.against}", "seeds", "estimates")
     return Grid(f"Against {comparison.against}", head, tuple(lines))
@@ -347,39 +339,38 @@ def gain_grid(comparison: Comparison) -> Grid:
 def cost_grid(comparison: Comparison) -> Grid:
     """A line for each row and column: time and memory of a run, processor, and where it is from."""
     lines = []
-    for line in comparison.lines:
+    for row in comparison.rows:
         for column in comparison.columns:
-            number = comparison.numbers[line.label, column.label]
-            records = [source.record for source in number.sources.values()]
+            number = comparison.numbers[row.label, column.label]
+            records = number.records
             if not records:
                 continue
-            seconds = statistics.median(float(each.result["seconds"]) for each in records)
-            memory = max(float(each.result["peak_memory_bytes"]) for each in records) / 1e9
+            seconds = statistics.median(float(record.result["seconds"]) for record in records)
+            memory = max(float(record.result["peak_memory_bytes"]) for record in records) / 1e9
             device = max(
-                (each.environment.get("peak_device_memory_bytes", 0) for each in records), default=0
+                record.environment.get("peak_device_memory_bytes", 0) for record in records
             )
             size = f"{memory:.1f}" + f" + {device / 1e9:.1f} on the device" * bool(device)
-            on = ", ".join(sorted({processor_of(each) for each in records}))
-            lines.append((line.label, column.label, f"{seconds:.0f}", size, on, origins(number)))
+            names = ", ".join(sorted(set(map(processor_of, records))))
+            lines.append((row.label, column.label, f"{seconds:.0f}", size, names, origins(number)))
     head = ("method", "column", "seconds a run", "GB", "on", "seeds")
     return Grid("Time, memory, origin", head, tuple(lines))
 
 
 def origins(number: Number) -> str:
     """Which seeds come from where: ``seeds 0-2 run here; seed 3 recorded at 391a9aa``."""
-    found: dict[str, list[int]] = {}
+    seeds_by_origin: dict[str, list[int]] = {}
     for seed, source in sorted(number.sources.items()):
-        found.setdefault(source.origin, []).append(seed)
+        seeds_by_origin.setdefault(source.origin, []).append(seed)
     for seed, why in sorted(number.missing.items()):
-        found.setdefault(why, []).append(seed)
-    return "; ".join(f"{named_seeds(seeds)} {origin}" for origin, seeds in found.items())
+        seeds_by_origin.setdefault(why, []).append(seed)
+    return "; ".join(f"{named_seeds(seeds)} {origin}" for origin, seeds in seeds_by_origin.items())
 
 
 def headline(comparison: Comparison, spread: Spread = "deviation") -> str:
     """What the numbers are: data, metric, budget, seeds, protocol, comparison, commit."""
     metrics = dict.fromkeys(
-        f"{named(number.metric)}{f' ({number.unit})' * bool(number.unit)}"
-        for number in comparison.numbers.values()
+        metric_text(number.metric, number.unit) for number in comparison.numbers.values()
     )
     what = "± standard deviation" if spread == "deviation" else "[95% interval]"
     return " ".join(
@@ -400,53 +391,54 @@ def headline(comparison: Comparison, spread: Spread = "deviation") -> str:
 
 def budget(comparison: Comparison) -> str:
     """How long and on how much the rows train, where all agree."""
-    configs = [each.config for each in comparison.records if each.config.get("train", True)]
-    found = []
+    configs = [record.config for record in comparison.records if record.config.get("train", True)]
+    texts = []
     for name in BUDGET:
-        values = {json.dumps(each[name]) for each in configs if each.get(name) is not None}
+        values = {json.dumps(config[name]) for config in configs if config.get(name) is not None}
         if len(values) == 1:
-            found.append(f"{name.replace('_', ' ')} {values.pop().strip(chr(34))}")
-    return ", ".join(found)
+            texts.append(f"{name.replace('_', ' ')} {values.pop().strip(chr(34))}")
+    return ", ".join(texts)
 
 
 def commits(comparison: Comparison) -> str:
     """The commits of the runs, the first characters of each."""
-    found = {
-        f"{str(each.environment['commit'])[:COMMIT]}"
-        f"{' with changes' * bool(each.environment['dirty'])}"
-        for each in comparison.records
+    names = {
+        f"{str(record.environment['commit'])[:COMMIT]}"
+        f"{' with changes' * bool(record.environment['dirty'])}"
+        for record in comparison.records
     }
-    return ", ".join(sorted(found)) or "none"
+    return ", ".join(sorted(names)) or "none"
 
 
 def remarks(comparison: Comparison) -> list[str]:
     """What a reader has to know of the numbers, a sentence each."""
-    found = [f"{line.label}: {line.about}." for line in comparison.lines if line.about]
+    sentences = [f"{row.label}: {row.about}." for row in comparison.rows if row.about]
     if note := TIER_NOTES[comparison.tier]:
-        found.append(note)
+        sentences.append(note)
     for column in comparison.columns:
         missing = [
-            f"{line.label}: {text}"
-            for line in comparison.lines
-            if (number := comparison.numbers[line.label, column.label]).missing
+            f"{row.label}: {text}"
+            for row in comparison.rows
+            if (number := comparison.numbers[row.label, column.label]).missing
             and (text := origins(dataclasses.replace(number, sources={})))
         ]
-        found += [f"{column.label}, no number: {each}." for each in missing]
-        found += _differing(comparison, column.label)
-    return found
+        sentences += [f"{column.label}, no number: {text}." for text in missing]
+        sentences += _differing(comparison, column.label)
+    return sentences
 
 
 def _differing(comparison: Comparison, column: str) -> Iterator[str]:
     """Sentences on rows of a column that were measured on other data or other processors."""
     hashes: dict[str, set[str]] = {}
     processors: set[str] = set()
-    for line in comparison.lines:
-        for source in comparison.numbers[line.label, column].sources.values():
-            processors.add(processor_of(source.record))
-            for name, digest in source.record.environment["data"].items():
+    for row in comparison.rows:
+        for record in comparison.numbers[row.label, column].records:
+            processors.add(processor_of(record))
+            for name, digest in record.environment["data"].items():
                 hashes.setdefault(name, set()).add(digest)
-    if other := sorted(name for name, some in hashes.items() if len(some) > 1 and name != "init"):
-        yield f"{column}: the files of {', '.join(other)} are not the same in all runs."
+    hashes.pop("init", None)  # weights that training starts from
+    if names := sorted(name for name, digests in hashes.items() if len(digests) > 1):
+        yield f"{column}: the files of {', '.join(names)} are not the same in all runs."
     if len(processors) > 1:
         yield (
             f"{column}: measured on several processors ({', '.join(sorted(processors))}); times "
@@ -464,19 +456,16 @@ def latex(comparison: Comparison, spread: Spread = "deviation") -> str:
 
     With a single column its further metrics stand beside it.
     """
-    grids = [main_grid(comparison, spread)]
-    if len(comparison.columns) == 1:
-        grids += further_grids(comparison, spread)
-    head = ["method", *grids[0].head[1:], *(g.heading.partition(",")[0] for g in grids[1:])]
-    texts = {label: rest for grid in grids[:1] for label, *rest in grid.lines}
-    others = [{label: rest[0] for label, *rest in grid.lines} for grid in grids[1:]]
+    grid = main_grid(comparison, spread)
+    further = list(further_grids(comparison, spread)) if len(comparison.columns) == 1 else []
+    head = [*grid.head, *(other.heading.partition(",")[0] for other in further)]
     lines = []
-    for label, some in texts.items():
+    for index, (label, *texts) in enumerate(grid.lines):
         cells = [
             rf"\textbf{{{text}}}" if _is_better(comparison, label, column.label) else text
-            for column, text in zip(comparison.columns, map(tex_escaped, some), strict=True)
+            for column, text in zip(comparison.columns, map(tex_escaped, texts), strict=True)
         ]
-        cells += [tex_escaped(other.get(label, DASH)) for other in others]
+        cells += [tex_escaped(other.lines[index][1]) for other in further]
         lines.append([tex_escaped(label), *cells])
     return tex_table(
         head,
@@ -491,7 +480,7 @@ def csv_text(comparison: Comparison) -> str:
     """One line per row and column, unrounded, with the value of every seed."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    seeds = _every_seed(comparison)
+    seeds = _all_seeds(comparison)
     writer.writerow(
         ["table", "tier", "changed", "row", "against", "column", "metric", "unit", "protocol"]
         + ["mean", "sd", "low", "high", "seeds", "gain", "gain_low", "gain_high", "p", "p_holm"]
@@ -499,24 +488,24 @@ def csv_text(comparison: Comparison) -> str:
         + [f"{metric}_mean" for metric in comparison.also]
         + ["seconds", "peak_memory_bytes", "processor", "origin"]
     )
-    for line in comparison.lines:
+    for row in comparison.rows:
         for column in comparison.columns:
-            number = comparison.numbers[line.label, column.label]
-            gain = comparison.gains[line.label, column.label]
+            number = comparison.numbers[row.label, column.label]
+            gain = comparison.gains[row.label, column.label]
             summary, values = number.summary, number.read()
-            records = [source.record for source in number.sources.values()]
+            records = number.records
             further = [number.read(metric) for metric in comparison.also]
-            seconds = [float(each.result["seconds"]) for each in records]
+            seconds = [float(record.result["seconds"]) for record in records]
             writer.writerow(
-                [comparison.address, comparison.tier, "; ".join(comparison.changed), line.label]
+                [comparison.address, comparison.tier, "; ".join(comparison.changed), row.label]
                 + [comparison.against, column.label, number.metric, number.unit]
                 + [comparison.protocol]
                 + ([summary.mean, summary.sd, summary.low, summary.high] if summary else [None] * 4)
                 + [len(values), gain.gain, gain.low, gain.high, gain.p, gain.adjusted, gain.word]
                 + [values.get(seed) for seed in seeds]
-                + [summarise(some.values()).mean if some else None for some in further]
+                + [summarise(read.values()).mean if read else None for read in further]
                 + [statistics.median(seconds) if seconds else None]
-                + [max((each.result["peak_memory_bytes"] for each in records), default=None)]
+                + [max((record.result["peak_memory_bytes"] for record in records), default=None)]
                 + ["; ".join(sorted(set(map(processor_of, records)))), origins(number)]
             )
     return stream.getvalue()
@@ -528,25 +517,20 @@ def forest(comparison: Comparison) -> Picture | None:
     for column in comparison.columns:
         number = comparison.numbers[comparison.against, column.label]
         lines: dict[str, list[Point]] = {}
-        for line in comparison.lines:
-            gain = comparison.gains[line.label, column.label]
-            if line.label != comparison.against and gain.gain is not None:
+        for row in comparison.rows:
+            gain = comparison.gains[row.label, column.label]
+            if row.label != comparison.against and gain.gain is not None:
                 color = COLOURS.get(gain.word, GREY)
-                lines[line.label] = [Point(gain.gain, gain.low, gain.high, color=color)]
+                lines[row.label] = [Point(gain.gain, gain.low, gain.high, color=color)]
         if lines:
-            of = {"%": " (points)"}.get(number.unit, f" ({number.unit})" * bool(number.unit))
-            unit = f"gain in {named(number.metric)}{of}"
-            panels.append(Panel(column.label, narrow(unit), lines, 0.0))
+            unit = "points" if number.unit == "%" else number.unit
+            axis = f"gain in {metric_text(number.metric, unit)}"
+            panels.append(Panel(column.label, narrow(axis), lines, 0.0))
     if not panels:
         return None
-    every = {label: () for panel in panels for label in panel.lines}
-    panels = [dataclasses.replace(each, lines=every | dict(each.lines)) for each in panels]
-    shown = {
-        COLOURS.get(comparison.gains[label, panel.title].word, GREY)
-        for panel in panels
-        for label, some in panel.lines.items()
-        if some
-    }
+    shown = {point.color for panel in panels for point in panel.every()}
+    empty = {label: () for panel in panels for label in panel.lines}
+    panels = [dataclasses.replace(panel, lines=empty | dict(panel.lines)) for panel in panels]
     meanings = {f"{word}, 95% interval": color for word, color in COLOURS.items()}
     meanings |= {"without an interval or a word": GREY}
     legend = {meaning: color for meaning, color in meanings.items() if color in shown}
@@ -557,37 +541,31 @@ def learning(comparison: Comparison) -> tuple[list[Curves], list[str]]:
     """Loss and watched scores over the training, and the labels of the rows without a log."""
     panels, lacking = [], []
     for column in comparison.columns:
-        found: dict[str, dict[str, dict[float, list[float]]]] = {}
+        curves: dict[str, dict[str, dict[float, list[float]]]] = {}  # by name, row and x
         across = "step"
-        for line in comparison.lines:
-            number = comparison.numbers[line.label, column.label]
-            found_logs = map(_read_log, number.sources.values())
-            logs = [log for log in found_logs if log is not None]
-            if len(logs) < len(number.sources) and not line.baseline:
-                lacking.append(line.label)
-            for log in logs:
-                across = log.unit
-                for x, numbers in log.lines:
+        for row in comparison.rows:
+            number = comparison.numbers[row.label, column.label]
+            logs = [log for log in map(_read_log, number.sources.values()) if log is not None]
+            if len(logs) < len(number.sources) and not row.baseline:
+                lacking.append(row.label)
+            for unit, points in logs:
+                across = unit
+                for x, numbers in points:
                     for name, value in numbers.items():
                         if name == "loss" or name.startswith(WATCHED):
-                            curve = found.setdefault(name, {}).setdefault(line.label, {})
+                            curve = curves.setdefault(name, {}).setdefault(row.label, {})
                             curve.setdefault(x, []).append(value)
-        for name, lines in sorted(found.items()):
+        for name, lines in sorted(curves.items()):
             title = f"{column.label}: {name.removeprefix(WATCHED)}"
             panels.append(Curves(title, across, name.removeprefix(WATCHED), lines))
     return panels, list(dict.fromkeys(lacking))
 
 
-@dataclass(frozen=True)
-class Log:
-    """What a run has logged: the unit of x, and at each x numbers by name."""
+def _read_log(source: Source) -> tuple[str, list[tuple[float, dict[str, float]]]] | None:
+    """Unit of x, and numbers by name at each x, from the log of a run; None without one.
 
-    unit: str
-    lines: tuple[tuple[float, Mapping[str, float]], ...]
-
-
-def _read_log(source: Source) -> Log | None:
-    """The log of a run, over epochs where its configuration counts them; None without one."""
+    In epochs where the configuration counts them, else in steps.
+    """
     if source.log is None or not source.log.exists():
         return None
     lines = []
@@ -600,28 +578,28 @@ def _read_log(source: Source) -> Log | None:
     if not lines:
         return None
     if not isinstance(epochs, int):
-        return Log("step", tuple(lines))
+        return "step", lines
     last = lines[-1][0]
-    return Log("epoch", tuple((epochs * step / last, numbers) for step, numbers in lines))
+    return "epoch", [(epochs * step / last, numbers) for step, numbers in lines]
 
 
 def methods(comparison: Comparison, spread: Spread = "deviation") -> str:
     """A paragraph on the set-up with its citations in BibTeX."""
     cited: dict[str, None] = {}
     rows = []
-    for line in comparison.lines:
+    for row in comparison.rows:
         keys = dict.fromkeys(
             key
             for column in comparison.columns
-            for source in comparison.numbers[line.label, column.label].sources.values()
-            for key in _papers_of(source.record.config, comparison.address.partition("/")[0])
+            for record in comparison.numbers[row.label, column.label].records
+            for key in _papers_of(record.config, comparison.address.partition("/")[0])
         )
         cited |= keys
         marks = f" [{', '.join(f'@{key}' for key in keys)}]" if keys else ""
-        rows.append(f"{line.label}{marks}{f' ({line.about})' * bool(line.about)}")
+        rows.append(f"{row.label}{marks}{f' ({row.about})' * bool(row.about)}")
     entries = {
-        found.group(1): found.group(0).strip()
-        for found in re.finditer(r"@\w+{(\w+),.*?\n}\n", PAPERS.read_text("utf-8"), re.DOTALL)
+        entry.group(1): entry.group(0).strip()
+        for entry in re.finditer(r"@\w+{(\w+),.*?\n}\n", PAPERS.read_text("utf-8"), re.DOTALL)
     }
     records = comparison.records
     return page(
@@ -631,7 +609,7 @@ def methods(comparison: Comparison, spread: Spread = "deviation") -> str:
         spread=spread,
         rows=rows,
         processors=sorted(set(map(processor_of, records))),
-        versions=sorted({str(each.environment["versions"].get("torch")) for each in records}),
+        versions=sorted({str(record.environment["versions"].get("torch")) for record in records}),
         entries=[entries[key] for key in cited | {HOLM: None, "suite": None}],
     )
 
@@ -641,8 +619,8 @@ def _papers_of(config: Mapping[str, Any], domain: str) -> Iterator[str]:
     objective = config.get("objective") if config.get("train", True) else None
     if not isinstance(objective, Mapping):
         return
-    for each in (objective["loss"], *objective.get("penalties", ())):
-        key = CITED.get(str(each["function"]))
+    for term in (objective["loss"], *objective.get("penalties", ())):
+        key = CITED.get(str(term["function"]))
         if key == "simclr":
             key = FRAMEWORKS.get(domain, FRAMEWORKS.get(str(config.get("method")), key))
         if key is not None:
@@ -651,11 +629,11 @@ def _papers_of(config: Mapping[str, Any], domain: str) -> Iterator[str]:
         yield PROJECTION
 
 
-def write(to: Path, comparison: Comparison, *, spread: Spread = "deviation") -> list[Path]:
+def write(folder: Path, comparison: Comparison, *, spread: Spread = "deviation") -> list[Path]:
     """Write a comparison into a folder, each file atomically, and return the files.
 
     Args:
-        to: the folder.
+        folder: where the files go.
         comparison: what is written.
         spread: what stands beside a mean.
     """
@@ -669,11 +647,11 @@ def write(to: Path, comparison: Comparison, *, spread: Spread = "deviation") -> 
         ),
     }
     for name, text in texts.items():
-        write_atomically(to / name, text)
-    written = [to / name for name in texts]
+        write_atomically(folder / name, text)
+    written = [folder / name for name in texts]
     if picture := forest(comparison):
-        pictures.write(to / GAINS, picture)
-        written += [to / GAINS, (to / GAINS).with_suffix(".pdf")]
+        pictures.write(folder / GAINS, picture)
+        written += [folder / GAINS, (folder / GAINS).with_suffix(".pdf")]
     panels, lacking = learning(comparison)
     if panels:
         figure = pictures.curves(panels, ACROSS)
@@ -681,40 +659,30 @@ def write(to: Path, comparison: Comparison, *, spread: Spread = "deviation") -> 
         if lacking:
             caption += f" No curve, since only records are known: {', '.join(lacking)}."
         pictures.label(figure, f"{comparison.title} ({comparison.scale})", caption)
-        pictures.save(figure, to / CURVES)
-        written.append(to / CURVES)
+        pictures.save(figure, folder / CURVES)
+        written.append(folder / CURVES)
     else:
-        (to / CURVES).unlink(missing_ok=True)  # of other rows
+        (folder / CURVES).unlink(missing_ok=True)  # of other rows
     return written
-
-
-def named(metric: str) -> str:
-    """A metric in words, where there are any."""
-    return METRICS.get(metric, metric)
 
 
 def _grid(comparison: Comparison, metrics: Mapping[str, str], spread: Spread) -> Grid:
     """Lines of labels and numbers: by column which metric, empty for the main one."""
     lines = [
         (
-            line.label,
+            row.label,
             *(
-                _shown(comparison.numbers[line.label, column].read(metric), spread)
+                _mean_text(comparison.numbers[row.label, column].read(metric), spread)
                 for column, metric in metrics.items()
             ),
         )
-        for line in comparison.lines
+        for row in comparison.rows
     ]
     return Grid("", ("method", *metrics), tuple(lines))
 
 
-def _shown(values: Mapping[int, float], spread: Spread) -> str:
-    if not values:
-        return DASH
-    summary = summarise(values.values())
-    if spread == "interval" and summary.low is not None:
-        return f"{summary.mean:.2f} [{summary.low:.2f}, {summary.high:.2f}]"
-    return mean_sd(summary.mean, summary.sd)
+def _mean_text(values: Mapping[int, float], spread: Spread) -> str:
+    return summary_text(summarise(values.values()) if values else None, spread)
 
 
 def _is_better(comparison: Comparison, label: str, column: str) -> bool:
@@ -726,33 +694,33 @@ def _tests(comparison: Comparison) -> int:
     return sum(gain.p is not None for gain in comparison.gains.values())
 
 
-def _every_seed(comparison: Comparison) -> list[int]:
+def _all_seeds(comparison: Comparison) -> list[int]:
     return sorted({seed for number in comparison.numbers.values() for seed in number.sources})
 
 
 def _seeds(comparison: Comparison) -> str:
     """The seeds; where rows differ, that they do."""
-    counts = {
-        tuple(sorted(comparison.numbers[line.label, column.label].sources))
-        for line in comparison.lines
+    seeds_of_rows = {
+        tuple(sorted(comparison.numbers[row.label, column.label].sources))
+        for row in comparison.rows
         for column in comparison.columns
-        if not line.baseline
+        if not row.baseline
     }
-    every = _every_seed(comparison)
-    if not every:
+    seeds = _all_seeds(comparison)
+    if not seeds:
         return "no seed"
-    if len(counts) == 1:
-        return named_seeds(every)
-    least, most = min(map(len, counts)), max(map(len, counts))
-    return f"{least} to {most} of {named_seeds(every)}, see the counts of each row"
+    if len(seeds_of_rows) == 1:
+        return named_seeds(seeds)
+    least, most = min(map(len, seeds_of_rows)), max(map(len, seeds_of_rows))
+    return f"{least} to {most} of {named_seeds(seeds)}, see the counts of each row"
 
 
 def _seed_counts(comparison: Comparison, label: str, column: str) -> str:
     """The number of seeds of a row, and of the baseline if that has others."""
-    own, other = (
-        len(comparison.numbers[each, column].read()) for each in (label, comparison.against)
+    of_row, of_baseline = (
+        len(comparison.numbers[name, column].read()) for name in (label, comparison.against)
     )
-    return str(own) if own == other else f"{own}, {other}"
+    return str(of_row) if of_row == of_baseline else f"{of_row}, {of_baseline}"
 
 
 def p_text(value: float) -> str:

@@ -1,7 +1,7 @@
 """A measured table for the terminal."""
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,14 @@ GAP = 2  # between columns
 def say(console: Console, text: str) -> None:
     """Print a line as it is: not wrapped, without colours and markup."""
     console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def empty_grid(names: Sequence[str], left: Collection[str]) -> Grid:
+    """An empty table: the columns in ``left`` are aligned left, those of numbers right."""
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in names:
+        grid.add_column(name, justify="left" if name in left else "right")
+    return grid
 
 
 @dataclass(frozen=True)

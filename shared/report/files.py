@@ -23,19 +23,19 @@ from shared.report.measuring import (
 )
 from shared.report.pictures import BLUE, Panel, Picture, Point, narrow
 from shared.report.wording import (
-    METRICS,
     SCALES,
     Spread,
-    further_of,
+    aggregate_grids,
+    further_grids,
     groups_of,
     headline,
     is_additional,
     legend_of,
     marks_of,
     measured_lines,
+    metric_text,
     named_seeds,
     origin,
-    over_columns,
     published_row,
 )
 
@@ -69,7 +69,7 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
         papers=dict.fromkeys(each.claim.paper or ADDITIONAL for each in readings),
         pictures=[name for name in measured.figures if own.fullmatch(name)],
         others=[name for name in measured.figures if not own.fullmatch(name)],
-        grids=[*over_columns(measured), *further_of(measured)],
+        grids=[*aggregate_grids(measured), *further_grids(measured)],
         first_record=next(records, None),
     )
 
@@ -238,11 +238,10 @@ def _drawn(measured: Measured) -> list[Panel]:
     panels = []
     for place, column in enumerate(measured.columns):
         if any(cells[place].summary for cells in rows):
-            key, unit_of = metric(column), measured.table.unit_of(metric(column))
-            unit = METRICS.get(key, key) + (f" ({unit_of})" if unit_of else "")
+            axis = metric_text(metric(column), measured.table.unit_of(metric(column)))
             lines = {cells[0].row.label: _points(cells[place], measured) for cells in rows}
             trivial = trivial_baseline_of(measured.column(column.label), metric(column))
-            panels.append(Panel(column.label, narrow(unit), lines, trivial and trivial[1]))
+            panels.append(Panel(column.label, narrow(axis), lines, trivial and trivial[1]))
     return panels
 
 

@@ -4,6 +4,7 @@
 present both.
 """
 
+import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,9 +35,7 @@ class MeasuredCell:
         records: by seed, the valid records, in today's form.
         values: by seed, the metric of those records.
         missing: by seed, why a declared seed has no number.
-        summary: over the seeds in ``values``; None without any.
         published: the published number; None where the paper gives none.
-        difference: measured mean minus published mean; None where either is missing.
         declared: its seeds; empty where the row has no cell in the column.
         fewer: whether those are not all of the tier's.
         looked: whether some were added after others had been seen.
@@ -47,21 +46,24 @@ class MeasuredCell:
     records: Mapping[int, Record]
     values: Mapping[int, float]
     missing: Mapping[int, str]
-    summary: Summary | None
     published: Value | None
-    difference: float | None
     declared: tuple[int, ...] = ()
     fewer: bool = False
     looked: bool = False
 
+    @functools.cached_property
+    def summary(self) -> Summary | None:
+        """Over the seeds in ``values``; None without any."""
+        return summarise(self.values.values()) if self.values else None
+
+    @property
+    def difference(self) -> float | None:
+        """Measured mean minus published mean; None where either is missing."""
+        return self.summary.mean - self.published.mean if self.summary and self.published else None
+
     def read(self, metric: str) -> dict[int, float]:
         """By seed another metric of the valid records, where they have it."""
-        found = {seed: r.result["metrics"].get(metric) for seed, r in self.records.items()}
-        return {
-            seed: float(value)
-            for seed, value in found.items()
-            if isinstance(value, (int, float)) and math.isfinite(value)
-        }
+        return finite_values(self.records, metric)
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,16 @@ class Measured:
         return folder_of(self.table, self.tier)
 
 
+def finite_values(records: Mapping[int, Record], metric: str) -> dict[int, float]:
+    """By seed a metric of records, where they have it as a finite number."""
+    values = {seed: record.result["metrics"].get(metric) for seed, record in records.items()}
+    return {
+        seed: float(value)
+        for seed, value in values.items()
+        if isinstance(value, (int, float)) and math.isfinite(value)
+    }
+
+
 def measure(
     table: Table, tier: Tier, lines: Sequence[Line], figures: Sequence[str] = ()
 ) -> Measured:
@@ -142,14 +154,14 @@ def measure(
         figures: names of the paper's pictures, from :func:`read_figures`.
     """
     by_pair: dict[tuple[str, str], list[Line]] = {}
-    kept: dict[str, Line] = {}
+    by_address: dict[str, Line] = {}  # the valid line, else the last one
     for line in lines:
         if line.cell is not None and line.counts:
             by_pair.setdefault((line.cell.row, line.cell.column), []).append(line)
         if line.record is not None and line.record.result["tier"] == tier:
-            kept[line.record.address] = line
-    kept |= {line.record.address: line for line in lines if line.record and not line.why}
-    grid = tuple(
+            by_address[line.record.address] = line
+    by_address |= {line.record.address: line for line in lines if line.record and not line.why}
+    cells = tuple(
         tuple(
             _measure_cell(table, row, column, by_pair.get((row.label, column.label), ()))
             for column in table.columns_of(tier)
@@ -158,12 +170,12 @@ def measure(
     )
     ignored = tuple(
         f"{address}: {line.why}, so it is not used"
-        for address, line in sorted(kept.items())
+        for address, line in sorted(by_address.items())
         if line.cell is None
     )
-    made = {line.source.record.address: line.source.record for line in kept.values() if line.source}
-    records = tuple(made[address] for address in sorted(made))
-    return Measured(table, tier, grid, ignored, records, tuple(figures), _aggregate(table, grid))
+    as_written = [line.source.record for line in by_address.values() if line.source]
+    records = tuple({r.address: r for r in sorted(as_written, key=lambda r: r.address)}.values())
+    return Measured(table, tier, cells, ignored, records, tuple(figures), _aggregate(table, cells))
 
 
 def narrowed(
@@ -182,30 +194,28 @@ def narrowed(
     """
     chosen = tuple(seed for seed in measured.seeds if seeds is None or seed in seeds)
     if seeds is not None and chosen and chosen != measured.seeds:
-        some = tuple(tuple(_with_seeds(cell, chosen) for cell in cells) for cells in measured.cells)
-        measured = replace(measured, cells=some, aggregates=(), chosen=chosen)
+        cells = tuple(
+            tuple(_with_seeds(cell, chosen) for cell in row_cells) for row_cells in measured.cells
+        )
+        measured = replace(measured, cells=cells, aggregates=(), chosen=chosen)
     cells = tuple(
-        tuple(cell for cell in some if cell.column.label in columns)
-        for some in measured.cells
-        if some[0].row.label in rows
+        tuple(cell for cell in row_cells if cell.column.label in columns)
+        for row_cells in measured.cells
+        if row_cells[0].row.label in rows
     )
-    whole = len(cells[0]) == len(measured.columns)
-    aggregates = tuple(each for each in measured.aggregates if whole and each.row in rows)
+    all_columns = len(cells[0]) == len(measured.columns)
+    aggregates = tuple(a for a in measured.aggregates if all_columns and a.row in rows)
     return replace(measured, cells=cells, aggregates=aggregates)
 
 
 def _with_seeds(cell: MeasuredCell, chosen: Sequence[int]) -> MeasuredCell:
     """The cell over some of its seeds."""
-    values = {seed: each for seed, each in cell.values.items() if seed in chosen}
     declared = tuple(seed for seed in cell.declared if seed in chosen)
-    summary = summarise(values.values()) if values else None
     return replace(
         cell,
-        records={seed: each for seed, each in cell.records.items() if seed in chosen},
-        values=values,
-        missing={seed: each for seed, each in cell.missing.items() if seed in chosen},
-        summary=summary,
-        difference=summary.mean - cell.published.mean if summary and cell.published else None,
+        records={seed: record for seed, record in cell.records.items() if seed in chosen},
+        values={seed: value for seed, value in cell.values.items() if seed in chosen},
+        missing={seed: why for seed, why in cell.missing.items() if seed in chosen},
         declared=declared,
         fewer=cell.fewer and declared != tuple(chosen),
     )
@@ -229,6 +239,7 @@ def refuse_smoke(measured: Measured) -> None:
 
 
 def _measure_cell(table: Table, row: Row, column: Column, lines: Sequence[Line]) -> MeasuredCell:
+    """The cell of a row and a column, from its lines of the frame."""
     records: dict[int, Record] = {}
     values: dict[int, float] = {}
     missing: dict[int, str] = {}
@@ -242,25 +253,13 @@ def _measure_cell(table: Table, row: Row, column: Column, lines: Sequence[Line])
             values[seed] = float(line.record.result["metrics"][table.metric_of(column)])
         else:
             missing[seed] = line.why
-    summary = summarise(values.values()) if values else None
     published = None
     if row.published is not None and lines:  # no published number where the row has no cell
         published = table.published.value(row.published, column.label)
-    difference = summary.mean - published.mean if summary and published else None
     fewer = bool(lines) and row.seeds is None and tuple(seeds) != table.seeds[lines[0].tier]
     looked = bool(lines) and row.label in table.looked.get(lines[0].tier, ())
     return MeasuredCell(
-        row,
-        column,
-        records,
-        values,
-        missing,
-        summary,
-        published,
-        difference,
-        tuple(seeds),
-        fewer,
-        looked,
+        row, column, records, values, missing, published, tuple(seeds), fewer, looked
     )
 
 
@@ -271,7 +270,7 @@ def trivial_baseline_of(column: Sequence[MeasuredCell], metric: str) -> tuple[st
         for cell in column
         if cell.row.baseline and (values := cell.read(metric))
     ]
-    return max(means, key=lambda each: each[1], default=None)
+    return max(means, key=lambda pair: pair[1], default=None)
 
 
 def differing(first: MeasuredCell, second: MeasuredCell) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -281,17 +280,19 @@ def differing(first: MeasuredCell, second: MeasuredCell) -> tuple[tuple[str, ...
     """
     data: set[str] = set()
     for seed in first.records.keys() & second.records.keys():
-        mine, theirs = (cell.records[seed].environment["data"] for cell in (first, second))
-        data |= {name for name in mine if mine[name] != theirs.get(name, mine[name])}
-    ours, others = ({processor_of(r) for r in c.records.values()} for c in (first, second))
-    return tuple(sorted(data)), tuple(sorted(ours | others)) if ours != others else ()
+        hashes, expected = (cell.records[seed].environment["data"] for cell in (second, first))
+        data |= {name for name in expected if hashes.get(name, expected[name]) != expected[name]}
+    on_first, on_second = ({processor_of(r) for r in c.records.values()} for c in (first, second))
+    processors = on_first | on_second if on_first != on_second else set()
+    return tuple(sorted(data)), tuple(sorted(processors))
 
 
-def _aggregate(table: Table, grid: tuple[tuple[MeasuredCell, ...], ...]) -> tuple[Aggregate, ...]:
-    found = []
+def _aggregate(table: Table, rows: tuple[tuple[MeasuredCell, ...], ...]) -> tuple[Aggregate, ...]:
+    """The statistics of the table for each row that has a finished seed in every column."""
+    aggregates = []
     for name in table.aggregates:
         statistic = STATISTICS[name]
-        for cells in grid:
+        for cells in rows:
             columns = [list(cell.values.values()) for cell in cells]
             if all(columns):
                 value = float(statistic(np.concatenate(columns)))
@@ -299,5 +300,5 @@ def _aggregate(table: Table, grid: tuple[tuple[MeasuredCell, ...], ...]) -> tupl
                 count = sum(map(len, columns))
                 declared = sum(len(cell.declared) for cell in cells)
                 label = cells[0].row.label
-                found.append(Aggregate(name, label, value, interval, count, declared))
-    return tuple(found)
+                aggregates.append(Aggregate(name, label, value, interval, count, declared))
+    return tuple(aggregates)

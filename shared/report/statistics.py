@@ -180,6 +180,7 @@ class ColumnModel:
     ) -> None:
         self._rows = {label: values for label, values in rows.items() if values}
         self._baselines = baselines
+        self.collapsed = frozenset(collapsed)
         self._blocked = blocked
         left_out = {*baselines, *collapsed}
         self._trained = {
@@ -249,7 +250,7 @@ def varies(values: Values) -> bool:
 
 def wider(estimates: Sequence[Estimate]) -> Estimate:
     """The one with the widest interval."""
-    return max(estimates, key=lambda each: each.interval[1] - each.interval[0])
+    return max(estimates, key=lambda estimate: estimate.interval[1] - estimate.interval[0])
 
 
 def welch(first: Values, second: Values) -> Estimate:
@@ -258,24 +259,24 @@ def welch(first: Values, second: Values) -> Estimate:
     Source: Welch 1947.
     """
     samples = [summarise(values.values()) for values in (first, second)]
-    return welch_of(*((each.mean, each.sd or 0.0, each.n) for each in samples))
+    return welch_of(*((sample.mean, sample.sd or 0.0, sample.n) for sample in samples))
 
 
 def welch_of(first: tuple[float, float, int], second: tuple[float, float, int]) -> Estimate:
     """The same from mean, sample standard deviation and number of values of both."""
     parts = [sd**2 / n for _, sd, n in (first, second)]
-    each = [part**2 / (n - 1) for part, (_, _, n) in zip(parts, (first, second), strict=True)]
-    freedom = sum(parts) ** 2 / sum(each)
+    terms = [part**2 / (n - 1) for part, (_, _, n) in zip(parts, (first, second), strict=True)]
+    freedom = sum(parts) ** 2 / sum(terms)
     return Estimate(first[0] - second[0], math.sqrt(sum(parts)), freedom, "Welch")
 
 
 def one_sample(first: Values, second: Values) -> tuple[Estimate]:
     """Gain of the first row over the second, one of which has no spread over seeds."""
-    ours, theirs = (summarise(values.values()) for values in (first, second))
-    spread = ours if varies(first) else theirs
-    assert spread.sd is not None
-    error = spread.sd / math.sqrt(spread.n)
-    return (Estimate(ours.mean - theirs.mean, error, spread.n - 1.0, "one-sample"),)
+    gain = summarise(first.values()).mean - summarise(second.values()).mean
+    varying = summarise((first if varies(first) else second).values())
+    assert varying.sd is not None
+    error = varying.sd / math.sqrt(varying.n)
+    return (Estimate(gain, error, varying.n - 1.0, "one-sample"),)
 
 
 def paired(first: Values, second: Values) -> Estimate:

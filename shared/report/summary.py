@@ -8,7 +8,7 @@ import functools
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import UserError
@@ -25,7 +25,7 @@ from shared.report.claims import (
     Outcome,
     Reading,
     findings,
-    said,
+    outcome_text,
     significant,
 )
 from shared.report.files import ADDITIONAL, page, rows_of
@@ -150,42 +150,43 @@ class Results:
     readings: Sequence[Reading]
     on_gpus: Callable[[Sequence[Cell]], str] | None = None
     costs: Sequence[Cost] = ()
-    findings: tuple[Finding, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "findings", findings(self.readings))
+    @functools.cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of the readings."""
+        return findings(self.readings)
 
     def of(self, paper: str) -> list[Finding]:
         """The findings of a paper; of the additional questions for an empty name."""
-        return [each for each in self.findings if each.claim.paper == paper]
+        return [finding for finding in self.findings if finding.claim.paper == paper]
 
     @functools.cached_property
     def left(self) -> dict[str, str]:
         """By paper what its missing runs take; its own page and the first one say so."""
         return {
-            paper: _left(self, [reading for each in self.of(paper) for reading in each.readings])
+            paper: _left(self, [r for finding in self.of(paper) for r in finding.readings])
             for paper in PAPERS
         }
 
     def read_from(self, measured: Measured) -> list[Reading]:
         """The readings of one table."""
-        at = (measured.table.address, measured.tier)
-        return [each for each in self.readings if (each.address, each.tier) == at]
+        wanted = (measured.table.address, measured.tier)
+        return [r for r in self.readings if (r.address, r.tier) == wanted]
 
 
 def sentence(results: Results, paper: str) -> str:
     """The outcomes of a paper's claims in one sentence."""
-    some = results.of(paper)
+    of_paper = results.of(paper)
     parts = []
     for setting in SETTINGS:
-        words = Counter(each.word for each in some if each.setting == setting and each.measured)
+        words = Counter(f.word for f in of_paper if f.setting == setting and f.measured)
         if words:
             text = ", ".join(f"{number} {word}" for word, number in words.items())
             parts.append(f"{AT[setting]}: {text}")
-    if left := _not_run(some):
-        parts.append(f"{len(left)} not run")
+    if not_run := _not_run(of_paper):
+        parts.append(f"{len(not_run)} not run")
     name = PAPERS[paper].name if paper else "Additional questions"
-    return f"{name}, {counted(len(_ids(some)), 'claim')}: {'; '.join(parts)}."
+    return f"{name}, {counted(len(_ids(of_paper)), 'claim')}: {'; '.join(parts)}."
 
 
 def in_short(results: Results, folder: str = "") -> str:
@@ -197,43 +198,46 @@ def in_short(results: Results, folder: str = "") -> str:
     """
     lines = []
     for key, paper in PAPERS.items():
-        some = results.of(key)
-        cells = [_count([each for each in some if each.outcome in of]) for of in COUNTED.values()]
-        left = f"{len(_not_run(some))} of {len(_ids(some))}"
+        of_paper = results.of(key)
+        counts = [
+            _count([finding for finding in of_paper if finding.outcome in outcomes])
+            for outcomes in COUNTED.values()
+        ]
+        not_run = f"{len(_not_run(of_paper))} of {len(_ids(of_paper))}"
         clear = _significant(results, key)
         printed = f"{sum(clear)} of {len(clear)}" if clear else "none printed"
-        lines.append((f"[{paper.name}]({folder}{key}.md)", *cells, left, printed))
+        lines.append((f"[{paper.name}]({folder}{key}.md)", *counts, not_run, printed))
     at_paper = [
-        f"{PAPERS[each.claim.paper].name}'s {each.claim.place}"
-        for each in results.findings
-        if each.measured and each.setting == "paper's" and each.claim.paper in PAPERS
+        f"{PAPERS[finding.claim.paper].name}'s {finding.claim.place}"
+        for finding in results.findings
+        if finding.measured and finding.setting == "paper's" and finding.claim.paper in PAPERS
     ]
     return page("in_short", globals(), at_paper=at_paper, lines=lines)
 
 
-def _count(some: Sequence[Finding]) -> str:
-    """How many findings, with those that differ in kind."""
-    if not some:
+def _count(findings: Sequence[Finding]) -> str:
+    """How many findings, and how many of them are rebuilt, in part or mixed."""
+    if not findings:
         return "none"
     kinds = Counter(
         " and ".join(
             kind
             for kind, holds in (
-                ("rebuilt", each.setting == "rebuilt"),
-                ("in part", each.outcome == "partly"),
-                ("mixed", each.outcome == "mixed"),
+                ("rebuilt", finding.setting == "rebuilt"),
+                ("in part", finding.outcome == "partly"),
+                ("mixed", finding.outcome == "mixed"),
             )
             if holds
         )
-        for each in some
+        for finding in findings
     )
     del kinds[""]
-    beside = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
-    return f"{len(some)} ({beside})" if beside else str(len(some))
+    details = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
+    return f"{len(findings)} ({details})" if details else str(len(findings))
 
 
 def _significant(results: Results, paper: str) -> list[bool]:
-    """For each claimed gain that is printed with deviations, whether it is clear."""
+    """For each claimed gain of a paper's own tables with deviations, whether it is significant."""
     return [
         clear
         for measured in results.tables
@@ -265,11 +269,11 @@ def write(folder: Path, results: Results) -> None:
 def first_page(results: Results) -> str:
     """The first page of the results, in Markdown."""
     tables = []
-    for each in results.tables:
-        cells = [cell for cells in each.cells for cell in cells if cell.declared]
-        path = (each.folder / each.table.name).as_posix()
+    for measured in results.tables:
+        cells = [cell for cells in measured.cells for cell in cells if cell.declared]
+        path = (measured.folder / measured.table.name).as_posix()
         done = sum(cell.summary is not None for cell in cells)
-        tables.append((path, each.table.title, done, len(cells)))
+        tables.append((path, measured.table.title, done, len(cells)))
     return page("summary", globals(), results=results, tables=tables)
 
 
@@ -286,9 +290,9 @@ def paper_page(results: Results, key: str) -> str:
         results=results,
         key=key,
         paper=paper,
-        done=[some for some in by_claim.values() if any(each.measured for each in some)],
-        idle=[some for some in by_claim.values() if not any(each.measured for each in some)],
-        looked=any(each.looked for one in results.of(key) for each in one.measured),
+        done=[group for group in by_claim.values() if any(f.measured for f in group)],
+        idle=[group for group in by_claim.values() if not any(f.measured for f in group)],
+        looked=any(r.looked for finding in results.of(key) for r in finding.measured),
         printed=_printed(results),
         costs=[cost for cost in results.costs if cost.row in timed],
     )
@@ -297,15 +301,15 @@ def paper_page(results: Results, key: str) -> str:
 def _printed(results: Results) -> dict[str, list[str]]:
     """By claim, sentences on its gains by the deviations of the paper's own tables."""
     sentences: dict[str, list[str]] = {}
-    for table in (each.table for each in results.tables if each.tier == "paper"):
-        found: dict[str, list[bool]] = {}
+    for table in (measured.table for measured in results.tables if measured.tier == "paper"):
+        by_claim: dict[str, list[bool]] = {}
         for claim, _, _, clear in significant(table):
-            found.setdefault(claim.id, []).append(clear)
+            by_claim.setdefault(claim.id, []).append(clear)
         runs = table.published.runs
         how = f"{runs} runs" if runs else "three runs assumed, since none are stated"
-        for name, clear_ones in found.items():
+        for name, gains in by_claim.items():
             sentences.setdefault(name, []).append(
-                f"In the paper's own table {sum(clear_ones)} of {len(clear_ones)} of its gains are "
+                f"In the paper's own table {sum(gains)} of {len(gains)} of its gains are "
                 f"significant (Welch's test, {how})."
             )
     return sentences
@@ -323,36 +327,34 @@ def _margin(claim: Claim) -> str:
 
 def _gains(finding: Finding) -> str:
     """The gains of a finding, what they exclude, and the readings without a word."""
-    silent = Counter(each.outcome for each in finding.measured if each.outcome in WHY)
+    silent = Counter(r.outcome for r in finding.measured if r.outcome in WHY)
     bar = next((f"'{name}'" for name in _bars(finding.measured)), "the bar")
     reasons = [
         f"{silent[why]} of {len(finding.measured)} {text.format(bar=bar)}"
         for why, text in WHY.items()
         if why in silent
     ]
-    found = sorted(
-        (each for each in finding.informative if each.low is not None and each.high is not None),
-        key=lambda each: each.gain or 0.0,
+    ordered = sorted(
+        (r for r in finding.informative if r.low is not None and r.high is not None),
+        key=lambda reading: reading.gain or 0.0,
     )
     texts: list[str] = []
-    if len(found) in (1, 2, 3):
-        texts += map(_gain, reversed(found))
-    elif found:
-        low, high = (f"{each.gain:+z.2f}" for each in (found[0], found[-1]))
-        texts.append(f"gains from {low} to {high} in {len(found)} readings")
-    if found and finding.claim.form in ("superiority", "size") and finding.setting != "paper's":
-        texts.append(
-            f"a gain above {max(each.high or 0.0 for each in found):+z.2f} is excluded here"
-        )
-    if found and finding.claim.margin:
+    if len(ordered) in (1, 2, 3):
+        texts += map(_gain, reversed(ordered))
+    elif ordered:
+        low, high = (f"{reading.gain:+z.2f}" for reading in (ordered[0], ordered[-1]))
+        texts.append(f"gains from {low} to {high} in {len(ordered)} readings")
+    if ordered and finding.claim.form in ("superiority", "size") and finding.setting != "paper's":
+        texts.append(f"a gain above {max(r.high or 0.0 for r in ordered):+z.2f} is excluded here")
+    if ordered and finding.claim.margin:
         texts.append(f"the margin is {finding.claim.margin:g}")
-    every = [*reasons, *texts] if "collapsed" in silent else [*texts, *reasons]
-    return f", {'; '.join(every)}." if every else "."
+    texts = [*reasons, *texts] if "collapsed" in silent else [*texts, *reasons]
+    return f", {'; '.join(texts)}." if texts else "."
 
 
-def _bars(some: Sequence[Reading]) -> dict[str, None]:
+def _bars(readings: Sequence[Reading]) -> dict[str, None]:
     """The rows that the bars of some readings are named after."""
-    return dict.fromkeys(each.bar_row for each in some if each.bar_row)
+    return dict.fromkeys(reading.bar_row for reading in readings if reading.bar_row)
 
 
 def _gain(reading: Reading) -> str:
@@ -364,14 +366,14 @@ def _gain(reading: Reading) -> str:
 def _run(finding: Finding) -> str:
     """The tables behind a finding: seeds, what differs from the paper, the level of the rows."""
     texts = []
-    for path, some in _by_table(finding).items():
-        seeds = sorted({len(s) for each in some for s in (each.seeds_better, each.seeds_than)})
-        several = (
-            f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else counted(seeds[0], "seed")
+    for path, readings in _by_table(finding).items():
+        counts = sorted({len(seeds) for r in readings for seeds in (r.seeds_better, r.seeds_than)})
+        seeds = (
+            f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else counted(counts[0], "seed")
         )
-        parts = [several, *(each.rstrip(".") for each in some[0].differences)]
-        levels = [(each.level, each.bar, each.bar_row) for each in some if each.bar is not None]
-        if len({each.column for each in some}) == 1 and levels:
+        parts = [seeds, *(text.rstrip(".") for text in readings[0].differences)]
+        levels = [(r.level, r.bar, r.bar_row) for r in readings if r.bar is not None]
+        if len({reading.column for reading in readings}) == 1 and levels:
             level, bar, name = levels[0]
             parts.append(f"The rows reach {level:.0f}, '{name}' {bar:.0f}")
         texts.append(f"[{path}]({path}.md): {escaped('. '.join(parts))}")
@@ -382,11 +384,11 @@ def _run(finding: Finding) -> str:
 
 def _by_table(finding: Finding) -> dict[str, list[Reading]]:
     """The measured readings by the page of their table, without its ending."""
-    found: dict[str, list[Reading]] = {}
-    for each in finding.measured:
-        path = each.address if each.tier == "paper" else f"{each.tier}/{each.address}"
-        found.setdefault(path, []).append(each)
-    return found
+    by_path: dict[str, list[Reading]] = {}
+    for reading in finding.measured:
+        prefix = "" if reading.tier == "paper" else f"{reading.tier}/"
+        by_path.setdefault(f"{prefix}{reading.address}", []).append(reading)
+    return by_path
 
 
 def _left(results: Results, readings: Iterable[Reading]) -> str:
@@ -404,8 +406,8 @@ def _left(results: Results, readings: Iterable[Reading]) -> str:
             columns = {column.label: column for column in measured.columns}
             done = {(c.row.label, c.column.label): c.records for cs in measured.cells for c in cs}
             for cell in measured.table.cells("paper"):
-                place = (cell.row, cell.column)
-                if place in pairs and cell.seed not in done[place]:
+                pair = (cell.row, cell.column)
+                if pair in pairs and cell.seed not in done[pair]:
                     minutes[cell.address] = columns[cell.column].minutes
                     left.append(cell)
     if not minutes:
@@ -431,38 +433,38 @@ def _remarks(readings: Sequence[Reading]) -> Iterator[str]:
     """What differs from the paper, and each remark of a table's readings with what it is about."""
     if differences := readings[0].differences:
         yield f"Differences from the paper: {' '.join(differences)}"
-    found: dict[str, list[Reading]] = {}
-    for each in readings:
-        for remark in each.remarks:
-            found.setdefault(remark, []).append(each)
-    for remark, some in found.items():
-        columns = dict.fromkeys(each.column for each in some)
-        whole = all(each in some for each in readings if each.column in columns)
-        names = columns if whole else dict.fromkeys(f"{rows_of(e)}, {e.column}" for e in some)
-        yield f"{remark} ({'; '.join(names)})" if len(some) < len(readings) else remark
+    by_remark: dict[str, list[Reading]] = {}
+    for reading in readings:
+        for remark in reading.remarks:
+            by_remark.setdefault(remark, []).append(reading)
+    for remark, remarked in by_remark.items():
+        columns = dict.fromkeys(reading.column for reading in remarked)
+        whole = all(reading in remarked for reading in readings if reading.column in columns)
+        names = columns if whole else dict.fromkeys(f"{rows_of(r)}, {r.column}" for r in remarked)
+        yield f"{remark} ({'; '.join(names)})" if len(remarked) < len(readings) else remark
 
 
-def _ids(some: Iterable[Finding]) -> set[str]:
-    return {each.claim.id for each in some}
+def _ids(findings: Iterable[Finding]) -> set[str]:
+    return {finding.claim.id for finding in findings}
 
 
-def _not_run(some: Sequence[Finding]) -> list[Claim]:
+def _not_run(findings: Sequence[Finding]) -> list[Claim]:
     """The claims that were not measured at any setting."""
-    done = _ids(each for each in some if each.measured)
-    return list({each.claim.id: each.claim for each in some if each.claim.id not in done}.values())
+    done = _ids(finding for finding in findings if finding.measured)
+    return list({f.claim.id: f.claim for f in findings if f.claim.id not in done}.values())
 
 
-def _panels(some: Sequence[Finding]) -> list[Panel]:
+def _panels(findings: Sequence[Finding]) -> list[Panel]:
     """A panel for each table: a line for each claim, a point for each gain that has a word."""
-    found: dict[tuple[SettingWord, str, str], dict[str, list[Point]]] = {}
-    for finding in some:
+    lines_of: dict[tuple[SettingWord, str, str], dict[str, list[Point]]] = {}
+    for finding in findings:
         for reading in finding.informative:
             if reading.gain is None or reading.low is None:
                 continue
-            place = (reading.setting, reading.address, reading.unit)
+            panel = (reading.setting, reading.address, reading.unit)
             label = "\n".join(textwrap.wrap(finding.claim.sentence, LABEL))
             color, marker = MARKS[_sign(reading)]
-            found.setdefault(place, {}).setdefault(label, []).append(
+            lines_of.setdefault(panel, {}).setdefault(label, []).append(
                 Point(
                     reading.gain,
                     reading.low,
@@ -479,7 +481,7 @@ def _panels(some: Sequence[Finding]) -> list[Panel]:
             lines,
             rule=0.0,
         )
-        for (setting, address, unit), lines in found.items()
+        for (setting, address, unit), lines in lines_of.items()
     ]
 
 
@@ -493,6 +495,6 @@ def _sign(reading: Reading) -> Outcome:
 def _picture(panels: Sequence[Panel], claim: Claim) -> Picture:
     """The picture of some panels; its legend has the words for claims of the kind of ``claim``."""
     shown = {point.color for panel in panels for point in panel.every()}
-    looks = {said(word, claim): look for word, look in MARKS.items()}
+    looks = {outcome_text(word, claim): look for word, look in MARKS.items()}
     legend = {word: color for word, (color, _) in looks.items() if color in shown}
     return Picture(panels, 1, legend, markers={word: mark for word, (_, mark) in looks.items()})

@@ -79,6 +79,21 @@ def mean_sd(mean: float, sd: float | None) -> str:
     return f"{mean:.2f}" if sd is None else f"{mean:.2f} ± {sd:.2f}"
 
 
+def summary_text(summary: Summary | None, spread: Spread = "deviation") -> str:
+    """A mean with its standard deviation or interval, if any; a dash without a summary."""
+    if summary is None:
+        return DASH
+    if spread == "interval" and summary.low is not None:
+        return f"{summary.mean:.2f} [{summary.low:.2f}, {summary.high:.2f}]"
+    return mean_sd(summary.mean, summary.sd)
+
+
+def metric_text(metric: str, unit: str) -> str:
+    """A metric in words, with its unit if it has one."""
+    name = METRICS.get(metric, metric)
+    return f"{name} ({unit})" if unit else name
+
+
 def published_value(value: Value | None) -> str:
     """A published number; a dash where the paper gives none."""
     return DASH if value is None else mean_sd(value.mean, value.std)
@@ -135,9 +150,7 @@ def measured_lines(
     if cell.summary is None:
         reasons = sorted({marks[why] for why in cell.missing.values()})
         return [f"{DASH} ({', '.join(map(str, reasons))})"]
-    text = mean_sd(cell.summary.mean, cell.summary.sd)
-    if spread == "interval" and cell.summary.low is not None:
-        text = f"{cell.summary.mean:.2f} [{cell.summary.low:.2f}, {cell.summary.high:.2f}]"
+    text = summary_text(cell.summary, spread)
     lines = [f"{text} {LOOKED}" if cell.looked else text]
     done, declared = len(cell.values), len(cell.declared)
     if done < declared:
@@ -209,7 +222,7 @@ def scale_note(measured: Measured) -> str:
     return note
 
 
-def further_of(measured: Measured) -> Iterator[Grid]:
+def further_grids(measured: Measured) -> Iterator[Grid]:
     """Further metrics of a table's runs, one grid each, if any run has them."""
     for metric in measured.table.also:
         found: dict[tuple[str, str], Summary] = {}
@@ -222,7 +235,7 @@ def further_of(measured: Measured) -> Iterator[Grid]:
             if any(name == at for _, at in found)
         ]
         lines = tuple(
-            (row.label, *(_summary(found.get((row.label, column))) for column in columns))
+            (row.label, *(summary_text(found.get((row.label, column))) for column in columns))
             for row in measured.table.rows
             if any(row.label == of for of, _ in found)
         )
@@ -232,7 +245,7 @@ def further_of(measured: Measured) -> Iterator[Grid]:
             yield Grid(heading, ("method", *columns), lines)
 
 
-def over_columns(measured: Measured) -> Iterator[Grid]:
+def aggregate_grids(measured: Measured) -> Iterator[Grid]:
     """A grid for each statistic of the table over all columns."""
     for name in measured.table.aggregates:
         lines = []
@@ -248,7 +261,7 @@ def over_columns(measured: Measured) -> Iterator[Grid]:
             yield Grid(heading, ("method", name, "95% bootstrap interval", "values"), tuple(lines))
 
 
-def elsewhere(published: Published) -> Grid:
+def published_grid(published: Published) -> Grid:
     """Published numbers of another paper."""
     lines = tuple(
         (label, *map(published_value, values)) for label, values in published.rows.items()
@@ -259,7 +272,3 @@ def elsewhere(published: Published) -> Grid:
 def _run_of(column: Column) -> str:
     """The name of a column's runs, which columns may share."""
     return column.run or column.label
-
-
-def _summary(summary: Summary | None) -> str:
-    return DASH if summary is None else mean_sd(summary.mean, summary.sd)
