@@ -57,6 +57,12 @@ def wrong_way(path: Path, room: str) -> list[str]:
     ]
 
 
+def test_folders_that_git_ignores_may_be_links_to_a_larger_disk() -> None:
+    # A pattern that ends in a slash matches folders alone, and a link would be committed.
+    lines = (ROOT / ".gitignore").read_text().splitlines()
+    assert {"/runs", "/data", "/exports", "/failed-runs"} <= set(lines)
+
+
 def test_domains_are_found_in_one_place() -> None:
     finders = {"importlib", "importlib.import_module", "importlib.util", "importlib.util.find_spec"}
     found = {

@@ -369,6 +369,21 @@ def test_further_facts_are_recorded_and_stay(tmp_path: Path) -> None:
     assert record.environment["data"] == {"toys": "ab"}
 
 
+def test_a_run_resumed_at_another_commit_says_where_its_checkpoint_was_made(
+    tmp_path: Path,
+) -> None:
+    saved(tmp_path / "run")
+    file = tmp_path / "run" / "environment.json"
+    before = json.loads(file.read_text())
+    file.write_text(json.dumps(before | {"commit": "a" * 40, "dirty": True}))
+    text = f"resumed from a checkpoint of commit {'a' * 40}, torch {before['versions']['torch']}"
+    for _ in range(2):  # the second one is resumed at the same commit
+        with Run(tmp_path / "run", Config(3)) as run:
+            assert run.environment["notices"] == [text]
+            assert run.environment["commit"] == before["commit"]
+            assert run.environment["dirty"]
+
+
 def test_random_state_survives_the_round_trip(tmp_path: Path) -> None:
     randomness.seed_everything(3)
     torch.save(randomness.random_state(), tmp_path / "state.pt")

@@ -43,7 +43,9 @@ def decode(image: Path | Image.Image, *, upright: bool = False) -> Image.Image:
     if isinstance(image, Image.Image):
         with _decoding(f"image of mode {image.mode}"):
             return _rgb(image, upright)
-    with _decoding(printable(image)), Image.open(image) as opened:
+    # From a stream: given a name, Pillow maps the grey pixels of a TIFF that is not compressed into
+    # memory, and breaks their rows at the width of the image once turned upright.
+    with _decoding(printable(image)), image.open("rb") as stream, Image.open(stream) as opened:
         return _rgb(opened, upright)
 
 

@@ -242,8 +242,8 @@ class Run:
                 _check_alike(self._environment, self.config)
             if self.allow_missing:
                 self._environment["allow_missing"] = True
-            if notices := self._notices_before():
-                self._environment["notices"] = notices
+            if before := self._environment_before():
+                _continue_from(before, self._environment)
             if self._first:
                 for part in self.folder.glob(".*.part"):  # partial files of killed processes
                     part.unlink(missing_ok=True)
@@ -710,13 +710,12 @@ class Run:
             notices.append(text)
             self._note_environment()
 
-    def _notices_before(self) -> list[str]:
-        """The warnings from before the checkpoint."""
+    def _environment_before(self) -> dict[str, Any]:
+        """The environment that the checkpoint was made in; empty without a checkpoint."""
         file = self.folder / "environment.json"
         if not file.exists() or not (self.folder / "checkpoint.pt").exists():
-            return []
-        notices: list[str] = read_json(file).get("notices", [])
-        return notices
+            return {}
+        return read_json(file)
 
     def _note_environment(self) -> None:
         if not self._first or (self.folder / "result.json").exists():
@@ -897,6 +896,24 @@ def _fault_of(file: Path) -> str | None:
 
 def _diverged(what: str, step: int) -> str:
     return f"{what} is NaN or infinite by step {step}; lower the learning rate or check the input"
+
+
+def _continue_from(before: Mapping[str, Any], environment_: dict[str, Any]) -> None:
+    """Add to an environment what holds of the steps before the checkpoint, made in another one.
+
+    Their warnings, that the code had changes, and commit and torch where these were others.
+    """
+    notices = list(before.get("notices", []))
+    was, is_now = (
+        f"commit {each['commit']}, torch {each['versions']['torch']}"
+        for each in (before, environment_)
+    )
+    text = f"resumed from a checkpoint of {was}"
+    if was != is_now and text not in notices:
+        notices.append(text)
+    if notices:
+        environment_["notices"] = notices
+    environment_["dirty"] = environment_["dirty"] or before["dirty"]
 
 
 def _check_alike(environment_: Mapping[str, Any], config: Config) -> None:

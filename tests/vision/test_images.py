@@ -154,6 +154,8 @@ def test_own_folders_are_turned_upright_and_published_sets_are_not(
     assert (crop == torch.tensor([255, 255, 255, 0, 0, 0])).all()
     published = ImageFiles(images.files, images.labels)
     assert np.array_equal(colours(decode(published.files[0])), np.asarray(stored))
+    scan = saved(place, stored.convert("L"), "0.tif", exif=exif)  # grey, not compressed
+    assert np.array_equal(colours(decode(scan, upright=True)), np.asarray(upright))
 
 
 BYTES = torch.from_numpy(RAMP.copy())[None, None].repeat(2, 3, 1, 1)
