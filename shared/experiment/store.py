@@ -98,9 +98,10 @@ def pretrained(
     if not here:
         said = read_json(folder / RECORD)
         run.record(**{SAVED: f"{said['seconds']:.3f}"})
-        # Older entries do not say what they were trained on.
-        if said.get("processor", here_on := computed_on(run.environment)) != here_on:
-            run.record(**{ENCODER_PROCESSOR: said["processor"]})
+        own = computed_on(run.environment)
+        trained_on = said.get("processor", own)  # older entries do not say
+        if trained_on != own:
+            run.record(**{ENCODER_PROCESSOR: trained_on})
         for notice in said["notices"]:
             run.keep_notice(notice)
         if (folder / CURVE).is_file():

@@ -70,14 +70,16 @@ class Published:
             return None
         return self.rows[row][self.columns.index(column)]
 
-    def part(self, columns: Collection[str]) -> "Published":
-        """The published numbers in those of ``columns`` that the paper has, in its order."""
+    def part(self, columns: Collection[str], rows: Collection[str] | None = None) -> "Published":
+        """The published numbers in those of ``columns`` and ``rows`` (None: all) that it has."""
         kept = [column in columns for column in self.columns]
-        rows = {
-            label: tuple(itertools.compress(values, kept)) for label, values in self.rows.items()
+        numbers = {
+            label: tuple(itertools.compress(values, kept))
+            for label, values in self.rows.items()
+            if rows is None or label in rows
         }
         printed = tuple(itertools.compress(self.columns, kept))
-        return dataclasses.replace(self, columns=printed, rows=rows)
+        return dataclasses.replace(self, columns=printed, rows=numbers)
 
 
 @dataclass(frozen=True)
