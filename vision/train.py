@@ -461,13 +461,14 @@ def make_optimiser(config: Config, modules: nn.Module) -> torch.optim.Optimizer:
                 # timm's Lars adapts the rate only where there is weight decay
                 {"params": vectors, "weight_decay": 0.0},
             ]
-            return Lars(
+            optimizer: torch.optim.Optimizer = Lars(
                 groups,
                 lr=config.learning_rate,
                 momentum=config.sgd_momentum,
                 weight_decay=config.weight_decay,
                 trust_coeff=1e-3,
             )
+            return optimizer
     raise ValueError(f"optimiser is 'sgd', 'adam' or 'lars'; got {config.optimiser!r}")
 
 
