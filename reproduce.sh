@@ -204,8 +204,9 @@ install() {
         "the same command tries again"
     }
   fi
-  # Here, on all cores, what may be imported: not the tests of libraries and hundreds of models.
-  "$venv/bin/python" -m compileall -q -j 0 -x '/tests/|/transformers/models/' \
+  # Here, on all cores, what may be imported: not tests, tools, and hundreds of models.
+  local rest='tests|testing|_inductor|pip|mypyc?|setuptools|OpenGL|lexers|torchmetrics|pytorch_lightning'
+  "$venv/bin/python" -m compileall -q -j 0 -x "site-packages/(.*/)?($rest|transformers/models)/" \
     "$venv"/lib/python*/site-packages >>"$log" 2>&1 || true
   touch "$stamp"
   say "set up in $SECONDS s"
