@@ -528,7 +528,7 @@ def forest(comparison: Comparison) -> Picture | None:
             panels.append(Panel(column.label, narrow(axis), lines, 0.0))
     if not panels:
         return None
-    shown = {point.color for panel in panels for point in panel.every()}
+    shown = {point.color for panel in panels for point in panel.points()}
     empty = {label: () for panel in panels for label in panel.lines}
     panels = [dataclasses.replace(panel, lines=empty | dict(panel.lines)) for panel in panels]
     meanings = {f"{word}, 95% interval": color for word, color in COLOURS.items()}

@@ -209,7 +209,7 @@ def draw(
 
 
 def _in_style(drawing: Drawing, source: Source) -> Drawn:
-    with mpl.rc_context(pictures.LOOK):
+    with mpl.rc_context(pictures.STYLE):
         return drawing.draw(source)
 
 

@@ -246,7 +246,7 @@ def _drawn(measured: Measured) -> list[Panel]:
 
 
 def _picture(panels: Sequence[Panel]) -> Picture:
-    published = any(p.published is not None for panel in panels for p in panel.every())
+    published = any(p.published is not None for panel in panels for p in panel.points())
     return Picture(
         panels,
         ACROSS,

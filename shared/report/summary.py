@@ -494,7 +494,7 @@ def _sign(reading: Reading) -> Outcome:
 
 def _picture(panels: Sequence[Panel], claim: Claim) -> Picture:
     """The picture of some panels; its legend has the words for claims of the kind of ``claim``."""
-    shown = {point.color for panel in panels for point in panel.every()}
+    shown = {point.color for panel in panels for point in panel.points()}
     looks = {outcome_text(word, claim): look for word, look in MARKS.items()}
     legend = {word: color for word, (color, _) in looks.items() if color in shown}
     return Picture(panels, 1, legend, markers={word: mark for word, (_, mark) in looks.items()})
