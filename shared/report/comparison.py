@@ -27,7 +27,7 @@ from shared.report import pictures
 from shared.report.claims import has_collapsed
 from shared.report.files import (
     ACROSS,
-    COMMIT,
+    SHORT_COMMIT,
     page,
     tex_escaped,
     tex_table,
@@ -403,7 +403,7 @@ def budget(comparison: Comparison) -> str:
 def commits(comparison: Comparison) -> str:
     """The commits of the runs, the first characters of each."""
     names = {
-        f"{str(record.environment['commit'])[:COMMIT]}"
+        f"{str(record.environment['commit'])[:SHORT_COMMIT]}"
         f"{' with changes' * bool(record.environment['dirty'])}"
         for record in comparison.records
     }
