@@ -19,7 +19,7 @@ from rich.console import Console
 from shared import functions
 from shared.capture import SWITCH, graphs_wanted
 from shared.command import devices, server
-from shared.command.cells import Places, imported, run_folder
+from shared.command.cells import Places, imported, pretraining_of, run_folder
 from shared.command.progress import Main, Watch, watching
 from shared.command.worker import INTERRUPTED, Outcome, run_cell
 from shared.errors import UserError
@@ -29,12 +29,6 @@ from shared.experiment.tables import Cell
 
 # Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.
 DUPLICATE_SIGINT = 1.0
-
-
-def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
-    """The pretraining part of a cell's configuration, which other cells may share; None without."""
-    pretraining = imported(cell.domain).experiment(cell.config).pretraining
-    return None if pretraining is None else pretraining(cell.config)
 
 
 class Pool:

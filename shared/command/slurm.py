@@ -27,9 +27,8 @@ from typing import Any
 import filelock
 from rich.console import Console
 
-from shared.command.cells import Chosen, Places, find_cell, run_folder
+from shared.command.cells import Chosen, Places, find_cell, pretraining_of, run_folder
 from shared.command.plan import costs_of
-from shared.command.pool import pretraining_of
 from shared.errors import UserError, program
 from shared.experiment.config import canonical_json
 from shared.experiment.files import write_atomically
