@@ -257,9 +257,7 @@ class Run:
             self._precision.close()
             self._lock.release()
             raise
-        for number in STOPS:
-            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                continue  # as nohup wants it
+        for number in stop_signals():
             with contextlib.suppress(ValueError):  # not the main thread
                 self._handlers[number] = signal.signal(number, self._ask_to_stop)
         self._started = self._saved = time.monotonic()
@@ -738,6 +736,12 @@ class Run:
                 break
             kept.append(line + "\n")
         write_atomically(file, "".join(kept))
+
+
+def stop_signals() -> list[signal.Signals]:
+    """The signals that ask to save and stop; no SIGHUP where nohup has it ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in STOPS if number != signal.SIGHUP or not ignored]
 
 
 class Means:
