@@ -119,7 +119,7 @@ def probe_scores(source: Source) -> DrawnFigure:
         for row, some in by_row(runs).items():
             scores = tuple(float(run.metrics["r2"]) for run in some)
             trained = some[0].config.train
-            lines[row] = [Mean(fmean(scores), color=BLUE if trained else GREY, each=scores)]
+            lines[row] = [Mean(fmean(scores), color=BLUE if trained else GREY, values=scores)]
             if not trained:
                 baselines.append(fmean(scores))
         rule = max(baselines, default=None)

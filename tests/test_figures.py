@@ -218,7 +218,7 @@ def test_histograms_are_densities_with_notes_on_the_band() -> None:
 
 
 def test_means_show_what_they_are_of() -> None:
-    mean = pictures.Mean(2.0, each=(1.0, 3.0))
+    mean = pictures.Mean(2.0, values=(1.0, 3.0))
     figure = pictures.points(
         pictures.Picture([pictures.Panel("", "", {"a": [mean]})], 1, {"a": "#000000"})
     )

@@ -22,7 +22,7 @@ from shared.report.wording import counted
 H100 = "h100"  # the one device with estimates
 MEMORY = 80  # gigabytes of one
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-TABLE, MEASURED = DOCS / "expected.csv", DOCS / "measured.csv"
+EXPECTED, MEASURED = DOCS / "expected.csv", DOCS / "measured.csv"
 # Fields of configurations that change what a step takes; those that a domain has not are left out.
 FIELDS = (
     *("method", "backbone", "stem", "image_size", "small_crops", "symmetric", "mixed"),
@@ -78,7 +78,7 @@ def trains(config: Config) -> bool:
         and getattr(config, "features", "encoder") == "encoder"
         and getattr(config, "train", True) is not False
         and getattr(config, "epochs", 1) != 0
-        and type(config).__name__ == "Config"
+        and type(config).__name__ == "Config"  # those of toys and probes have other names
     )
 
 
@@ -120,7 +120,7 @@ class GpuCost:
 
     def __str__(self) -> str:
         """``about 12 GPU-hours of training, up to 31 GB of GPU memory``, or what is not known."""
-        known = f"about {number(self.hours)} GPU-hours of training on H100s, "
+        known = f"about {rounded(self.hours)} GPU-hours of training on H100s, "
         known += f"up to {math.ceil(self.gigabytes)} GB of GPU memory"
         known += " over several GPUs" * (self.gigabytes > MEMORY)
         if not self.missing:
@@ -240,17 +240,17 @@ def _cells_to_decide(tables: Sequence[Table], frame: Frame) -> dict[str, list[Ce
     return {claim: list(cells.values()) for claim, cells in needed.items() if cells}
 
 
-def number(value: float) -> str:
-    """Hours or gigabytes, with a digit after the point where they are few."""
+def rounded(value: float) -> str:
+    """Hours or gigabytes as text, with a digit after the point below ten."""
     return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
 
 @functools.cache
 def steps_by_kind() -> dict[str, GpuStep]:
     """The estimates of docs/expected.csv by kind, scaled by docs/measured.csv."""
-    if not TABLE.is_file():  # without a checkout
+    if not EXPECTED.is_file():  # without a checkout
         return {}
-    with TABLE.open(newline="") as stream:
+    with EXPECTED.open(newline="") as stream:
         lines = list(csv.DictReader(stream))
     seconds = measured()
     factors = {

@@ -221,49 +221,34 @@ class Run:
         self._started = self._saved = time.monotonic()
         self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
         self._locked_as: tuple[int, int] | None = None  # device and inode of the locked file
-        self._handlers: dict[int, Any] = {}
         self._writer: Any = None
-        self._precision = contextlib.ExitStack()
+        self._on_exit = contextlib.ExitStack()
 
     def __enter__(self) -> "Run":
         if project := os.environ.get(VARIABLE):
             weights_and_biases(self, project)
         self.processes, self._is_first = world_size(), rank() == 0
         check_processes(self.config, self.processes)
-        if self._is_first:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _acquire(self._lock, self.folder)
-            self._locked_as = self._lock_on_disk()
-        self._precision.enter_context(without_tf32())
-        try:
-            self._environment = current_environment(self.workers)
-            if self.processes > 1:
-                self._environment["processes"] = self.processes
-                _check_alike(self._environment, self.config)
-            if self.allow_missing:
-                self._environment["allow_missing"] = True
-            if before := self._environment_of_checkpoint():
-                _continue_from(before, self._environment)
+        with contextlib.ExitStack() as on_exit:
             if self._is_first:
-                for part in self.folder.glob(".*.part"):  # partial files of killed processes
-                    part.unlink(missing_ok=True)
-                self.config = with_own_data(self.folder, self._asked_config)
-                check_config(self.folder, self.config)
-                check_same_processes(self.folder, self.processes)
-                if not (self.folder / "config.json").exists():
-                    write_atomically(self.folder / "config.json", canonical_json(self.config))
-                self._write_environment()
-        except BaseException:
-            self._precision.close()
-            self._lock.release()
-            raise
-        for number in stop_signals():
-            with contextlib.suppress(ValueError):  # not the main thread
-                self._handlers[number] = signal.signal(number, self._ask_to_stop)
-        self._started = self._saved = time.monotonic()
-        threading.Thread(target=self._watch_clock, daemon=True).start()
-        seed_everything(self.config.seed)
-        listeners.append(self.keep_notice)
+                self.folder.mkdir(parents=True, exist_ok=True)
+                _acquire(self._lock, self.folder)
+                on_exit.callback(self._lock.release)
+                self._locked_as = self._lock_on_disk()
+            on_exit.enter_context(without_tf32())
+            self._begin_or_continue()
+            for number in stop_signals():
+                with contextlib.suppress(ValueError):  # not the main thread
+                    handler = signal.signal(number, self._ask_to_stop)
+                    on_exit.callback(signal.signal, number, handler)
+            self._started = self._saved = time.monotonic()
+            threading.Thread(target=self._watch_clock, daemon=True).start()
+            on_exit.callback(self._exited.set)
+            seed_everything(self.config.seed)
+            listeners.append(self.keep_notice)
+            on_exit.callback(listeners.remove, self.keep_notice)
+            on_exit.callback(self._close_logs)
+            self._on_exit = on_exit.pop_all()
         return self
 
     def __exit__(
@@ -272,16 +257,33 @@ class Run:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        listeners.remove(self.keep_notice)
-        self._exited.set()
-        self._precision.close()
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+        self._on_exit.close()
+
+    def _begin_or_continue(self) -> None:
+        """Compare the folder with this run, and write configuration and environment into it."""
+        self._environment = current_environment(self.workers)
+        if self.processes > 1:
+            self._environment["processes"] = self.processes
+            _check_alike(self._environment, self.config)
+        if self.allow_missing:
+            self._environment["allow_missing"] = True
+        if before := self._environment_of_checkpoint():
+            _continue_from(before, self._environment)
+        if self._is_first:
+            for part in self.folder.glob(".*.part"):  # partial files of killed processes
+                part.unlink(missing_ok=True)
+            self.config = with_own_data(self.folder, self._asked_config)
+            check_config(self.folder, self.config)
+            check_same_processes(self.folder, self.processes)
+            if not (self.folder / "config.json").exists():
+                write_atomically(self.folder / "config.json", canonical_json(self.config))
+            self._write_environment()
+
+    def _close_logs(self) -> None:
         if self._writer is not None:
             self._writer.close()
         for logger in self.loggers:
             logger.close()
-        self._lock.release()
 
     @property
     def seconds(self) -> float:

@@ -103,10 +103,10 @@ class Mean(Point):
     """A mean over seeds, with the averaged numbers as small marks.
 
     Args:
-        each: the averaged numbers.
+        values: the averaged numbers.
     """
 
-    each: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -255,8 +255,8 @@ def _draw_point(axis: Axes, y: float, point: Point) -> None:
     if point.low is not None and point.high is not None:
         axis.plot([point.low, point.high], [y, y], color=point.color, linewidth=1.3)
     if isinstance(point, Mean):
-        same = [y] * len(point.each)
-        axis.plot(point.each, same, "o", color=point.color, alpha=0.5, markersize=2.5, mew=0)
+        ys = [y] * len(point.values)
+        axis.plot(point.values, ys, "o", color=point.color, alpha=0.5, markersize=2.5, mew=0)
     axis.plot([point.value], [y], point.marker, color=point.color, markersize=4.5)
     if point.published is not None:
         if point.published_error:
