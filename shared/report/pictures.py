@@ -565,9 +565,7 @@ def write(file: Path, picture: Picture) -> None:
     figure.savefig(stream, format="png")
     metadata = PngInfo()
     metadata.add_text(TEXT_KEY, numbers)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(pdf) as part:
-        figure.savefig(part, format="pdf", metadata=dict(METADATA["pdf"]))
+    save(figure, pdf)
     with Image.open(stream) as image, replacing(file) as part:
         reduced = image.convert("RGB").quantize(COLORS, Image.Quantize.MAXCOVERAGE)
         reduced.save(part, format="png", optimize=True, pnginfo=metadata)
