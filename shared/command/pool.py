@@ -69,7 +69,7 @@ class Pool:
         # By the pipe that a process talks through: its cell, the process and its device.
         self._running: dict[Any, tuple[Cell, Any, str | None]] = {}
         self._devices = visible_devices()
-        self._tried: set[str] = set()  # datasets that could not be fetched
+        self._tried: set[str] = set()  # datasets, each of which is fetched once at most
         self._graphs = graphs_wanted()
         self._without_graphs: set[str] = set()  # addresses of cells that could not be captured
 
@@ -81,7 +81,6 @@ class Pool:
             before: called just before the first cell starts, unless the command was interrupted
                 by then.
         """
-        context = multiprocessing.get_context("forkserver")
         workers = max(1, cores() // min(self.jobs, len(cells)))
         self._waiting, stopping = list(cells), False
         self._pretraining = {
@@ -96,7 +95,7 @@ class Pool:
                 before()
             while self._running or (self._waiting and not requests):
                 while len(self._running) < self.jobs and not requests and (cell := self._next()):
-                    self._start(cell, workers, context)
+                    self._start(cell, workers)
                     watch.started(cell)
                 if time.monotonic() >= self._ends and not requests:
                     requests.append(signal.SIGTERM)
@@ -132,8 +131,9 @@ class Pool:
         cells = Counter(device for _, _, device in self._running.values())
         return min(self._devices, key=lambda device: cells[device])
 
-    def _start(self, cell: Cell, workers: int, context: Any) -> None:
+    def _start(self, cell: Cell, workers: int) -> None:
         """Start the process of a cell."""
+        context = multiprocessing.get_context("forkserver")
         pipe, pipe_of_process = context.Pipe()
         device = self._free_device()
         graphs = self._graphs and cell.address not in self._without_graphs
