@@ -148,24 +148,27 @@ def _judged(source: Source, lines: Sequence[Line]) -> tuple[list[Line], list[str
         whys = {line.why for line in of_cells if line.why.startswith(REFUSED)}
         return of_cells, sorted(f"is not valid: {why}" for why in whys)
     of_cells = [line for line in lines if name_of(line.table, line.tier) == source.group]
-    whys = (
-        {line.why for line in of_cells if line.why} if of_cells else {"no table declares it today"}
-    )
-    return of_cells, sorted([f"is not valid: {why}" for why in whys] + _faults_of(source.record))
+    whys = {line.why for line in of_cells if line.why}
+    if not of_cells:
+        whys = {"no table declares it today"}
+    faults = [f"is not valid: {why}" for why in whys]
+    if fault := _fault_of(source.record):
+        faults.append(fault)
+    return of_cells, sorted(faults)
 
 
-def _faults_of(record: Record) -> list[str]:
+def _fault_of(record: Record) -> str | None:
     """Why a record may not be committed, whichever cell it is of: the first reason, if any."""
     environment = record.environment
     if environment["dirty"]:
-        return ["was not measured at a clean commit"]
+        return "was not measured at a clean commit"
     if not COMMIT.fullmatch(environment["commit"]):
-        return [f"names no commit but {environment['commit'][:40]!r}"]
+        return f"names no commit but {environment['commit'][:40]!r}"
     for name, digest in environment["data"].items():
         if not DATA_HASH.fullmatch(digest):
-            return [f"has {digest[:70]!r} as the hash of {name}"]
+            return f"has {digest[:70]!r} as the hash of {name}"
     text = next(_not_finite(record.result["metrics"]), None)
-    return [f"has a metric that is not a finite number: {text}"] if text else []
+    return f"has a metric that is not a finite number: {text}" if text else None
 
 
 def _not_finite(value: Any, name: str = "") -> Iterator[str]:
