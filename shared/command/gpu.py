@@ -172,7 +172,7 @@ def cheapest_first(
     """
     waiting, priced = dict(costs), set[str]()
     while waiting:
-        totals = {name: total(trainings, priced) for name, trainings in waiting.items()}
+        totals = {name: total(needed, priced) for name, needed in waiting.items()}
         cheapest = min(totals, key=lambda name: (totals[name].missing, totals[name].hours))
         yield cheapest, totals[cheapest]
         priced.update(waiting.pop(cheapest))
