@@ -159,14 +159,14 @@ def _describe(folder: Path, record: Record) -> Export:
         losses=loss_names(config["objective"]) if config["train"] else (),
         about=f"An encoder of graphs ({network}), "
         f"{training_of(config, f'all graphs of {dataset}')}",
-        takes=f"graphs with {metadata['features']} node features{loops}",
-        gives=f"{metadata['dim']} features of each graph, in {config['precision']}",
+        input=f"graphs with {metadata['features']} node features{loops}",
+        output=f"{metadata['dim']} features of each graph, in {config['precision']}",
         loading=loading(
             "graph",
             config["network"],
             "# features = graph.embed(encoder, graphs), of graph.load or graph.from_pyg",
         ),
         pipeline="graph-ml",
-        inputs="graphs",
+        modality="graphs",
         evaluated=dataset,
     )

@@ -37,7 +37,7 @@ from shared.experiment.export import (
     fill,
     loss_names,
     naming_damage,
-    python,
+    python_block,
     training_of,
 )
 from shared.experiment.records import Record
@@ -139,7 +139,7 @@ def _describe(folder: Path, record: Record) -> Export:
         "losses": loss_names(config["objective"])
         if config["contrastive"] and config["train"]
         else (),
-        "inputs": "tasks and renderers",
+        "modality": "tasks and renderers",
         "evaluated": config["task"],
         "data": f"Pictures rendered by DM Control's task `{config['task']}`.",
         "projected": True,  # the exported network is the one that was scored
@@ -152,9 +152,9 @@ def _describe(folder: Path, record: Record) -> Export:
             name=("encoder", config["task"]),
             about=f"An encoder of pictures of DM Control's `{config['task']}`, "
             f"{_training_of_encoder(config)}",
-            takes=f"crops of {crop} x {crop} pixels of {stack} frames, RGB, 0 to 255, the oldest "
+            input=f"crops of {crop} x {crop} pixels of {stack} frames, RGB, 0 to 255, the oldest "
             "first",
-            gives=f"{config['latent']} features",
+            output=f"{config['latent']} features",
             loading=_loading(f"features = encoder(torch.zeros({shape}, dtype=torch.uint8))"),
             pipeline="image-feature-extraction",
             notes=[f"R^2 by target: {', '.join(targets)}."],
@@ -168,9 +168,9 @@ def _describe(folder: Path, record: Record) -> Export:
         about=f"A policy for DM Control's `{config['task']}` from pixels: soft actor-critic\n"
         f"{_contrast_of_policy(config)}; {config['environment_steps']} environment steps, batches "
         f"of {config['batch_size']},\nseed {config['seed']}",
-        takes=f"{stack} frames of {size} x {size} pixels, RGB, 0 to 255, the oldest first; it "
+        input=f"{stack} frames of {size} x {size} pixels, RGB, 0 to 255, the oldest first; it "
         f"sees\n  their centre crop of {crop} pixels",
-        gives=f"an action in [-1, 1] for each dimension, repeated for {config['action_repeat']}\n"
+        output=f"an action in [-1, 1] for each dimension, repeated for {config['action_repeat']}\n"
         "  environment steps; the mean of the policy, without noise",
         loading=_loading(f"action = policy(torch.zeros({shape}, dtype=torch.uint8))"),
         pipeline="reinforcement-learning",
@@ -200,7 +200,7 @@ def _contrast_of_policy(config: Mapping[str, Any]) -> str:
 def _loading(use: str) -> str:
     """How to load a network, for the card."""
     network = use.partition("= ")[2].partition("(")[0]
-    return python(
+    return python_block(
         "from pathlib import Path",
         "",
         "import torch",

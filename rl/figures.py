@@ -13,10 +13,10 @@ from rl.tables import PUBLISHED
 from shared.experiment.published import load_published
 from shared.experiment.tables import Column
 from shared.report.figures import (
-    Drawing,
-    Drawn,
-    Finished,
-    Lacking,
+    CannotDraw,
+    DeclaredFigure,
+    DrawnFigure,
+    FinishedRun,
     Source,
     by_column,
     by_row,
@@ -68,7 +68,7 @@ SPREAD = (
 )
 
 
-def learning_curves(source: Source) -> Drawn:
+def learning_curves(source: Source) -> DrawnFigure:
     """Environment steps against return, a panel for each task, a line for each row."""
     printed = load_published(PUBLISHED / "references.toml", "curl-100k")
     panels = []
@@ -95,7 +95,7 @@ def learning_curves(source: Source) -> Drawn:
         for run in source.runs
         for entry in run.metrics["details"]["curve"]
     ]
-    return Drawn(
+    return DrawnFigure(
         curves(panels, ACROSS),
         "Learning curves",
         f"Computed here: return of {source.runs[0].config.evaluation_episodes} episodes without "
@@ -105,7 +105,7 @@ def learning_curves(source: Source) -> Drawn:
     )
 
 
-def probe_scores(source: Source) -> Drawn:
+def probe_scores(source: Source) -> DrawnFigure:
     """How well the state is predicted from each row's embedding: a panel per task, a mark per seed.
 
     Tasks with only baselines are left out.
@@ -119,17 +119,17 @@ def probe_scores(source: Source) -> Drawn:
         for row, some in by_row(runs).items():
             scores = tuple(float(run.metrics["r2"]) for run in some)
             trained = some[0].config.train
-            lines[row] = [Mean(fmean(scores), color=BLUE if trained else GREY, each=scores)]
+            lines[row] = [Mean(fmean(scores), color=BLUE if trained else GREY, values=scores)]
             if not trained:
                 baselines.append(fmean(scores))
         rule = max(baselines, default=None)
         panels.append(Panel(_task(column), "R² of the state, %", lines, rule))
     if not panels:
-        raise Lacking(
+        raise CannotDraw(
             f"no finished run of {source.runs[0].cell.table_address} that trains an encoder"
         )
     legend = {"trained": BLUE, "baseline": GREY}
-    return Drawn(
+    return DrawnFigure(
         points(Picture(panels, 1, legend, rule="the best baseline"), one_scale=True),
         "Physics state read from the embedding",
         "Computed here: R² in percent of ridge regression from the embedding of frames of a random "
@@ -155,7 +155,7 @@ class Place:
     seeds: int
 
 
-def ranked(runs: Sequence[Finished], than: str = RANKED_AGAINST) -> list[Place]:
+def ranked(runs: Sequence[FinishedRun], than: str = RANKED_AGAINST) -> list[Place]:
     """The rows in descending order of mean return, each compared with the row ``than``.
 
     A seed of a row is used if it has finished on all tasks; differences are paired by seed.
@@ -171,7 +171,7 @@ def ranked(runs: Sequence[Finished], than: str = RANKED_AGAINST) -> list[Place]:
         }
     base = means.get(than, {})
     if not base:
-        raise Lacking(f"no seed of {than} has finished on all of {len(tasks)} tasks")
+        raise CannotDraw(f"no seed of {than} has finished on all of {len(tasks)} tasks")
     places = []
     for row, values in means.items():
         if common := values.keys() & base.keys():
@@ -181,13 +181,13 @@ def ranked(runs: Sequence[Finished], than: str = RANKED_AGAINST) -> list[Place]:
     return sorted(places, key=lambda place: -place.value)
 
 
-def ranking(source: Source) -> Drawn:
+def ranking(source: Source) -> DrawnFigure:
     """The rows of an imitation table by their gain over the untrained encoder, with intervals."""
     places = ranked(source.runs)
     lines = {place.row: [Point(place.gain, place.low, place.high)] for place in places}
     unit = f"return above that of the {RANKED_AGAINST}, points of {HIGHEST}"
     tasks = len({run.config.task for run in source.runs})
-    return Drawn(
+    return DrawnFigure(
         points(
             Picture([Panel("", unit, lines, 0.0)], 1, {"mean, 95% t interval over seeds": BLUE})
         ),
@@ -210,19 +210,19 @@ def ranking(source: Source) -> Drawn:
     )
 
 
-def distances(rows: Sequence[str]) -> Callable[[Source], Drawn]:
+def distances(rows: Sequence[str]) -> Callable[[Source], DrawnFigure]:
     """A function that draws the distances of negative pairs over the training of some rows.
 
     Args:
         rows: their labels.
     """
 
-    def draw(source: Source) -> Drawn:
+    def draw(source: Source) -> DrawnFigure:
         logs = {run.cell.address: _log(run) for run in source.runs if run.row.label in rows}
         shown = [run for run in source.runs if logs.get(run.cell.address)]
         if not shown:
             where = source.runs[0].cell.table_address
-            raise Lacking(f"no finished run of {', '.join(rows)} of {where} keeps a log")
+            raise CannotDraw(f"no finished run of {', '.join(rows)} of {where} keeps a log")
         logged = {name for run in shown for name in logs[run.cell.address][0]}
         names = [name for name in LOGGED if name in logged]
         panels = []
@@ -244,7 +244,7 @@ def distances(rows: Sequence[str]) -> Callable[[Source], Drawn]:
                         shade=shade,
                     )
                 )
-        return Drawn(
+        return DrawnFigure(
             curves(panels, len(names)),
             "Distances during training",
             "Computed here, in the training batches: pairs of an anchor and another image's key, "
@@ -256,7 +256,7 @@ def distances(rows: Sequence[str]) -> Callable[[Source], Drawn]:
     return draw
 
 
-def _log(run: Finished) -> list[dict[str, Any]]:
+def _log(run: FinishedRun) -> list[dict[str, Any]]:
     """The lines of a run's log; empty if the run has none."""
     file = run.folder / "log.jsonl"
     if not file.is_file():
@@ -278,10 +278,12 @@ def _task(column: Column) -> str:
 
 FIGURES = {
     paper: {
-        f"{table}-curves": Drawing(learning_curves, (table,)),
-        f"{table}-state-probe": Drawing(probe_scores, (f"{table}-state-probe",)),
-        f"{table}-imitation": Drawing(ranking, (f"{table}-imitation",)),
-        f"{table}-state-probe-distances": Drawing(distances(rows), (f"{table}-state-probe",)),
+        f"{table}-curves": DeclaredFigure(learning_curves, (table,)),
+        f"{table}-state-probe": DeclaredFigure(probe_scores, (f"{table}-state-probe",)),
+        f"{table}-imitation": DeclaredFigure(ranking, (f"{table}-imitation",)),
+        f"{table}-state-probe-distances": DeclaredFigure(
+            distances(rows), (f"{table}-state-probe",)
+        ),
     }
     for paper, table, rows in (("lmcl", "table-5", LMCL_ROWS), ("cllr", "table-4", CLLR_ROWS))
 }

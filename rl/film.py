@@ -20,7 +20,7 @@ from shared.errors import UserError
 from shared.experiment.files import replacing
 from shared.experiment.frame import load
 from shared.experiment.tables import TIERS, Tier
-from shared.report.figures import Finished, finished, nothing_of
+from shared.report.figures import FinishedRun, finished, no_runs_of
 
 FILM, CODED = "episode.gif", "episode.mp4"  # in the folder of a run
 PACE = 50  # milliseconds between frames; decisions of the six tasks take 40 to 80
@@ -54,13 +54,13 @@ def write(paper: str, tier: Tier, runs: Path) -> list[Path]:
     frame.check()
     found = [run for table in AGENTS[paper] for run in finished(frame, table, tier, runs)]
     if not found:
-        reasons = [str(nothing_of(table, tier)) for table in AGENTS[paper] if tier in table.tiers]
+        reasons = [str(no_runs_of(table, tier)) for table in AGENTS[paper] if tier in table.tiers]
         raise UserError(f"there is no policy to film: {'; '.join(reasons)}")
     by_folder = {run.folder: run for run in reversed(found)}  # rows may share a run
     return [film for run in reversed(by_folder.values()) for film in _films_of(run)]
 
 
-def _films_of(run: Finished) -> list[Path]:
+def _films_of(run: FinishedRun) -> list[Path]:
     """The films of a run, made if they are missing or older than its result."""
     films = [run.folder / FILM, *([run.folder / CODED] if codec_is_there() else [])]
     result = (run.folder / "result.json").stat().st_mtime
@@ -83,7 +83,7 @@ def codec_is_there() -> bool:
     return CODEC in av.codecs_available
 
 
-def play(run: Finished) -> tuple[np.ndarray, float]:
+def play(run: FinishedRun) -> tuple[np.ndarray, float]:
     """One episode of a run's policy without noise.
 
     Returns:

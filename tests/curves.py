@@ -47,32 +47,27 @@ REGULARISED = Objective(
     (term(distance_polarization, weight=0.1),),
     Projection(0.1, {"norm": "nuclear", "alpha": 0.1}),
 )
-SMALL = {
-    "backbone": "resnet8",
-    "image_size": 16,
-    "batch_size": 16,
-    "epochs": 4,
-}
+SMALL = {"backbone": "resnet8", "image_size": 16, "batch_size": 16, "epochs": 4}
+UNSCALED_NCE = Objective(term(info_nce, temperature=1.0))
+SENTENCES = {"batch_size": 48, "reach": 2, "objective": UNSCALED_NCE}
+CLIPPED = {**SENTENCES, "learning_rate": 0.02, "clip": 0.01}  # so small that it is in effect
 # Of 128 graphs: the last batch of an epoch has 40.
 GRAPHS = {"batch_size": 88, "epochs": 12}
 CLIPS = {"epochs": 7}
-# By name: the domain, its class of configurations, and what differs from the smoke tier.
-CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "vision, SimCLR": ("vision", "Config", {**SMALL, "objective": REGULARISED}),
-    "vision, MoCo v2": ("vision", "Config", {**SMALL, "method": "moco_v2", "objective": NCE}),
+# By name: the domain, and what differs from its smoke tier.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "vision, SimCLR": ("vision", {**SMALL, "objective": REGULARISED}),
+    "vision, MoCo v2": ("vision", {**SMALL, "method": "moco_v2", "objective": NCE}),
     "vision, BYOL": (
         "vision",
-        "Config",
         {**SMALL, "method": "byol", "symmetric": True, "objective": Objective(term(alignment))},
     ),
     "vision, MoCHI": (
         "vision",
-        "Config",
         {**SMALL, "method": "moco_v2", "mixed": (16, 8, 4), "mixed_from": 0.1, "objective": NCE},
     ),
     "vision, SwAV": (
         "vision",
-        "Config",
         {
             **SMALL,
             "method": "swav",
@@ -87,11 +82,10 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "vision, CMC": (
         "vision",
-        "Config",
-        # Two batches an epoch: the third step compares with what the first has remembered.
         {
             **SMALL,
             "image_size": 32,
+            # Two batches an epoch: the third step compares with what the first has remembered.
             "batch_size": 32,
             "epochs": 10,
             "learning_rate": 1e-3,
@@ -101,33 +95,12 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
             "objective": NCE,
         },
     ),
-    "text, quick-thoughts": (
-        "text",
-        "Config",
-        {"batch_size": 48, "reach": 2, "objective": Objective(term(info_nce, temperature=1.0))},
-    ),
-    **{
-        f"text, {name}": (
-            "text",
-            "Config",
-            {
-                "batch_size": 48,
-                "reach": 2,
-                "objective": Objective(term(info_nce, temperature=1.0)),
-                "learning_rate": 0.02,
-                "clip": 0.01,  # so small that it is in effect
-                **changes,
-            },
-        )
-        for name, changes in {
-            "rows of words": {"update": "rows"},
-            "gradients of tokens": {"clip_words": "tokens"},
-            "rows and tokens": {"update": "rows", "clip_words": "tokens"},
-        }.items()
-    },
+    "text, quick-thoughts": ("text", SENTENCES),
+    "text, rows of words": ("text", {**CLIPPED, "update": "rows"}),
+    "text, gradients of tokens": ("text", {**CLIPPED, "clip_words": "tokens"}),
+    "text, rows and tokens": ("text", {**CLIPPED, "update": "rows", "clip_words": "tokens"}),
     "text, zeros for a sentence and itself": (
         "text",
-        "Config",
         {
             "batch_size": 48,
             "diagonal": "zero",
@@ -136,14 +109,9 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
             ),
         },
     ),
-    "graph, GraphCL": (
-        "graph",
-        "Config",
-        {**GRAPHS, "objective": REGULARISED},
-    ),
+    "graph, GraphCL": ("graph", {**GRAPHS, "objective": REGULARISED}),
     "graph, MMCL, both views": (
         "graph",
-        "Config",
         {
             **GRAPHS,
             "learning_rate": 1e-4,
@@ -151,65 +119,61 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
             "objective": Objective(term(max_margin, gamma=2.0)),
         },
     ),
-    "video, SimCLR": ("video", "Config", {**CLIPS, "objective": REGULARISED}),
-    "video, MoCo": ("video", "Config", {**CLIPS, "method": "moco", "objective": NCE}),
-    "rl, CURL's contrast": (
-        "rl",
-        "ProbeConfig",
-        {"objective": Objective(term(info_nce, temperature=1.0))},
-    ),
+    "video, SimCLR": ("video", {**CLIPS, "objective": REGULARISED}),
+    "video, MoCo": ("video", {**CLIPS, "method": "moco", "objective": NCE}),
+    "rl, CURL's contrast": ("rl", {"objective": UNSCALED_NCE}),
 }
 # The same with batch norms in evaluation mode: what amplifies rounding is left out.
 FIXED = ", batch norms fixed"
 CASES |= {
-    name + FIXED: (domain, kind, {**changes, "learning_rate": 1e-3})
-    for name, (domain, kind, changes) in CASES.items()
+    name + FIXED: (domain, {**changes, "learning_rate": 1e-3})
+    for name, (domain, changes) in CASES.items()
     if domain in ("vision", "video")
 }
 
 
-class Enough(Exception):
-    """The losses that were wanted are there."""
+class EnoughSteps(Exception):
+    """The run has made as many steps as it should."""
 
 
-class Watched(Run):
+class ShortRun(Run):
     """A run that ends after so many steps, and keeps the loss of each."""
 
     losses: list[float]
-    first = STEPS
+    most_steps = STEPS
     double = False
-    fixed = False
+    fixed = False  # batch norms in evaluation mode
 
-    def __enter__(self) -> "Watched":
+    def __enter__(self) -> "ShortRun":
         super().__enter__()
         self.losses = []
         add = self.means.add
 
-        def noted(parts: dict[str, Tensor]) -> None:
+        def add_and_keep(parts: dict[str, Tensor]) -> None:
             self.losses.append(float(parts["loss" if "loss" in parts else "contrastive_loss"]))
-            if len(self.losses) == self.first:
-                raise Enough
+            if len(self.losses) == self.most_steps:
+                raise EnoughSteps
             add(parts)
 
-        self.means.add = noted  # type: ignore[method-assign]
+        self.means.add = add_and_keep  # type: ignore[method-assign]
         return self
 
     def track(self, **objects: Any) -> int:
-        """In double precision what the loop has made: the optimisers hold the same parameters."""
-        for each in objects.values():
-            if isinstance(each, nn.Module):
+        """Widen what the loop has made, in place: the optimisers hold the same parameters."""
+        for item in objects.values():
+            if isinstance(item, nn.Module):
                 if self.double:
-                    each.double()
+                    item.double()
                 if self.fixed:
-                    fix_norms(each)
+                    fix_norms(item)
             for name in ("_first", "_second") if self.double else ():  # text's RowAdam
-                if hasattr(each, name):
-                    setattr(each, name, [moment.double() for moment in getattr(each, name)])
+                if hasattr(item, name):
+                    setattr(item, name, [moment.double() for moment in getattr(item, name)])
         return super().track(**objects)
 
 
 def fix_norms(module: nn.Module) -> None:
-    """Batch norms of a module stay in evaluation mode, whatever its own is set to."""
+    """Keep a module's batch norms in evaluation mode, whatever mode the module is set to."""
     for norm in module.modules():
         if isinstance(norm, nn.modules.batchnorm._BatchNorm):
             norm.eval()
@@ -217,9 +181,10 @@ def fix_norms(module: nn.Module) -> None:
 
 
 def config_of(case: str) -> Any:
-    domain, kind, changes = CASES[case]
-    config = getattr(importlib.import_module(f"{domain}.config"), kind)().reduced()
-    return dataclasses.replace(config, **changes)
+    domain, changes = CASES[case]
+    configs = importlib.import_module(f"{domain}.config")
+    config = configs.ProbeConfig() if domain == "rl" else configs.Config()
+    return dataclasses.replace(config.reduced(), **changes)
 
 
 @contextmanager
@@ -228,8 +193,8 @@ def in_double() -> Iterator[None]:
 
     def widened(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(
-            each.double() if isinstance(each, Tensor) and each.dtype == torch.float32 else each
-            for each in inputs
+            value.double() if isinstance(value, Tensor) and value.dtype == torch.float32 else value
+            for value in inputs
         )
 
     hook = nn.modules.module.register_module_forward_pre_hook(widened)
@@ -239,18 +204,18 @@ def in_double() -> Iterator[None]:
         hook.remove()
 
 
-def losses_of(case: str, folder: Path, *, double: bool, first: int = STEPS) -> list[float]:
-    """The first losses of a run, the mean over processes of their shares."""
+def losses_of(case: str, folder: Path, *, double: bool, steps: int) -> list[float]:
+    """The losses of a run's first steps, each the mean over processes of their shares."""
     from shared.command.cells import imported
 
-    run = Watched(folder, config_of(case), data_root=folder.parent / "data")
-    run.first, run.double, run.fixed = first, double, case.endswith(FIXED)
+    run = ShortRun(folder, config_of(case), data_root=folder.parent / "data")
+    run.most_steps, run.double, run.fixed = steps, double, case.endswith(FIXED)
     # From the first step on, text's rows without a gradient wait until a batch has their word.
     at_once = mock.patch("text.optimiser.AT_ONCE", 0) if "rows" in case else nullcontext()
-    with suppress(Enough), run, in_double() if double else nullcontext(), at_once:
+    with suppress(EnoughSteps), run, in_double() if double else nullcontext(), at_once:
         imported(CASES[case][0]).measure(run.config, run)
     losses = torch.tensor(run.losses, dtype=torch.float64)
-    assert len(losses) == first, f"{case}: {len(losses)} steps"
+    assert len(losses) == steps, f"{case}: {len(losses)} steps"
     if dist.is_initialized():
         dist.all_reduce(losses)
         losses /= dist.get_world_size()
@@ -258,30 +223,32 @@ def losses_of(case: str, folder: Path, *, double: bool, first: int = STEPS) -> l
 
 
 def work(
-    place: int,
+    rank: int,
     cases: Mapping[str, Sequence[int]],
     folder: str,
     single: Sequence[int],
     compared: bool,
 ) -> None:
-    """One of four processes, of which the first, and the first two, also do without the others."""
+    """One of four processes, of which the first, and the first two, also do without the others.
+
+    The first one saves the losses; see :func:`measured` for the other arguments.
+    """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    for world in WORLDS:
-        if place >= world:
-            continue
+    for world in (world for world in WORLDS if rank < world):
         method = f"file://{folder}/rendezvous-{world}"
-        dist.init_process_group("gloo", init_method=method, rank=place, world_size=world)
-        found = {}
+        dist.init_process_group("gloo", init_method=method, rank=rank, world_size=world)
+        losses = {}
         for case in (case for case, worlds in cases.items() if world in worlds):
             for double in (False, True) if world in single else (True,):
-                own = Path(folder, f"{world}-{case}-{double}")
-                agree = steps_that_agree(case, double=double)
-                first = min(agree, COMPARED) if compared else STEPS
-                if first:
-                    found[case, double] = losses_of(case, own, double=double, first=first)
-        if place == 0:
-            torch.save(found, Path(folder) / f"{world}.pt")
+                steps = STEPS
+                if compared:
+                    steps = min(steps_that_agree(case, double=double), COMPARED)
+                if steps:
+                    run_folder = Path(folder, f"{world}-{case}-{double}")
+                    losses[case, double] = losses_of(case, run_folder, double=double, steps=steps)
+        if rank == 0:
+            torch.save(losses, Path(folder) / f"{world}.pt")
         dist.barrier()
         dist.destroy_process_group()
 
@@ -306,9 +273,9 @@ def measured(
     return {world: torch.load(folder / f"{world}.pt") for world in WORLDS}
 
 
-# Batch norms of the batch amplify rounding; by how much, in 20 steps, is no matter of processes. Of
-# clips, whose last maps are a few numbers, they do so within the first step, and in double
-# precision, too. By domain how many losses agree in single and in double precision.
+# How many of the first losses agree in single and in double precision, by domain: batch norms in
+# training mode amplify rounding, whatever the number of processes. With clips, whose last feature
+# maps are a few numbers, they do so within the first step, and in double precision, too.
 AMPLIFIED = {"vision": (1, STEPS), "video": (0, 1)}
 
 
@@ -318,23 +285,23 @@ def steps_that_agree(case: str, *, double: bool) -> int:
     return STEPS if case.endswith(FIXED) else AMPLIFIED.get(domain, (STEPS, STEPS))[double]
 
 
-def largest_difference(one: Sequence[float], other: Sequence[float]) -> float:
+def largest_difference(first: Sequence[float], second: Sequence[float]) -> float:
     """Over all steps, relative to the largest loss."""
-    return max(abs(a - b) for a, b in zip(one, other, strict=True)) / max(map(abs, one))
+    return max(abs(a - b) for a, b in zip(first, second, strict=True)) / max(map(abs, first))
 
 
-def table(found: dict[int, dict[tuple[str, bool], list[float]]]) -> str:
+def table(losses: dict[int, dict[tuple[str, bool], list[float]]]) -> str:
     """Powers of ten that the largest differences stay below, as Markdown."""
     lines = [
         "| loop | losses 1, 20 | 2 processes, float32 | 4, float32 | 2, float64 | 4, float64 |",
         "|---|---|---|---|---|---|",
     ]
-    for case in dict.fromkeys(case for case, _ in found[1]):
-        one = found[1][case, False]
-        cells = [f"{one[0]:.4f}, {one[-1]:.4f}"]
+    for case in dict.fromkeys(case for case, _ in losses[1]):
+        alone = losses[1][case, False]
+        cells = [f"{alone[0]:.4f}, {alone[-1]:.4f}"]
         for double in (False, True):
             for world in WORLDS[1:]:
-                pair = found[1][case, double], found[world][case, double]
+                pair = losses[1][case, double], losses[world][case, double]
                 exponent = math.log10(max(largest_difference(*pair), 1e-16))
                 cells.append(f"{10.0 ** math.ceil(exponent):.0e}")
         lines.append(f"| {' | '.join([case, *cells])} |")
@@ -342,8 +309,8 @@ def table(found: dict[int, dict[tuple[str, bool], list[float]]]) -> str:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as here:
-        made = table(measured(dict.fromkeys(sys.argv[1:] or CASES, WORLDS), Path(here)))
+    with tempfile.TemporaryDirectory() as temporary:
+        made = table(measured(dict.fromkeys(sys.argv[1:] or CASES, WORLDS), Path(temporary)))
     print(made)
     document = ROOT / "docs" / "clusters.md"
     if not sys.argv[1:]:

@@ -11,7 +11,7 @@ from matplotlib.text import Text
 from shared.experiment.frame import load
 from shared.experiment.run import Run
 from shared.experiment.tables import Cell, Table, Tier
-from shared.report.figures import Drawn, Figures, draw
+from shared.report.figures import DrawnFigure, Figures, draw
 
 
 def drawn(
@@ -20,7 +20,7 @@ def drawn(
     figure: str,
     runs: Path,
     data: Path | None = None,
-) -> tuple[Tier, Drawn]:
+) -> tuple[Tier, DrawnFigure]:
     """The figure "paper/name", without committed records."""
     paper, name = figure.split("/")
     frame = load(tables[paper], runs=runs)

@@ -9,7 +9,7 @@ import io
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,11 @@ MATRIX = torch.tensor([[1.0, 0.2, 0.0], [0.1, 0.7, 0.3], [0.0, -0.2, 0.4]], dtyp
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The largest error of one combination, relative to the largest number where that exceeds 1."""
+class Error:
+    """The largest error of one combination, relative to the largest number where that exceeds 1.
+
+    The fields are the columns of docs/numerics.csv.
+    """
 
     loss: str
     builder: str
@@ -88,24 +91,25 @@ class Seen:
     against: str
 
 
-def errors() -> Iterator[Seen]:
-    """Of every combination on one process, then of losses on several."""
+def errors() -> Iterator[Error]:
+    """Those of every combination on one process, then those of losses on several."""
     for loss in LOSSES:
         for builder in BUILDERS:
             for penalty in PENALTIES:
                 for dtype in DTYPES:
-                    yield from _of(loss, builder, penalty, dtype)
+                    yield from errors_of(loss, builder, penalty, dtype)
     with tempfile.TemporaryDirectory() as folder:
         distributed.leave_results(Path(folder))
-        yield from _of_processes(Path(folder))
+        yield from errors_on_processes(Path(folder))
 
 
-def _of(loss: str, builder: str, penalty: str, dtype: str) -> Iterator[Seen]:
+def errors_of(loss: str, builder: str, penalty: str, dtype: str) -> Iterator[Error]:
+    """Those of one combination on one process, by derivative."""
     case = layouts.make(builder, SIZE, DIM, seed=2)
-    given = [leaf.to(DTYPES[dtype]) for leaf in case.leaves]
+    inputs = [leaf.to(DTYPES[dtype]) for leaf in case.leaves]
     objective = Objective(LOSSES[loss], **PENALTIES[penalty])
 
-    def ours(leaves: list[Tensor], kind: torch.dtype) -> Tensor:
+    def value_of(leaves: list[Tensor], kind: torch.dtype) -> Tensor:
         criterion = objective.build(DIM)
         if criterion.projection is not None:
             criterion.projection.to(kind).matrix.data.copy_(MATRIX)
@@ -113,79 +117,80 @@ def _of(loss: str, builder: str, penalty: str, dtype: str) -> Iterator[Seen]:
         return value
 
     by_hand = loss in reference.DIFFERENTIATED_BY_HAND
-    mine = [leaf.clone().requires_grad_() for leaf in given]
-    exact = [leaf.double().requires_grad_() for leaf in given]
-    value = ours(mine, torch.float64 if dtype == "float64" else torch.float32)
-    found = _by_order(layouts.differentiated(value, mine, 2), len(mine))
+    leaves = [leaf.clone().requires_grad_() for leaf in inputs]
+    exact = [leaf.double().requires_grad_() for leaf in inputs]
+    value = value_of(leaves, torch.float64 if dtype == "float64" else torch.float32)
+    computed = _by_derivative(layouts.differentiated(value, leaves, 2), len(leaves))
     value = layouts.objective_of_loops(objective, case.layout(exact), MATRIX)
-    expected = _by_order(layouts.differentiated(value, exact, 1 if by_hand else 2), len(mine))
+    orders = 1 if by_hand else 2
+    expected = _by_derivative(layouts.differentiated(value, exact, orders), len(leaves))
     against = [LOOPS, LOOPS, LOOPS]
     if by_hand:
-        expected[2] = _differences(lambda leaves: ours(leaves, torch.float64), exact)
+        expected[2] = _differences(lambda leaves: value_of(leaves, torch.float64), exact)
         against[1:] = [BY_HAND, DIFFERENCES]
-    for derivative, got, wanted, what in zip(DERIVATIVES, found, expected, against, strict=True):
-        yield Seen(loss, builder, penalty, dtype, 1, derivative, _error(got, wanted), what)
+    for derivative, *pair, how in zip(DERIVATIVES, computed, expected, against, strict=True):
+        yield Error(loss, builder, penalty, dtype, 1, derivative, _error(*pair), how)
 
 
-def _by_order(some: Sequence[Tensor], leaves: int) -> list[Tensor]:
+def _by_derivative(tensors: Sequence[Tensor], leaves: int) -> list[Tensor]:
     """The value, its gradient, and its Hessian along a fixed direction, each as one vector."""
-    return [_flat(each) for each in (some[:1], some[1 : 1 + leaves], some[1 + leaves :])]
+    return [_flat(part) for part in (tensors[:1], tensors[1 : 1 + leaves], tensors[1 + leaves :])]
 
 
-def _differences(of: Callable[[list[Tensor]], Tensor], leaves: list[Tensor]) -> Tensor:
+def _differences(function: Callable[[list[Tensor]], Tensor], leaves: list[Tensor]) -> Tensor:
+    """The Hessian along the same direction, by differences of the gradient."""
     sides = []
     for sign in (1, -1):
         moved = [
             (leaf.detach() + sign * STEP * direction).requires_grad_()
             for leaf, direction in zip(leaves, layouts.directions(leaves), strict=True)
         ]
-        sides.append(_flat(torch.autograd.grad(of(moved), moved)))
+        sides.append(_flat(torch.autograd.grad(function(moved), moved)))
     return (sides[0] - sides[1]) / (2 * STEP)
 
 
-def _flat(some: Any) -> Tensor:
-    return torch.cat([torch.zeros(0), *(each.detach().double().flatten() for each in some)])
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([torch.zeros(0), *(t.detach().double().flatten() for t in tensors)])
 
 
-def _error(got: Tensor, wanted: Tensor) -> float:
-    return float((got - wanted).abs().max() / max(1.0, float(wanted.abs().max())))
+def _error(computed: Tensor, expected: Tensor) -> float:
+    return float((computed - expected).abs().max() / max(1.0, float(expected.abs().max())))
 
 
-def _of_processes(folder: Path) -> Iterator[Seen]:
+def errors_on_processes(folder: Path) -> Iterator[Error]:
     """What 1, 2 and 4 processes have left of a batch beside one process that holds it all."""
     for world in distributed.WORLDS:
-        found = [
-            torch.load(folder / f"{world}-{place}.pt", weights_only=True) for place in range(world)
+        results = [
+            torch.load(folder / f"{world}-{rank}.pt", weights_only=True) for rank in range(world)
         ]
         largest: dict[tuple[str, str, str], float] = {}
-        for names, wanted in distributed.expected().items():
+        for names, expected in distributed.expected().items():
             _, loss, penalty, projection = names
             if loss == "random start":  # each process draws its own start
                 continue
-            got = distributed.together([each[names] for each in found])
+            computed = distributed.together([result[names] for result in results])
             added = "none" if (penalty, projection) == ("none", "none") else "penalties"
-            for derivative, some in (("value", "loss"), ("first", "views")):
+            for derivative, name in (("value", "loss"), ("first", "views")):
                 key = loss, added, derivative
-                error = _error(_flat([got[some]]), _flat([wanted[some]]))
+                error = _error(_flat([computed[name]]), _flat([expected[name]]))
                 largest[key] = max(error, largest.get(key, 0.0))
         for (loss, added, derivative), error in largest.items():
-            yield Seen(loss, "all", added, "float64", world, derivative, error, ONE_PROCESS)
+            yield Error(loss, "all", added, "float64", world, derivative, error, ONE_PROCESS)
 
 
-def table(every: list[Seen]) -> str:
+def table(all_errors: list[Error]) -> str:
     """All of them as CSV, errors with one digit."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(Seen.__dataclass_fields__)
-    for each in every:
-        values = {**vars(each), "error": f"{each.error:.0e}"}
-        writer.writerow(values.values())
+    writer.writerow(Error.__dataclass_fields__)
+    for error in all_errors:
+        writer.writerow({**vars(error), "error": f"{error.error:.0e}"}.values())
     return stream.getvalue()
 
 
-def page(every: list[Seen]) -> str:
+def page(all_errors: list[Error]) -> str:
     """The largest errors by loss, builder, penalty and number of processes, as Markdown."""
-    alone = [each for each in every if each.against != ONE_PROCESS]
+    on_one = [error for error in all_errors if error.against != ONE_PROCESS]
     lines = [
         "# Numerics and speed",
         "",
@@ -210,19 +215,19 @@ def page(every: list[Seen]) -> str:
         lines += [f"## By {name}", ""]
         lines.append(
             f"| {name} | "
-            + " | ".join(f"{d}, {each}" for d in DTYPES for each in DERIVATIVES)
+            + " | ".join(f"{dtype}, {d}" for dtype in DTYPES for d in DERIVATIVES)
             + " |"
         )
         lines.append("|---|" + "---|" * len(DTYPES) * len(DERIVATIVES))
         for value in values:
             cells = [
-                _largest(alone, **{name: value, "dtype": dtype, "derivative": derivative})
+                _largest(on_one, **{name: value, "dtype": dtype, "derivative": derivative})
                 for dtype in DTYPES
                 for derivative in DERIVATIVES
             ]
             lines.append(f"| {value} | {' | '.join(cells)} |")
         lines.append("")
-    several = [each for each in every if each.against == ONE_PROCESS]
+    on_several = [error for error in all_errors if error.against == ONE_PROCESS]
     lines += [
         "## By number of processes",
         "",
@@ -234,9 +239,9 @@ def page(every: list[Seen]) -> str:
     lines.append("| loss | " + " | ".join(f"{w}, {d}" for w in (1, 2, 4) for d in DERIVATIVES[:2]))
     lines[-1] += " |"
     lines.append("|---|" + "---|" * 6)
-    for loss in dict.fromkeys(each.loss for each in several):
+    for loss in dict.fromkeys(error.loss for error in on_several):
         cells = [
-            _largest(several, loss=loss, processes=world, derivative=derivative)
+            _largest(on_several, loss=loss, processes=world, derivative=derivative)
             for world in (1, 2, 4)
             for derivative in DERIVATIVES[:2]
         ]
@@ -244,22 +249,19 @@ def page(every: list[Seen]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _largest(every: list[Seen], **wanted: Any) -> str:
-    some = [
-        each.error
-        for each in every
-        if all(getattr(each, name) == value for name, value in wanted.items())
-    ]
-    if not some:
+def _largest(all_errors: list[Error], **fields: Any) -> str:
+    """The largest of the errors with these values of their fields, with one digit."""
+    chosen = [error.error for error in all_errors if fields.items() <= vars(error).items()]
+    if not chosen:
         return "–"  # noqa: RUF001 (an en dash is meant)
-    largest = max(some)
-    assert math.isfinite(largest), wanted
+    largest = max(chosen)
+    assert math.isfinite(largest), fields
     return "0" if largest == 0 else f"{largest:.0e}"
 
 
 if __name__ == "__main__":
-    seen = list(errors())
-    TABLE.write_text(table(seen), encoding="utf-8")
+    computed = list(errors())
+    TABLE.write_text(table(computed), encoding="utf-8")
     _, speed, rest = PAGE.read_text(encoding="utf-8").partition(SPEED)
-    PAGE.write_text(page(seen) + speed + rest, encoding="utf-8")
-    print(f"{len(seen)} combinations written to {PAGE} and {TABLE}")
+    PAGE.write_text(page(computed) + speed + rest, encoding="utf-8")
+    print(f"{len(computed)} combinations written to {PAGE} and {TABLE}")

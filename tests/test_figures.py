@@ -15,10 +15,10 @@ from shared.experiment.frame import load
 from shared.experiment.tables import Table, Tier
 from shared.report import files, pictures
 from shared.report.figures import (
-    Drawing,
-    Drawn,
-    Finished,
-    Lacking,
+    CannotDraw,
+    DeclaredFigure,
+    DrawnFigure,
+    FinishedRun,
     Source,
     draw,
     finished,
@@ -30,16 +30,16 @@ from shared.report.measuring import measure
 (TABLE,) = TABLES["toy"]
 
 
-def points_of(source: Source) -> Drawn:
+def points_of(source: Source) -> DrawnFigure:
     if all(run.row.label == "better" for run in source.runs):
-        raise Lacking("no run of the plain row")
+        raise CannotDraw("no run of the plain row")
     numbers = {run.cell.address: [pictures.Point(run.value)] for run in source.runs}
     figure = pictures.points(pictures.Picture([pictures.Panel("", "", numbers)], 1, {}))
     rows = [{"row": run.row.label, "value": run.value} for run in source.runs]
-    return Drawn(figure, "Toys", "Computed here.", source.runs, rows)
+    return DrawnFigure(figure, "Toys", "Computed here.", source.runs, rows)
 
 
-FIGURES = {"toy": {"figure-1": Drawing(points_of, ("table-1",))}}
+FIGURES = {"toy": {"figure-1": DeclaredFigure(points_of, ("table-1",))}}
 
 
 def finish_toy(runs: Path, tier: Tier, row: str, column: str, seed: int, value: float) -> Path:
@@ -66,7 +66,7 @@ def test_a_figure_is_written_where_it_was_asked_for_with_its_numbers(tmp_path: P
         assert picture.format == "PNG"
 
 
-def found(table: Table, tier: Tier, runs: Path) -> list[Finished]:
+def found(table: Table, tier: Tier, runs: Path) -> list[FinishedRun]:
     """The runs of a table on this disk."""
     return finished(load([table], runs=runs), table, tier, runs)
 
@@ -85,10 +85,10 @@ def test_the_papers_scale_is_drawn_as_soon_as_it_can_be_and_smoke_never(tmp_path
         return draw(FIGURES["toy"]["figure-1"], TABLES["toy"], frame, tmp_path, tmp_path)[0]
 
     finish_toy(tmp_path, "smoke", "plain", "embedded sample", 0, 1.5)
-    with pytest.raises(Lacking, match=r"^no finished run of toy/toy/table-1 \(reduced\); run "):
+    with pytest.raises(CannotDraw, match=r"^no finished run of toy/toy/table-1 \(reduced\); run "):
         drawn()
     finish_toy(tmp_path, "paper", "better", "left", 0, 1.5)
-    with pytest.raises(Lacking, match="no run of the plain row"):
+    with pytest.raises(CannotDraw, match="no run of the plain row"):
         drawn()
     finish_toy(tmp_path, "short", "plain", "left", 0, 1.5)
     assert drawn() == "short"
@@ -218,7 +218,7 @@ def test_histograms_are_densities_with_notes_on_the_band() -> None:
 
 
 def test_means_show_what_they_are_of() -> None:
-    mean = pictures.Mean(2.0, each=(1.0, 3.0))
+    mean = pictures.Mean(2.0, values=(1.0, 3.0))
     figure = pictures.points(
         pictures.Picture([pictures.Panel("", "", {"a": [mean]})], 1, {"a": "#000000"})
     )

@@ -37,7 +37,7 @@ def cells(domain: str, paper: str, name: str, **choice: str) -> tuple[Cell, ...]
 def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, GpuStep]:
     """The lines of the table, for a test to fill."""
     lines: dict[str, GpuStep] = {}
-    monkeypatch.setattr(gpu, "scaled_lines", lambda: lines)
+    monkeypatch.setattr(gpu, "steps_by_kind", lambda: lines)
     return lines
 
 
@@ -55,16 +55,16 @@ def test_what_a_step_costs_follows_from_its_kind() -> None:
 
 def test_a_table_costs_the_steps_of_its_trainings(known: dict[str, GpuStep]) -> None:
     some = cells("vision", "margins", "table-2", row=SIMCLR, column="CIFAR10")
-    assert str(cost_of(some, set())) == "not estimated on a GPU"
+    assert str(cost_of(some)) == "not estimated on a GPU"
     known[kind_of("vision", some[0].config)] = GpuStep(0.01, 6.2)
-    cost = cost_of(some, set())
+    cost = cost_of(some)
     steps = 200 * (50_000 // 256)
     assert cost.hours == pytest.approx(len(some) * steps * 0.01 / 3600)
     assert (cost.gigabytes, cost.missing) == (6.2, 0)
     assert str(cost).endswith("GPU-hours of training on H100s, up to 7 GB of GPU memory")
-    seen: set[str] = set()
-    assert cost_of(some[:1], seen).hours > 0
-    assert cost_of(some[:1], seen) == GpuCost()  # the plan has it already
+    costs = gpu.trainings(some[:1])
+    assert gpu.total(costs).hours > 0
+    assert gpu.total(costs, costs) == GpuCost()  # the plan has it already
 
 
 def test_cells_that_share_an_encoder_train_it_once(known: dict[str, GpuStep]) -> None:
@@ -74,9 +74,9 @@ def test_cells_that_share_an_encoder_train_it_once(known: dict[str, GpuStep]) ->
     assert 0 < len(trained) < len({cell.row for cell in every})  # the others are checkpoints
     for cell in every:
         known[kind_of("vision", cell.config)] = GpuStep(1.0, 40.0)
-    one = max(cost_of([cell], set()).hours for cell in every)
+    one = max(cost_of([cell]).hours for cell in every)
     seeds = len({cell.seed for cell in every if cell.row in trained})
-    assert 0 < cost_of(every, set()).hours <= one * len(trained) * seeds * 1.001
+    assert 0 < cost_of(every).hours <= one * len(trained) * seeds * 1.001
 
 
 def test_what_is_missing_is_said_and_no_number_given(known: dict[str, GpuStep]) -> None:
@@ -85,9 +85,9 @@ def test_what_is_missing_is_said_and_no_number_given(known: dict[str, GpuStep]) 
         *cells("vision", "margins", "table-2", row="BYOL", column="CIFAR10")[:1],
     ]
     known[kind_of("vision", both[0].config)] = GpuStep(0.01, 6.2)
-    assert str(cost_of(both, set())).endswith(", and 1 training not estimated")
+    assert str(cost_of(both)).endswith(", and 1 training not estimated")
     known.clear()
-    assert str(cost_of(both, set())) == "not estimated on a GPU"
+    assert str(cost_of(both)) == "not estimated on a GPU"
     assert str(GpuCost()) == "no training on a GPU"
 
 
@@ -133,7 +133,7 @@ def test_an_allocation_request_is_one_table(
     (total,) = (line.split()[2:] for line in lines if line.startswith("in all "))
     cells = [cell for each in every for cell in each.cells("paper")]
     assert total[0] == str(len(cells))
-    together = cost_of(cells, set())
+    together = cost_of(cells)
     assert float(total[1]) == pytest.approx(together.hours, abs=0.5)
     assert sum(hours for _, hours, *_ in rows.values()) == pytest.approx(together.hours, abs=1)
     assert all(on_all >= hours / 8 - 0.1 for _, hours, on_all, *_ in rows.values())
@@ -215,6 +215,6 @@ def test_claims_are_listed_by_what_decides_them_and_share_their_trainings(
         if cell.row in (pair.better, pair.than) and cell.column in pair.columns
     }
     together = sum((each.cost for each in costs), GpuCost())
-    assert together.hours == pytest.approx(cost_of(compared.values(), set()).hours)
-    apart = cost_of((c for c in compared.values() if c.row in ("MoCo", "MoCo + pos.")), set())
+    assert together.hours == pytest.approx(cost_of(compared.values()).hours)
+    apart = cost_of(c for c in compared.values() if c.row in ("MoCo", "MoCo + pos."))
     assert one.cost.hours <= apart.hours * (1 + 1e-9)  # MoCo may be trained for a claim before it

@@ -15,9 +15,9 @@ from numerics import (
     SPEED,
     TABLE,
     UNSTEADY,
-    Seen,
-    _of,
-    _of_processes,
+    Error,
+    errors_of,
+    errors_on_processes,
     page,
 )
 
@@ -25,10 +25,10 @@ SLOW = pytest.mark.slow
 EPSILON = {"float64": 2e-15, "float32": 5e-7, "bfloat16": 5e-3}
 
 
-def written() -> list[Seen]:
+def written() -> list[Error]:
     with TABLE.open(encoding="utf-8", newline="") as stream:
         return [
-            Seen(**{**each, "processes": int(each["processes"]), "error": float(each["error"])})
+            Error(**{**each, "processes": int(each["processes"]), "error": float(each["error"])})
             for each in csv.DictReader(stream)
         ]
 
@@ -42,11 +42,11 @@ def test_the_page_is_drawn_from_its_table_and_has_every_combination() -> None:
     assert {each.processes for each in every} == {1, 2, 4}
 
 
-def key_of(each: Seen) -> tuple[object, ...]:
+def key_of(each: Error) -> tuple[object, ...]:
     return each.loss, each.builder, each.penalty, each.dtype, each.processes, each.derivative
 
 
-def hold(found: list[Seen]) -> None:
+def hold(found: list[Error]) -> None:
     known = {key_of(each): each.error for each in written()}
     for each in found:
         allowed = UNSTEADY * max(known[key_of(each)], EPSILON[each.dtype])
@@ -59,9 +59,9 @@ def hold(found: list[Seen]) -> None:
 def test_errors_are_no_larger_than_written(loss: str) -> None:
     """Each builder with each penalty, in one dtype."""
     every = enumerate(product(BUILDERS, PENALTIES))
-    hold([seen for n, each in every for seen in _of(loss, *each, [*DTYPES][n % 3])])
+    hold([seen for n, each in every for seen in errors_of(loss, *each, [*DTYPES][n % 3])])
 
 
 @SLOW
 def test_nor_are_they_on_several_processes(left_by_processes: Path) -> None:
-    hold(list(_of_processes(left_by_processes)))
+    hold(list(errors_on_processes(left_by_processes)))

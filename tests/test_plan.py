@@ -16,10 +16,9 @@ from toy.tables import TABLES as TOY
 
 from graph.tables import TABLE_4
 from shared.command import plan
-from shared.command.cells import DOMAINS, Places, run_folder, tables_of
+from shared.command.cells import DOMAINS, Places, pretraining_of, run_folder, tables_of
 from shared.command.gpu import trains
 from shared.command.plan import LONG, Cost, RunCost, costs_of, planned, side_by_side
-from shared.command.pool import pretraining_of
 from shared.experiment.config import canonical_json, slug
 from shared.experiment.records import content_hash
 from shared.experiment.store import RECORD, SAVED, key_of

@@ -79,7 +79,7 @@ def test_records_as_they_were_written_have_no_fault(tmp_path: Path, records: lis
     checked = check(tmp_path)
     assert checked.faults == checked.notes == ()
     (group,) = checked.groups
-    assert (group.name, group.committed, group.count) == ("toy/toy/table-1", True, 3)
+    assert (group.name, group.committed, group.valid) == ("toy/toy/table-1", True, 3)
     assert [each.record for each in checked.matched] == records
     assert {each.cell.address for each in checked.matched} == {each.address for each in records}
 

@@ -30,7 +30,7 @@ from shared.experiment.export import (
     damaged,
     export_run,
     loss_names,
-    python,
+    python_block,
     training_of,
 )
 from shared.experiment.records import Record
@@ -220,15 +220,15 @@ def _describe(folder: Path, record: Record) -> Export:
         losses=loss_names(config["objective"]) if config["train"] else (),
         about=f"Two sentence encoders f and g ({config['encoder']}, {model.dim} numbers each, no "
         f"shared weights),\n{training_of(config, sentences)}",
-        takes=f"sentences. A vocabulary of {model.config.vocab_size}, {case}; at most\n"
+        input=f"sentences. A vocabulary of {model.config.vocab_size}, {case}; at most\n"
         f"  {config['length']} tokens of a sentence",
-        gives=f"{2 * model.dim} numbers, [f/|f| ; g/|g|]: each half has length 1"
+        output=f"{2 * model.dim} numbers, [f/|f| ; g/|g|]: each half has length 1"
         if matrix is None
         else f"{len(matrix)} numbers, L [f ; g] under the low-rank projection L that was trained "
         f"beside the encoders (`{PROJECTION}`)",
         loading=LOADING,
         pipeline="feature-extraction",
-        inputs="texts",
+        modality="texts",
         evaluated=", ".join(config["tasks"]),
         data=CORPORA.get(config["corpus"], OWN_CORPUS.format(name=config["corpus"])),
         library="transformers",
@@ -237,7 +237,7 @@ def _describe(folder: Path, record: Record) -> Export:
 
 
 LOADING = f"""{
-    python(
+    python_block(
         "from pathlib import Path",
         "",
         "from text.export import load",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from shared import context_window, cosine
 from shared.pairs import unit_rows
-from shared.report.figures import Drawing, Drawn, Finished, Lacking, Source
+from shared.report.figures import CannotDraw, DeclaredFigure, DrawnFigure, FinishedRun, Source
 from shared.report.pictures import Histogram, histograms
 from text.config import Config
 from text.export import MODEL, read
@@ -101,7 +101,7 @@ def distances_of(
 
 def distances(
     rows: Sequence[Sequence[str]], compared: Compared, between: str, follows: str
-) -> Callable[[Source], Drawn]:
+) -> Callable[[Source], DrawnFigure]:
     """A function that draws histograms of both kinds of distances, a panel for each row of a table.
 
     Args:
@@ -111,14 +111,14 @@ def distances(
         follows: the published figure.
     """
 
-    def draw(source: Source) -> Drawn:
-        first: dict[str, Finished] = {}
+    def draw(source: Source) -> DrawnFigure:
+        first: dict[str, FinishedRun] = {}
         for run in source.runs:
             if any(run.row.label in line for line in rows) and (run.folder / MODEL).is_dir():
                 first.setdefault(run.row.label, run)
         if not first:
             where = source.runs[0].cell.table_address
-            raise Lacking(
+            raise CannotDraw(
                 f"no finished run of {where} still keeps a model under the folder of runs"
             )
         # Lines and columns without any run are left out.
@@ -134,7 +134,7 @@ def distances(
             panels.append(Histogram(title, groups))
         unit = "D = (1 - cos) / 2"
         config = next(iter(first.values())).config
-        return Drawn(
+        return DrawnFigure(
             histograms(panels, len(columns), unit=unit, limits=(0, 1), band=BAND),
             "Distances of sentences",
             f"After {follows}. Computed here: {unit} {between}, at most {config.reach} apart in a "
@@ -150,7 +150,7 @@ def distances(
 
 FIGURES = {
     "lmcl": {
-        "figure-5-distances": Drawing(
+        "figure-5-distances": DeclaredFigure(
             distances(
                 LMCL_ROWS,
                 scored_pair,
@@ -161,7 +161,7 @@ FIGURES = {
         )
     },
     "cllr": {
-        "figure-3-distances": Drawing(
+        "figure-3-distances": DeclaredFigure(
             distances(
                 CLLR_ROWS,
                 evaluated_pair,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
-from shared.experiment.weights import DERIVED, InitialWeights, some
+from shared.experiment.weights import DERIVED, InitialWeights, listed
 from shared.notices import notice
 from text.encoder import QuickThought, SentenceEncoder, mean_of_tokens, sentence_encoder
 
@@ -240,7 +240,7 @@ def initialise(
         if wrong or unexpected:
             raise UserError(
                 f"{init.file}: does not fill encoder={model.config.kind!r}: missing or of another "
-                f"shape are {some(wrong)}, unexpected are {some(unexpected)}; set encoder, "
+                f"shape are {listed(wrong)}, unexpected are {listed(unexpected)}; set encoder, "
                 f"embedding, hidden, layers and heads as in its config.json"
             )
         target.load_state_dict({name: state[name] for name in wanted})

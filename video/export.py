@@ -196,12 +196,12 @@ def _describe(folder: Path, record: Record) -> Export:
         losses=loss_names(config["objective"]) if config["train"] else (),
         about=f"An encoder of clips, {_called(network)} of width {config['width']:g}, "
         f"{training_of(config, f'clips of {dataset}')}",
-        takes=f"clips (B, 3, {frames}, {size}, {size}) of consecutive\n  frames, {channels}\n"
+        input=f"clips (B, 3, {frames}, {size}, {size}) of consecutive\n  frames, {channels}\n"
         f"  in [0, 1], normalised with mean {list(MEAN)} and deviation {list(STD)}",
-        gives=f"{metadata['dim']} features",
+        output=f"{metadata['dim']} features",
         loading=loading("video", config["network"], use),
         pipeline="feature-extraction",
-        inputs="videos",
+        modality="videos",
         evaluated=f"{dataset}, split {config['split']}" if dataset != OWN_DATA else dataset,
         notes=["`_low` and `_high` are the ends of Wilson's 95% interval over test videos."],
     )

@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from shared.experiment.export import FILE
-from shared.report.figures import Drawing, Drawn, Finished, Lacking, Source, by_row
+from shared.report.figures import (
+    CannotDraw,
+    DeclaredFigure,
+    DrawnFigure,
+    FinishedRun,
+    Source,
+    by_row,
+)
 from shared.report.pictures import GREEN, GREY, RED, Panel, Picture, Point, Tile, images, points
 from video.data import Videos, load
 from video.evaluation import embed_clips, nearest, video_features
@@ -31,7 +38,7 @@ MODALITIES = {"rgb": "RGB", "flow": "flow"}
 METRICS = {"top1": "linear, top-1", "R@1": "retrieval, R@1"}
 
 
-def neighbours(source: Source) -> Drawn:
+def neighbours(source: Source) -> DrawnFigure:
     """Test videos and the nearest training videos, by the encoder of MMCL's run or another one."""
     run = with_encoder(source.runs)
     config = run.config
@@ -47,7 +54,7 @@ def neighbours(source: Source) -> Drawn:
     train, test = videos.of(train=True), videos.of(train=False)
     queries = part_of(test, chosen(test))
     found = nearest(features_of(run, train), features_of(run, queries), NEIGHBOURS)
-    return Drawn(
+    return DrawnFigure(
         images(tiles(queries, train, found)),
         "Nearest training videos of test videos",
         "Computed here: central crops, mean over all windows, centred by the mean of the training "
@@ -61,11 +68,11 @@ def neighbours(source: Source) -> Drawn:
     )
 
 
-def with_encoder(runs: Sequence[Finished]) -> Finished:
+def with_encoder(runs: Sequence[FinishedRun]) -> FinishedRun:
     """The run whose neighbours are drawn: one of MMCL, else the first trained one."""
     kept = [run for run in runs if run.config.train and (run.folder / FILE).is_file()]
     if not kept:
-        raise Lacking(f"no trained run of {runs[0].cell.table_address} keeps an encoder")
+        raise CannotDraw(f"no trained run of {runs[0].cell.table_address} keeps an encoder")
     return min(kept, key=lambda run: run.row.label != SHOWN)
 
 
@@ -88,7 +95,7 @@ def part_of(videos: Videos, places: Sequence[int]) -> Videos:
     )
 
 
-def features_of(run: Finished, videos: Videos) -> Tensor:
+def features_of(run: FinishedRun, videos: Videos) -> Tensor:
     """The features (n, H) of videos used in retrieval, by the encoder of a run."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     encoder = load_encoder(run.folder / FILE).to(device)
@@ -128,7 +135,7 @@ def frame_strip(videos: Videos, place: int) -> np.ndarray:
     return np.concatenate(list(padded), axis=1)[:, :-GAP]
 
 
-def accuracies(source: Source) -> Drawn:
+def accuracies(source: Source) -> DrawnFigure:
     """Linear accuracy and R@1 of each row; every seed with Wilson's interval over test videos.
 
     A panel for each modality and metric, a line for each row, a point for each seed.
@@ -150,7 +157,7 @@ def accuracies(source: Source) -> Drawn:
                 panels.append(Panel(f"{name}: {what}", "%", lines, rule))
     legend = {"trained": GREEN, "without training": GREY}
     details = source.runs[0].metrics["details"]
-    return Drawn(
+    return DrawnFigure(
         points(Picture(panels, len(METRICS), legend, rule="the best without training")),
         source.table.title if source.table else "",
         "Points: one run each, seeds from top to bottom; lines: Wilson's 95% interval over "
@@ -162,7 +169,7 @@ def accuracies(source: Source) -> Drawn:
 
 FIGURES = {
     paper: {
-        f"{name}-{kind}": Drawing(draw, (name,))
+        f"{name}-{kind}": DeclaredFigure(draw, (name,))
         for name in dict.fromkeys(table.name for table in tables)
         for kind, draw in (("neighbours", neighbours), ("accuracies", accuracies))
     }

@@ -225,12 +225,12 @@ def _describe(folder: Path, record: Record) -> Export:
         name=(backbone, dataset, config["method"]),
         losses=loss_names(config["objective"]),
         about=f"An encoder of images ({backbone}), {training_of(config, dataset)}",
-        takes=f"RGB in [0, 1], normalised with mean {metadata['mean']} and deviation "
+        input=f"RGB in [0, 1], normalised with mean {metadata['mean']} and deviation "
         f"{metadata['std']};\n  trained on crops of {metadata['image_size']} pixels",
-        gives=f"{metadata['dim']} features{pooled}",
+        output=f"{metadata['dim']} features{pooled}",
         loading=loading("vision", metadata["backbone"]),
         pipeline="image-feature-extraction",
-        inputs="images",
+        modality="images",
         evaluated=evaluated,
         left_out=("linear_best_top1",),  # the best epoch was chosen on the test images
     )

@@ -22,7 +22,15 @@ from torch import Tensor, nn
 from shared import Pairs, cosine, margin_nce, max_margin, two_views
 from shared.errors import program
 from shared.experiment.export import FILE, read_weights
-from shared.report.figures import Drawing, Drawn, Finished, Lacking, Source, by_column, by_row
+from shared.report.figures import (
+    CannotDraw,
+    DeclaredFigure,
+    DrawnFigure,
+    FinishedRun,
+    Source,
+    by_column,
+    by_row,
+)
 from shared.report.pictures import (
     INK,
     RED,
@@ -99,7 +107,7 @@ def gradient_map(
     return slope[:, 0].view_as(one), -slope[:, 1:].sum(1).view_as(one)
 
 
-def margin_maps(source: Source) -> Drawn:
+def margin_maps(source: Source) -> DrawnFigure:
     """Pull and push over both angles, for no margin, an angular and a subtractive one."""
     variants: dict[str, dict[str, float]] = {
         "no margin": {},
@@ -128,7 +136,7 @@ def margin_maps(source: Source) -> Drawn:
         )
         axis.set(title=title, xlabel=POSITIVE, ylabel="angle of the negatives (°)")
     figure.colorbar(image, ax=axes, label=DERIVATIVE, shrink=0.7)
-    return Drawn(
+    return DrawnFigure(
         figure,
         "Margins: where the gradient goes",
         "After Figure 1 of Rho et al. 2023. Computed here: derivatives of the loss with respect to "
@@ -138,7 +146,7 @@ def margin_maps(source: Source) -> Drawn:
     )
 
 
-def effect_lines(source: Source) -> Drawn:
+def effect_lines(source: Source) -> DrawnFigure:
     """Pull and push over the positive's angle, for emphasis, ratio and both attenuations."""
     effects: dict[str, dict[str, dict[str, Any]]] = {
         "emphasis": {f"s = {s:g}": {"emphasis": s} for s in (1, 1.25, 2.5, 5)},
@@ -153,7 +161,7 @@ def effect_lines(source: Source) -> Drawn:
     figure = curves(
         [pair[row] for row in (0, 1) for pair in panels], 4, ordered=True, together=False
     )
-    return Drawn(
+    return DrawnFigure(
         figure,
         "Effects of margins, one by one",
         "After Figure 2 of Rho et al. 2023. Computed here: derivatives of the loss with respect to "
@@ -163,7 +171,7 @@ def effect_lines(source: Source) -> Drawn:
     )
 
 
-def curvature_lines(source: Source) -> Drawn:
+def curvature_lines(source: Source) -> DrawnFigure:
     """The curvature's weight, and pull and push with it."""
     variants = {f"c = {c:.3g}": {"curvature": c} for c in CURVATURES}
     plain, _ = _over_positive({})
@@ -174,7 +182,7 @@ def curvature_lines(source: Source) -> Drawn:
         inner = list(plain)[1:-1]
         weights[label] = {angle: [pull[angle][0] / plain[angle][0]] for angle in inner}
     weight = Curves("weight of the positive", POSITIVE, "pull with over without", weights)
-    return Drawn(
+    return DrawnFigure(
         curves([weight, *_gradient_lines("curvature", variants)], 3, ordered=True),
         "Curvature: emphasis that falls with the angle",
         "After Figure 8 of Rho et al. 2023, curvature by its Eq. 10. Computed here: derivatives of "
@@ -213,9 +221,9 @@ def sweep(
     follows: str,
     axis: str,
     value: Callable[[dict[str, Any]], float | None],
-    line: Callable[[Finished], str],
+    line: Callable[[FinishedRun], str],
     metrics: Sequence[str] = (),
-) -> Callable[[Source], Drawn]:
+) -> Callable[[Source], DrawnFigure]:
     """A function that draws a table as curves; baselines and unswept rows are horizontal lines.
 
     Args:
@@ -226,7 +234,7 @@ def sweep(
         metrics: one panel for each; if empty, one for each dataset, of the table's metric.
     """
 
-    def draw(source: Source) -> Drawn:
+    def draw(source: Source) -> DrawnFigure:
         table = source.table
         assert table is not None
         lines: dict[str, dict[str, dict[float, list[float]]]] = {}
@@ -244,13 +252,13 @@ def sweep(
                 else:
                     some.setdefault(line(run), {}).setdefault(place, []).append(number)
         if not any(lines.values()):
-            raise Lacking(f"no finished run of {table.address} has a value of {axis}")
+            raise CannotDraw(f"no finished run of {table.address} has a value of {axis}")
         panels = []
         for panel in lines:
             up = f"{panel if metrics else table.metric}, {table.unit}"
             means = {name: float(np.mean(some)) for name, some in levels[panel].items()}
             panels.append(Curves(panel, axis, up, lines[panel], means))
-        return Drawn(
+        return DrawnFigure(
             curves(panels, len(panels), even=True),
             table.title,
             f"After {follows}. Bars: standard deviation over seeds, where there are several.",
@@ -270,12 +278,12 @@ def number(name: str, default: float | None) -> Callable[[dict[str, Any]], float
     return value
 
 
-def method(run: Finished) -> str:
+def method(run: FinishedRun) -> str:
     """The row's label up to what is swept."""
     return run.row.label.split(",")[0]
 
 
-def row(run: Finished) -> str:
+def row(run: FinishedRun) -> str:
     """The row's label."""
     return run.row.label
 
@@ -286,24 +294,24 @@ def sweeps(
     follows: str,
     axis: str,
     value: Callable[[dict[str, Any]], float | None],
-    line: Callable[[Finished], str],
-) -> dict[str, Drawing]:
+    line: Callable[[FinishedRun], str],
+) -> dict[str, DeclaredFigure]:
     """The figure of a table, and that of its reduced version on CIFAR-10 with both metrics."""
     both = (L2_METRIC, KNN_METRIC)
     return {
-        name: Drawing(sweep(follows, axis, value, line), (table,)),
-        f"{name}{ON}": Drawing(sweep(follows, axis, value, line, both), (f"{table}{ON}",)),
+        name: DeclaredFigure(sweep(follows, axis, value, line), (table,)),
+        f"{name}{ON}": DeclaredFigure(sweep(follows, axis, value, line, both), (f"{table}{ON}",)),
     }
 
 
 # Distances and support vectors, from the encoders of finished runs
 
 
-def with_encoders(runs: Sequence[Finished]) -> list[Finished]:
+def with_encoders(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     """Those of the runs whose folder keeps an encoder."""
     kept = [run for run in runs if (run.folder / FILE).is_file()]
     if not kept:
-        raise Lacking(f"no finished run of {runs[0].cell.table_address} keeps an encoder")
+        raise CannotDraw(f"no finished run of {runs[0].cell.table_address} keeps an encoder")
     return kept
 
 
@@ -338,7 +346,7 @@ def features_of(
     return features
 
 
-def penalty_histograms(source: Source) -> Drawn:
+def penalty_histograms(source: Source) -> DrawnFigure:
     """Distances of positive and negative pairs, for untrained, SimCLR, and SimCLR + penalty."""
     plain, penalised = _with_and_without_penalty(with_encoders(source.runs))
     some = choose(_in_memory(PICTURES, source.data), COUNT)
@@ -362,7 +370,7 @@ def penalty_histograms(source: Source) -> Drawn:
         }
         panels.append(Histogram(label, groups))
     figure = histograms(panels, 3, unit="D = (1 - cos) / 2", limits=(0, 1), band=BAND)
-    return Drawn(
+    return DrawnFigure(
         figure,
         f"Distances of pairs of {PICTURES}",
         "After Figure 5 of Chen et al. 2021 (LMCL), which is on sentences. Computed here on the "
@@ -373,7 +381,7 @@ def penalty_histograms(source: Source) -> Drawn:
     )
 
 
-def _with_and_without_penalty(runs: Sequence[Finished]) -> tuple[Finished, Finished]:
+def _with_and_without_penalty(runs: Sequence[FinishedRun]) -> tuple[FinishedRun, FinishedRun]:
     """SimCLR and SimCLR with distance polarization, equal in everything else."""
     for plain in runs:
         config = plain.record.config
@@ -392,13 +400,13 @@ def _with_and_without_penalty(runs: Sequence[Finished]) -> tuple[Finished, Finis
             same = {**config, "objective": {**objective, "penalties": penalties}}
             if other.record.config == same and named == ["distance_polarization"]:
                 return plain, other
-    raise Lacking(
+    raise CannotDraw(
         f"no two finished runs of SimCLR on {PICTURES} that differ in distance polarization only; "
         f"run {program()} vision lmcl --table figure-4"
     )
 
 
-def dimension_histograms(source: Source) -> Drawn:
+def dimension_histograms(source: Source) -> DrawnFigure:
     """Distances between images for the finished rows of CLLR's Table 1, in one column."""
     kept = with_encoders(source.runs)
     columns = [
@@ -407,7 +415,7 @@ def dimension_histograms(source: Source) -> Drawn:
     ]
     shown = max(columns, key=len)
     if len(shown) < 2:
-        raise Lacking(
+        raise CannotDraw(
             f"no column of {kept[0].cell.table_address} has encoders of two rows; "
             f"run {program()} vision cllr --table table-1"
         )
@@ -418,7 +426,7 @@ def dimension_histograms(source: Source) -> Drawn:
         (features,) = features_of(load_encoder(run.folder), some, ("plain",), facts)
         groups[label] = torch.pdist(features).numpy() / features.shape[1]
     column = next(iter(shown.values())).column.label
-    return Drawn(
+    return DrawnFigure(
         histograms([Histogram(column, groups)], 1, unit="distance / number of features"),
         "Distances of images",
         "After Figure 2 of Chen et al. 2022 (CLLR). Computed here: Euclidean distances by its "
@@ -449,7 +457,7 @@ def support_weights(first: Tensor, second: Tensor, numbers: Mapping[str, Any]) -
     return dual_weights(pairs, among, Dual(**{**defaults, **numbers, "solver": "closed_form"}))
 
 
-def support_vectors(source: Source) -> Drawn:
+def support_vectors(source: Source) -> DrawnFigure:
     """Anchors, their positives, and the negatives of largest dual weight."""
     kept = [
         run
@@ -457,7 +465,7 @@ def support_vectors(source: Source) -> Drawn:
         if run.record.config["objective"]["loss"]["function"] == "max_margin"
     ]
     if not kept:
-        raise Lacking(f"no run of MMCL in {source.runs[0].cell.table_address} keeps an encoder")
+        raise CannotDraw(f"no run of MMCL in {source.runs[0].cell.table_address} keeps an encoder")
     # A run trained on these images if there is one, else one trained on others.
     run = min(kept, key=lambda run: run.config.dataset != PICTURES)
     some = choose(_in_memory(PICTURES, source.data), BATCH)
@@ -480,7 +488,7 @@ def support_vectors(source: Source) -> Drawn:
             color = RED if some.labels[index] == label else INK
             tiles.append(Tile(pictures[index], f"{own[candidate]:.3g}", color))
         rows.append(tiles)
-    return Drawn(
+    return DrawnFigure(
         images(rows),
         f"Support vectors of batches of {PICTURES}",
         "After Figure 4 of Shah et al. 2022 (MMCL). Computed here: dual variables of the closed "
@@ -494,14 +502,14 @@ def support_vectors(source: Source) -> Drawn:
 def _in_memory(dataset: str, data: Path) -> Images:
     found = load(dataset, data, "test")
     if not isinstance(found, Images):
-        raise Lacking(f"{dataset} streams from disk, and this figure needs images in memory")
+        raise CannotDraw(f"{dataset} streams from disk, and this figure needs images in memory")
     return found
 
 
 # Toy data
 
 
-def toy_maps(source: Source) -> Drawn:
+def toy_maps(source: Source) -> DrawnFigure:
     """Points of LMCL's toy experiment and their images under the learned maps, by cluster."""
     table = next(table for table in TABLES["lmcl"] if table.name == "table-1")
     figure, axes = grid(len(table.columns) * len(TOY_ROWS), len(TOY_ROWS), (2.4, 2.3))
@@ -527,7 +535,7 @@ def toy_maps(source: Source) -> Drawn:
         axis.set_title(f"{cell.row}\n{cell.column}, {accuracy:.1f} %", fontsize=8)
         axis.set(xlabel="first coordinate", ylabel="second coordinate")
         axis.set_aspect("equal", adjustable="datalim")  # panels of one size
-    return Drawn(
+    return DrawnFigure(
         figure,
         "LMCL's toy experiment",
         "After Figure 3 of Chen et al. 2021 (LMCL). Computed here with seed 0: points and P x, "
@@ -539,10 +547,10 @@ EMPHASIS = number("emphasis", 1.0)
 CURVATURE = number("curvature", None)
 BATCH_SIZE = ("batch size", itemgetter("batch_size"), row)
 
-FIGURES: dict[str, dict[str, Drawing]] = {
+FIGURES: dict[str, dict[str, DeclaredFigure]] = {
     "margins": {
-        "figure-1-margins": Drawing(margin_maps),
-        "figure-2-effects": Drawing(effect_lines),
+        "figure-1-margins": DeclaredFigure(margin_maps),
+        "figure-2-effects": DeclaredFigure(effect_lines),
         **sweeps("figure-3-emphasis", "figure-3", f"Figure 3 {RHO}", "s", EMPHASIS, method),
         **sweeps(
             "figure-4-batch-size",
@@ -564,15 +572,15 @@ FIGURES: dict[str, dict[str, Drawing]] = {
         **sweeps(
             "figure-7-ratio", "figure-7", f"Figure 7 {RHO}", "m1", number("angular", 0.0), method
         ),
-        "figure-8-curvature": Drawing(curvature_lines),
+        "figure-8-curvature": DeclaredFigure(curvature_lines),
     },
     "lmcl": {
-        "figure-3-toy": Drawing(toy_maps),
+        "figure-3-toy": DeclaredFigure(toy_maps),
         **sweeps("figure-4-batch-size", "figure-4", f"Figure 4 {LMCL}", *BATCH_SIZE),
-        "figure-5-distances": Drawing(penalty_histograms, (f"figure-4{ON}", "figure-4")),
+        "figure-5-distances": DeclaredFigure(penalty_histograms, (f"figure-4{ON}", "figure-4")),
     },
     "cllr": {
-        "figure-2-distances": Drawing(dimension_histograms, ("table-1",)),
+        "figure-2-distances": DeclaredFigure(dimension_histograms, ("table-1",)),
         **sweeps("figure-4-batch-size", "figure-4", f"Figure 4 {CLLR}", *BATCH_SIZE),
     },
     "mmcl": {
@@ -592,7 +600,7 @@ FIGURES: dict[str, dict[str, Drawing]] = {
             itemgetter("epochs"),
             row,
         ),
-        "figure-4-support-vectors": Drawing(
+        "figure-4-support-vectors": DeclaredFigure(
             support_vectors,
             (
                 f"figure-3a{ON}",

@@ -11,7 +11,7 @@ directory.
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,13 +55,13 @@ def folder(
         UserError: it has no images, no such part, or another layout.
     """
     content = _read(Path(path))
-    labelled = content.train if split == "train" else content.test
     if split == "train":
         content.warn()
-    if labelled is None:
+    part = content.train if split == "train" else content.test
+    if part is None:
         raise UserError(f"{path}: nothing to test on; {layout_of(WHAT)}")
-    files = tuple(file for file, _ in labelled)
-    labels = torch.tensor([label for _, label in labelled])
+    files = tuple(file for file, _ in part)
+    labels = torch.tensor([label for _, label in part])
     images = ImageFiles(files, labels, upright=True, place=Path(path))
     if skip_damaged:
         images = images.subset(torch.tensor(_decodable(files, Path(path), state_of(files))))
@@ -109,22 +109,27 @@ def check_scored(path: Path) -> None:
     folder(path, "test")
 
 
-def _read_uncached(path: Path) -> Folder:
-    return read_folder(path, f"{OWN}{path}", WHAT, IMG_EXTENSIONS)
-
-
-_read: Callable[[Path], Folder] = _read_uncached
+_listed: dict[Path, Folder] | None = None  # the folders listed while `listed_once` lasts
 
 
 @contextlib.contextmanager
 def listed_once() -> Iterator[None]:
     """List each folder once while this lasts: that takes minutes for a million images."""
-    global _read
-    _read = functools.cache(_read_uncached)
+    global _listed
+    _listed = {}
     try:
         yield
     finally:
-        _read = _read_uncached
+        _listed = None
+
+
+def _read(path: Path) -> Folder:
+    if _listed is not None and path in _listed:
+        return _listed[path]
+    content = read_folder(path, f"{OWN}{path}", WHAT, IMG_EXTENSIONS)
+    if _listed is not None:
+        _listed[path] = content
+    return content
 
 
 def hub_images(dataset: Any, image: str | None = None, label: str | None = None) -> ImageFiles:

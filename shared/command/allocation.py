@@ -54,7 +54,7 @@ def allocation(chosen: Sequence[Chosen], places: Places, options: Namespace) -> 
         grid.add_row(Text(_command(address, options)), *_numbers(left[address], cost, options.gpus))
     grid.add_section()
     numbers = [f"{count:,}", _hours(whole.hours, whole), _hours(hours, whole)]
-    numbers += [gpu.number(whole.gigabytes), gpu.number(disk + whole.disk)]
+    numbers += [gpu.rounded(whole.gigabytes), gpu.rounded(disk + whole.disk)]
     grid.add_row("in all", *numbers)
     return Group(grid, *map(Text, _notes(whole, by_hand, unsized, options)))
 
@@ -81,7 +81,7 @@ def _data(
         if all(each.missing is None for each in imported(domain).experiments):
             lines[domain] = f"data {domain}"  # only the run finds out
     for name, line in lines.items():
-        size = gpu.number(DOWNLOADS[name]) if name in DOWNLOADS else "unknown"
+        size = gpu.rounded(DOWNLOADS[name]) if name in DOWNLOADS else "unknown"
         grid.add_row(Text(line), "", "", "", "", size)
     by_hand = [f"{each.name}: {each.how}" for each in missing if each.how]
     unsized = [name for name in lines if name not in DOWNLOADS]
@@ -101,8 +101,8 @@ def _command(address: str, options: Namespace) -> str:
 
 
 def _numbers(cells: Sequence[Cell], cost: gpu.GpuCost, gpus: int) -> list[str]:
-    memory = gpu.number(cost.gigabytes) if cost.hours else ""
-    disk = gpu.number(cost.disk) if cost.hours else ""
+    memory = gpu.rounded(cost.gigabytes) if cost.hours else ""
+    disk = gpu.rounded(cost.disk) if cost.hours else ""
     on_all = _hours(cost.hours_on(gpus), cost)
     return [f"{len(cells):,}", _hours(cost.hours, cost), on_all, memory, disk]
 
@@ -111,7 +111,7 @@ def _hours(hours: float, cost: gpu.GpuCost) -> str:
     """Hours, with a plus where they are not all."""
     if cost.missing and not hours:
         return "unknown"
-    return gpu.number(hours) + "+" * bool(cost.missing)
+    return gpu.rounded(hours) + "+" * bool(cost.missing)
 
 
 def _notes(

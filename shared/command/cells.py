@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shared.errors import UserError, suggestion
 from shared.experiment.config import USER_TIER, slug
@@ -48,6 +48,12 @@ def imported(name: str) -> "Domain":
             )
         raise TypeError(f"{name} gives no DOMAIN; see shared.experiment.domain")
     return domain
+
+
+def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
+    """The pretraining part of a cell's configuration, which other cells may share; None without."""
+    pretraining = imported(cell.domain).experiment(cell.config).pretraining
+    return None if pretraining is None else pretraining(cell.config)
 
 
 def tables_of(domain: str) -> Mapping[str, tuple[Table, ...]]:

@@ -6,15 +6,14 @@ scaled by what its step took over its estimate.
 
 import csv
 import functools
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.command.cells import imported
-from shared.experiment.config import Config
-from shared.experiment.frame import load
+from shared.command.cells import imported, pretraining_of
+from shared.experiment.config import Config, canonical_json
+from shared.experiment.frame import Frame, load
 from shared.experiment.tables import Cell, Table
 from shared.losses import max_margin
 from shared.objective import Objective
@@ -23,7 +22,7 @@ from shared.report.wording import counted
 H100 = "h100"  # the one device with estimates
 MEMORY = 80  # gigabytes of one
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-TABLE, MEASURED = DOCS / "expected.csv", DOCS / "measured.csv"
+EXPECTED, MEASURED = DOCS / "expected.csv", DOCS / "measured.csv"
 # Fields of configurations that change what a step takes; those that a domain has not are left out.
 FIELDS = (
     *("method", "backbone", "stem", "image_size", "small_crops", "symmetric", "mixed"),
@@ -50,24 +49,24 @@ class GpuStep:
 
 
 def kind_of(domain: str, config: Config, *, batch: int | None = None) -> str:
-    """What a step of a configuration costs is a function of, as text.
+    """What the cost of a step depends on, as text: configurations with equal text cost the same.
 
     Args:
         domain: its name.
         config: of the run.
         batch: in place of the configuration's.
     """
-    named = {name: getattr(config, name) for name in FIELDS if hasattr(config, name)}
+    fields = {name: getattr(config, name) for name in FIELDS if hasattr(config, name)}
     if domain in BY_DATA:
-        named["dataset"] = getattr(config, "dataset", None)
+        fields["dataset"] = getattr(config, "dataset", None)
     objective = getattr(config, "objective", None)
     if isinstance(objective, Objective):
         loss = objective.loss
         solver = loss.numbers.get("solver", "closed_form")
-        named["loss"] = f"max_margin {solver}" if loss.function is max_margin else "softmax"
-    named["batch"] = getattr(config, "batch_size", 0) if batch is None else batch
-    values = (f"{name}={value}" for name, value in named.items() if value not in (None, False, ()))
-    return f"{domain} {type(config).__name__} {' '.join(values)}"
+        fields["loss"] = f"max_margin {solver}" if loss.function is max_margin else "softmax"
+    fields["batch"] = getattr(config, "batch_size", 0) if batch is None else batch
+    texts = (f"{name}={value}" for name, value in fields.items() if value not in (None, False, ()))
+    return f"{domain} {type(config).__name__} {' '.join(texts)}"
 
 
 def trains(config: Config) -> bool:
@@ -79,13 +78,13 @@ def trains(config: Config) -> bool:
         and getattr(config, "features", "encoder") == "encoder"
         and getattr(config, "train", True) is not False
         and getattr(config, "epochs", 1) != 0
-        and type(config).__name__ == "Config"
+        and type(config).__name__ == "Config"  # those of toys and probes have other names
     )
 
 
 def step_of(domain: str, config: Config) -> GpuStep | None:
     """The estimate of a configuration's step; None without one, and where nothing is trained."""
-    return scaled_lines().get(kind_of(domain, config)) if trains(config) else None
+    return steps_by_kind().get(kind_of(domain, config)) if trains(config) else None
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ class GpuCost:
 
     def __str__(self) -> str:
         """``about 12 GPU-hours of training, up to 31 GB of GPU memory``, or what is not known."""
-        known = f"about {number(self.hours)} GPU-hours of training on H100s, "
+        known = f"about {rounded(self.hours)} GPU-hours of training on H100s, "
         known += f"up to {math.ceil(self.gigabytes)} GB of GPU memory"
         known += " over several GPUs" * (self.gigabytes > MEMORY)
         if not self.missing:
@@ -131,50 +130,52 @@ class GpuCost:
         return f"{known}, and {counted(self.missing, 'training')} not estimated"
 
 
-def cost_of(cells: Iterable[Cell], known: set[str]) -> GpuCost:
-    """The cost of the trainings of cells, apart from those in ``known``, to which it adds them."""
-    found = trainings(cells)
-    cost = sum((each for key, each in found.items() if key not in known), GpuCost())
-    known.update(found)
-    return cost
+def cost_of(cells: Iterable[Cell]) -> GpuCost:
+    """The cost of the trainings of cells."""
+    return total(trainings(cells))
+
+
+def total(costs: Mapping[str, GpuCost], priced: Container[str] = ()) -> GpuCost:
+    """The cost of trainings, as :func:`trainings` gives them, without those already ``priced``."""
+    return sum((cost for key, cost in costs.items() if key not in priced), GpuCost())
 
 
 def trainings(cells: Iterable[Cell]) -> dict[str, GpuCost]:
-    """The trainings of cells by what identifies them, and the cost of each."""
-    found: dict[str, GpuCost] = {}
+    """The cost of each training of the cells, by a key that cells with the same training share."""
+    costs: dict[str, GpuCost] = {}
     for cell in cells:
         if not trains(cell.config):
             continue
-        experiment = imported(cell.domain).experiment(cell.config)
-        part = experiment.pretraining and experiment.pretraining(cell.config)
+        count_steps = imported(cell.domain).experiment(cell.config).steps
+        steps = None if count_steps is None else count_steps(cell.config)
         step = step_of(cell.domain, cell.config)
-        steps = experiment.steps and experiment.steps(cell.config)
-        cost = GpuCost(missing=1)
-        if step is not None and steps is not None:
+        if step is None or steps is None:
+            cost = GpuCost(missing=1)
+        else:
             hours = steps * step.seconds / 3600
             gpus = max(1, math.ceil(step.gigabytes / MEMORY))
             cost = GpuCost(hours, step.gigabytes, longest=hours / gpus, disk=step.state)
-        found[json.dumps(part, sort_keys=True) if part else cell.key] = cost
-    return found
+        pretraining = pretraining_of(cell)
+        costs[canonical_json(pretraining) if pretraining else cell.key] = cost
+    return costs
 
 
-def cheapest_first(found: Mapping[str, Mapping[str, GpuCost]]) -> Iterator[tuple[str, GpuCost]]:
+def cheapest_first(
+    costs: Mapping[str, Mapping[str, GpuCost]],
+) -> Iterator[tuple[str, GpuCost]]:
     """Names of what needs trainings, the cheapest next one first, and what it costs then.
 
     Trainings are shared, so each is priced after those before it; what is not estimated comes last.
 
     Args:
-        found: by name its trainings, as :func:`trainings` gives them.
+        costs: by name its trainings, as :func:`trainings` gives them.
     """
-    waiting, known = dict(found), set[str]()
+    waiting, priced = dict(costs), set[str]()
     while waiting:
-        costs = {
-            name: sum((cost for key, cost in each.items() if key not in known), GpuCost())
-            for name, each in waiting.items()
-        }
-        cheapest = min(costs, key=lambda name: (costs[name].missing, costs[name].hours))
-        yield cheapest, costs[cheapest]
-        known.update(waiting.pop(cheapest))
+        totals = {name: total(needed, priced) for name, needed in waiting.items()}
+        cheapest = min(totals, key=lambda name: (totals[name].missing, totals[name].hours))
+        yield cheapest, totals[cheapest]
+        priced.update(waiting.pop(cheapest))
 
 
 @dataclass(frozen=True)
@@ -204,42 +205,52 @@ def by_claim(
     Returns:
         Their costs; and the claims that are left out, since a training is not estimated.
     """
-    frame = load(tables, runs=runs, results=results, tiers=("paper",))
-    needed: dict[str, dict[str, Cell]] = {}
+    cells_of = _cells_to_decide(tables, load(tables, runs=runs, results=results, tiers=("paper",)))
+    costs_of = {claim: trainings(cells) for claim, cells in cells_of.items()}
+    missing = [claim for claim, costs in costs_of.items() if total(costs).missing]
+    estimated = {claim: costs for claim, costs in costs_of.items() if claim not in missing}
+    priced = []
+    for claim, cost in cheapest_first(estimated):
+        cells = cells_of[claim]
+        addresses = tuple(dict.fromkeys(cell.table_address for cell in cells))
+        priced.append(ClaimCost(claim, addresses, len(cells), cost))
+    return priced, missing
+
+
+def _cells_to_decide(tables: Sequence[Table], frame: Frame) -> dict[str, list[Cell]]:
+    """By claim, the cells not measured yet that it compares at the paper's setting, at least one.
+
+    Claims of one seed, which decide nothing, are left out.
+    """
+    needed: dict[str, dict[str, Cell]] = {}  # by claim and address
     for table in tables:
-        cells = [
+        if len(table.seeds.get("paper", ())) < 2:
+            continue
+        open_cells = [
             line.cell for line in frame.of(table, "paper") if line.cell and not line.measurement
         ]
-        for claim in table.claims if len(table.seeds.get("paper", ())) > 1 else ():
-            for pair in claim.comparisons if not claim.additional else ():
-                if "paper" in pair.tiers:
-                    needed.setdefault(claim.id, {}).update(
-                        (cell.address, cell)
-                        for cell in cells
-                        if cell.row in (pair.better, pair.than) and cell.column in pair.columns
-                    )
-    priced = {claim: trainings(cells.values()) for claim, cells in needed.items() if cells}
-    missing = [claim for claim, found in priced.items() if any(c.missing for c in found.values())]
-    estimated = {claim: found for claim, found in priced.items() if claim not in missing}
-    costs = []
-    for name, cost in cheapest_first(estimated):
-        chosen = needed[name].values()
-        addresses = tuple(dict.fromkeys(cell.table_address for cell in chosen))
-        costs.append(ClaimCost(name, addresses, len(chosen), cost))
-    return costs, missing
+        for claim in table.claims:
+            pairs = [pair for pair in claim.comparisons if "paper" in pair.tiers]
+            for pair in pairs if not claim.additional else ():
+                needed.setdefault(claim.id, {}).update(
+                    (cell.address, cell)
+                    for cell in open_cells
+                    if cell.row in (pair.better, pair.than) and cell.column in pair.columns
+                )
+    return {claim: list(cells.values()) for claim, cells in needed.items() if cells}
 
 
-def number(value: float) -> str:
-    """Hours or gigabytes, with a digit after the point where they are few."""
+def rounded(value: float) -> str:
+    """Hours or gigabytes as text, with a digit after the point below ten."""
     return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
 
 @functools.cache
-def scaled_lines() -> dict[str, GpuStep]:
+def steps_by_kind() -> dict[str, GpuStep]:
     """The estimates of docs/expected.csv by kind, scaled by docs/measured.csv."""
-    if not TABLE.is_file():  # without a checkout
+    if not EXPECTED.is_file():  # without a checkout
         return {}
-    with TABLE.open(newline="") as stream:
+    with EXPECTED.open(newline="") as stream:
         lines = list(csv.DictReader(stream))
     seconds = measured()
     factors = {

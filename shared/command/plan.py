@@ -15,9 +15,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.command.cells import Places, imported
+from shared.command.cells import Places, imported, pretraining_of
 from shared.command.gpu import trains
-from shared.command.pool import pretraining_of
 from shared.command.progress import duration
 from shared.experiment.config import canonical
 from shared.experiment.data import MissingData

@@ -19,22 +19,16 @@ from rich.console import Console
 from shared import functions
 from shared.capture import SWITCH, graphs_wanted
 from shared.command import devices, server
-from shared.command.cells import Places, imported, run_folder
+from shared.command.cells import Places, imported, pretraining_of, run_folder
 from shared.command.progress import Main, Watch, watching
 from shared.command.worker import INTERRUPTED, Outcome, run_cell
 from shared.errors import UserError
 from shared.experiment.config import Config, canonical_json
-from shared.experiment.run import STOPS
+from shared.experiment.run import stop_signals
 from shared.experiment.tables import Cell
 
 # Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.
 DUPLICATE_SIGINT = 1.0
-
-
-def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
-    """The pretraining part of a cell's configuration, which other cells may share; None without."""
-    pretraining = imported(cell.domain).experiment(cell.config).pretraining
-    return None if pretraining is None else pretraining(cell.config)
 
 
 class Pool:
@@ -71,11 +65,11 @@ class Pool:
         self.outcomes: dict[str, str] = {}
         self._ends = time.monotonic() + 60 * (options.minutes or math.inf)
         self._waiting: list[Cell] = []
-        self._trained_as: Mapping[str, str] = {}  # by address, what it is pretrained as
-        # By the pipe that the process talks through; the last is its device.
+        self._pretraining: Mapping[str, str] = {}  # by address, what identifies its encoder
+        # By the pipe that a process talks through: its cell, the process and its device.
         self._running: dict[Any, tuple[Cell, Any, str | None]] = {}
         self._devices = visible_devices()
-        self._tried: set[str] = set()  # datasets that could not be fetched
+        self._tried: set[str] = set()  # datasets, each of which is fetched once at most
         self._graphs = graphs_wanted()
         self._without_graphs: set[str] = set()  # addresses of cells that could not be captured
 
@@ -87,73 +81,74 @@ class Pool:
             before: called just before the first cell starts, unless the command was interrupted
                 by then.
         """
-        context = multiprocessing.get_context("forkserver")
         workers = max(1, cores() // min(self.jobs, len(cells)))
         self._waiting, stopping = list(cells), False
-        self._trained_as = {
+        self._pretraining = {
             cell.address: canonical_json(part)
             for cell in cells
             if (part := pretraining_of(cell)) is not None
         }
-        with asked_to_stop() as asked, watching(self.console, len(cells), self.main) as watch:
+        with stop_requests() as requests, watching(self.console, len(cells), self.main) as watch:
             watch.said(cells[0], devices.check())
             server.start(cells[0].domain)
-            if before is not None and not asked:
+            if before is not None and not requests:
                 before()
-            while self._running or (self._waiting and not asked):
-                while len(self._running) < self.jobs and not asked and (cell := self._next()):
-                    self._start(cell, workers, context)
+            while self._running or (self._waiting and not requests):
+                while len(self._running) < self.jobs and not requests and (cell := self._next()):
+                    self._start(cell, workers)
                     watch.started(cell)
-                if time.monotonic() >= self._ends and not asked:
-                    asked.append(signal.SIGTERM)
-                if asked and not stopping:
+                if time.monotonic() >= self._ends and not requests:
+                    requests.append(signal.SIGTERM)
+                if requests and not stopping:
                     stopping = True
                     self.console.print(
                         "stopping after running cells have saved; Ctrl-C again stops at once"
                     )
                     for _, process, _ in self._running.values():
                         process.terminate()
-                if len(asked) > 1:
+                if len(requests) > 1:
                     for _, process, _ in self._running.values():
                         process.kill()
                 for pipe in wait(list(self._running), timeout=0.2):
-                    self._listen(pipe, watch, stopping=bool(asked))
+                    self._listen(pipe, watch, stopping=bool(requests))
                 watch.tick()
-        self.interrupted |= bool(asked and self._waiting)
+        self.interrupted |= bool(requests and self._waiting)
 
     def _next(self) -> Cell | None:
         """Take the first waiting cell; those whose encoder may be in training come last."""
-        running = (cell.address for cell, _, _ in self._running.values())
-        trained = {self._trained_as.get(address) for address in running} - {None}
-        free = sorted(self._waiting, key=lambda cell: self._trained_as.get(cell.address) in trained)
-        if free:
-            self._waiting.remove(free[0])
-        return next(iter(free), None)
+        if not self._waiting:
+            return None
+        encoder_of = self._pretraining.get
+        in_training = {encoder_of(cell.address) for cell, _, _ in self._running.values()} - {None}
+        cell = min(self._waiting, key=lambda cell: encoder_of(cell.address) in in_training)
+        self._waiting.remove(cell)
+        return cell
 
     def _free_device(self) -> str | None:
         """The first GPU with the fewest cells; None where there is no choice."""
         if len(self._devices) < 2:
             return None
-        taken = Counter(device for _, _, device in self._running.values())
-        return min(self._devices, key=lambda device: taken[device])
+        cells = Counter(device for _, _, device in self._running.values())
+        return min(self._devices, key=lambda device: cells[device])
 
-    def _start(self, cell: Cell, workers: int, context: Any) -> None:
+    def _start(self, cell: Cell, workers: int) -> None:
         """Start the process of a cell."""
-        here, there = context.Pipe()
+        context = multiprocessing.get_context("forkserver")
+        pipe, pipe_of_process = context.Pipe()
         device = self._free_device()
         graphs = self._graphs and cell.address not in self._without_graphs
         variables = {SWITCH: str(int(graphs))}  # the server may have started with another value
         if device is not None:
             variables["CUDA_VISIBLE_DEVICES"] = device
-        given = (cell, self.places, self.options, workers)
+        arguments = (cell, self.places, self.options, workers)
         process = context.Process(
             target=_run_in_process,
-            args=(there, variables, dict(functions.same), given),
+            args=(pipe_of_process, variables, dict(functions.same), arguments),
             name=cell.address,
         )
         process.start()
-        there.close()
-        self._running[here] = (cell, process, device)
+        pipe_of_process.close()
+        self._running[pipe] = (cell, process, device)
 
     def _listen(self, pipe: Any, watch: Watch, *, stopping: bool) -> None:
         """Handle one message of a process: a call of the watch, or its outcome, which is last."""
@@ -166,8 +161,8 @@ class Pool:
             # A process that is stopped before it handles signals just ends.
             message = INTERRUPTED if stopping else Outcome("failed", why)
         if not isinstance(message, Outcome):
-            name, *given = message
-            getattr(watch, name)(cell, *given)
+            method, *arguments = message
+            getattr(watch, method)(cell, *arguments)
             return
         process.join()
         del self._running[pipe]
@@ -204,7 +199,7 @@ def _run_in_process(
     pipe: Connection,
     variables: Mapping[str, str],
     same: Mapping[str, str],
-    given: tuple[Cell, Places, Namespace, int],
+    arguments: tuple[Cell, Places, Namespace, int],
 ) -> None:
     """The process of one cell: run it, and send its outcome through the pipe.
 
@@ -212,7 +207,7 @@ def _run_in_process(
         pipe: to the pool.
         variables: of the environment, set before anything uses the GPUs; renderers read them too.
         same: see :data:`shared.functions.same`.
-        given: the arguments of :func:`run_cell`.
+        arguments: of :func:`run_cell`.
     """
     os.environ.update(variables)
     functions.same.update(same)
@@ -221,32 +216,30 @@ def _run_in_process(
         with contextlib.suppress(OSError):  # the parent is gone; the files say it all
             pipe.send(message)
 
-    send(run_cell(*given, lambda *message: send(message)))
+    send(run_cell(*arguments, lambda *message: send(message)))
 
 
 @contextlib.contextmanager
-def asked_to_stop() -> Iterator[list[int]]:
-    """A list of the received ``STOPS``: the first signal, then only later SIGINTs.
+def stop_requests() -> Iterator[list[int]]:
+    """A list of the received signals to stop: the first one, then only later SIGINTs.
 
     Schedulers and wrappers repeat signals, and a run needs time to save.
     """
-    asked: list[int] = []
+    requests: list[int] = []
     duplicates_until = 0.0
 
     def note(number: int, frame: FrameType | None) -> None:
         nonlocal duplicates_until
         if number == signal.SIGHUP:
             _leave_terminal()
-        if not asked:
+        if not requests:
             duplicates_until = time.monotonic() + DUPLICATE_SIGINT
-        if not asked or (number == signal.SIGINT and time.monotonic() > duplicates_until):
-            asked.append(number)
+        if not requests or (number == signal.SIGINT and time.monotonic() > duplicates_until):
+            requests.append(number)
 
-    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # as nohup wants it
-    numbers = [number for number in STOPS if number != signal.SIGHUP or not ignored]
-    before = {number: signal.signal(number, note) for number in numbers}
+    before = {number: signal.signal(number, note) for number in stop_signals()}
     try:
-        yield asked
+        yield requests
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -254,12 +247,12 @@ def asked_to_stop() -> Iterator[list[int]]:
 
 def _leave_terminal() -> None:
     """Send output to /dev/null: writing to a terminal that is gone is an error."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for number in (1, 2):
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):
         with contextlib.suppress(OSError):
-            if stat.S_ISCHR(os.fstat(number).st_mode):
-                os.dup2(nowhere, number)
-    os.close(nowhere)
+            if stat.S_ISCHR(os.fstat(output).st_mode):
+                os.dup2(devnull, output)
+    os.close(devnull)
 
 
 def _describe_end(code: int | None, config: Config) -> str:
@@ -282,9 +275,11 @@ def default_jobs(threads: int) -> int:
 
 def cores() -> int:
     """The number of cores that this process may use, by its affinity and its Slurm task."""
-    bound = hasattr(os, "sched_getaffinity")  # not on macOS
-    here = len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
-    return min(here, int(os.environ.get("SLURM_CPUS_PER_TASK", here)))
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    return min(count, int(os.environ.get("SLURM_CPUS_PER_TASK", count)))
 
 
 def visible_devices() -> tuple[str, ...]:

@@ -58,149 +58,157 @@ def run_again(
     console: Console,
 ) -> Iterator[Rerun]:
     """Run a sample of the recorded cells, in a temporary folder, and compare."""
-
-    def wanted(cell: Cell) -> bool:
-        asked = ((options.row, {cell.row}), (options.column, {cell.column, cell.run}))
-        return (
-            options.table in (None, cell.table, cell.table.removeprefix("table-"))
-            and all(
-                names is None or {*map(slug, names)} & {*map(slug, labels)}
-                for names, labels in asked
-            )
-            and (options.seeds is None or cell.seed in options.seeds)
-        )
-
-    waiting = shuffled((each for each in matched if wanted(each.cell)), options.draw or 0)
-    if not waiting:
+    chosen = [measured for measured in matched if _is_chosen(measured.cell, options)]
+    if not chosen:
         raise UserError("nothing to run again: no valid record matches the options")
     options.no_download, options.watch = True, None
     with tempfile.TemporaryDirectory() as folder:
-        new = replace(places, runs=Path(folder))
-        pool = Pool(new, options, console)
+        temporary = replace(places, runs=Path(folder))
+        pool = Pool(temporary, options, console)
 
-        def start(some: list[Cell]) -> Mapping[str, str]:
-            pool.run(some)
+        def run(cells: list[Cell]) -> Mapping[str, str]:
+            pool.run(cells)
             if pool.interrupted:
                 raise Interrupted
             return pool.outcomes
 
-        yield from run_and_compare(waiting, options.rerun, matched, new.runs, start)
+        candidates = shuffled(chosen, options.draw or 0)
+        yield from run_and_compare(candidates, options.rerun, matched, temporary.runs, run)
+
+
+def _is_chosen(cell: Cell, options: argparse.Namespace) -> bool:
+    """Whether a cell is one of the table, rows, columns and seeds that the options name."""
+    return (
+        options.table in (None, cell.table, cell.table.removeprefix("table-"))
+        and all(
+            names is None or {*map(slug, names)} & {*map(slug, labels)}
+            for names, labels in (
+                (options.row, {cell.row}),
+                (options.column, {cell.column, cell.run}),
+            )
+        )
+        and (options.seeds is None or cell.seed in options.seeds)
+    )
 
 
 def shuffled(matched: Iterable[Measurement], draw: int) -> list[Measurement]:
     """The records in a random order seeded by ``draw``; longer samples begin with shorter ones."""
 
-    def rank(each: Measurement) -> str:
-        return hashlib.sha256(f"{draw} {each.record.address}".encode()).hexdigest()
+    def rank(measured: Measurement) -> str:
+        return hashlib.sha256(f"{draw} {measured.record.address}".encode()).hexdigest()
 
     return sorted(matched, key=rank)
 
 
 def run_and_compare(
-    waiting: Sequence[Measurement],
+    candidates: Sequence[Measurement],
     number: int,
-    everything: Sequence[Measurement],
+    matched: Sequence[Measurement],
     runs: Path,
-    start: Callable[[list[Cell]], Mapping[str, str]],
+    run: Callable[[list[Cell]], Mapping[str, str]],
 ) -> Iterator[Rerun]:
     """Run recorded cells again and compare; a cell without its data is replaced by another.
 
     Args:
-        waiting: the candidates, in the order in which they are taken.
+        candidates: recorded cells, in the order in which they are taken.
         number: how many to run.
-        everything: all valid records, for the spread over seeds.
-        runs: the folder in which ``start`` makes the runs.
-        start: runs cells of one domain; gives by address why one has no result.
+        matched: all valid records, for the spread over seeds.
+        runs: the folder in which ``run`` makes the runs.
+        run: runs cells of one domain; gives by address why one has no result.
     """
-    left, done = list(waiting), 0
-    lacking: set[tuple[str, str]] = set()
-    while batch := left[: number - done]:
+
+    def domain_of(measured: Measurement) -> str:
+        return measured.cell.domain
+
+    left, done = list(candidates), 0
+    without_data: set[tuple[str, str]] = set()  # tables and columns
+    while batch := sorted(left[: number - done], key=domain_of):
         left = left[len(batch) :]
-        batch.sort(key=lambda each: each.cell.domain)
         outcomes: dict[str, str] = {}
-        for _, some in itertools.groupby(batch, key=lambda each: each.cell.domain):
-            outcomes |= start([each.cell for each in some])
-        for each in batch:
-            address, why = each.record.address, outcomes.get(each.record.address)
-            if why is not None and why.startswith(NOT_RUN):
-                lacking.add((each.table.address, each.cell.source))
+        for _, of_domain in itertools.groupby(batch, domain_of):
+            outcomes |= run([measured.cell for measured in of_domain])
+        for measured in batch:
+            address = measured.record.address
+            why = outcomes.get(address, "failed without a message")
+            if why.startswith(NOT_RUN):
+                without_data.add((measured.table.address, measured.cell.source))
                 why = why.removeprefix(f"{NOT_RUN}: ")
                 yield Rerun(address, False, f"cannot be run here: {why}", compared=False)
                 continue
             done += 1
-            anew = read_record(runs / each.cell.folder, address)
-            if anew is None:
-                yield Rerun(address, True, why or "failed without a message")
-            else:
-                yield compare(each, anew, everything)
-        left = [each for each in left if (each.table.address, each.cell.source) not in lacking]
+            new = read_record(runs / measured.cell.folder, address)
+            yield Rerun(address, True, why) if new is None else compare(measured, new, matched)
+        left = [m for m in left if (m.table.address, m.cell.source) not in without_data]
     if done < number:
         text = f"{done} of {number} cells could be run; there are no others"
         yield Rerun("", False, text, compared=False)
 
 
-def compare(recorded: Measurement, anew: Record, everything: Sequence[Measurement]) -> Rerun:
+def compare(recorded: Measurement, new: Record, matched: Sequence[Measurement]) -> Rerun:
     """Compare a new run of a cell with its record.
 
     On the same kind of processor, BLAS path, versions and threads the bits must be equal; elsewhere
     the metrics that the table shows may differ by ``DEVIATIONS`` standard deviations over the
     recorded seeds.
+
+    Args:
+        recorded: the cell with its record.
+        new: the record of the new run.
+        matched: all valid records, for the spread over seeds.
     """
-    address, record = recorded.record.address, recorded.record
-    if record.environment["data"] != anew.environment["data"]:
+    address, old = recorded.record.address, recorded.record
+    if old.environment["data"] != new.environment["data"]:
         return Rerun(address, True, "the data differ from those of the record, by their hash")
-    others = _differing_conditions(record, anew)
-    if _numbers(record) == _numbers(anew):
-        return Rerun(address, False, "; ".join(["equal to the bit", *others]))
-    names = {
+    differences = _differing_conditions(old, new)
+    if _numbers(old) == _numbers(new):
+        return Rerun(address, False, "; ".join(["equal to the bit", *differences]))
+    metrics = {
         recorded.table.metric_of(column)
         for column in recorded.table.columns_of(recorded.cell.tier)
         if recorded.cell.source in (column.run, column.label)
     }
-    texts, fault, compared = [], False, False
-    for name in sorted(names):
-        there, here = (float(each.result["metrics"][name]) for each in (record, anew))
-        text = f"{name} differs by {here - there:+.6g} ({here:.6g}, {there:.6g} recorded)"
-        spread, of_what = _spread(recorded, name, everything)
-        compared |= not others or spread is not None
-        if not others:
-            fault = True
-        elif spread is None:
-            text = f"{text}, not comparable: {of_what}"
-        else:
-            outside = abs(here - there) > DEVIATIONS * spread
-            fault |= outside
-            place = "outside" if outside else "within"
-            text = f"{text}, spread {of_what} {spread:.3g}: {place} {DEVIATIONS:g} of it"
+    texts, fault, compared = [], not differences, not differences
+    for metric in sorted(metrics):
+        before, after = (float(record.result["metrics"][metric]) for record in (old, new))
+        text = f"{metric} differs by {after - before:+.6g} ({after:.6g}, {before:.6g} recorded)"
+        if differences:
+            spread, of_what = _spread(recorded, metric, matched)
+            if spread is None:
+                text = f"{text}, not comparable: {of_what}"
+            else:
+                compared = True
+                outside = abs(after - before) > DEVIATIONS * spread
+                fault |= outside
+                place = "outside" if outside else "within"
+                text = f"{text}, spread {of_what} {spread:.3g}: {place} {DEVIATIONS:g} of it"
         texts.append(text)
-    if not others:
-        others = ["on the same processor, BLAS path, versions and threads"]
-    return Rerun(address, fault, f"{'; '.join(others)}: {'; '.join(texts)}", compared)
+    conditions = differences or ["on the same processor, BLAS path, versions and threads"]
+    return Rerun(address, fault, f"{'; '.join(conditions)}: {'; '.join(texts)}", compared)
 
 
-def _differing_conditions(record: Record, anew: Record) -> list[str]:
+def _differing_conditions(old: Record, new: Record) -> list[str]:
     """The conditions for equal bits that do not hold; empty where bits must be equal."""
-    found = []
-    there, here = record.environment, anew.environment
-    if processor_of(record) != processor_of(anew):
-        found.append(f"another processor ({processor_of(anew)}, {processor_of(record)} recorded)")
-    if any(each["hardware"].get("accelerators") for each in (there, here)):
-        found.append("an accelerator, where bits may differ")
-    if "arithmetic" not in there:
-        found.append("BLAS path not recorded")
+    texts = []
+    before, after = old.environment, new.environment
+    if processor_of(old) != processor_of(new):
+        texts.append(f"another processor ({processor_of(new)}, {processor_of(old)} recorded)")
+    if any(environment["hardware"].get("accelerators") for environment in (before, after)):
+        texts.append("an accelerator, where bits may differ")
+    if "arithmetic" not in before:
+        texts.append("BLAS path not recorded")
     else:
-        found += [
+        texts += [
             f"another {words}"
             for name, words in PATHS.items()
-            if there["arithmetic"].get(name) != here["arithmetic"].get(name)
+            if before["arithmetic"].get(name) != after["arithmetic"].get(name)
         ]
     # A package that only one of them has installed was used by neither.
-    first, second = there["versions"], here["versions"]
-    if names := sorted(name for name in first if second.get(name, first[name]) != first[name]):
-        found.append(f"other versions of {', '.join(names)}")
-    if there.get("threads") != here.get("threads"):
-        found.append("another number of threads")
-    return found
+    shared = before["versions"].keys() & after["versions"].keys()
+    if names := sorted(n for n in shared if before["versions"][n] != after["versions"][n]):
+        texts.append(f"other versions of {', '.join(names)}")
+    if before.get("threads") != after.get("threads"):
+        texts.append("another number of threads")
+    return texts
 
 
 def _numbers(record: Record) -> dict[str, Any]:
@@ -210,16 +218,16 @@ def _numbers(record: Record) -> dict[str, Any]:
 
 
 def _spread(
-    recorded: Measurement, metric: str, everything: Iterable[Measurement]
+    recorded: Measurement, metric: str, matched: Iterable[Measurement]
 ) -> tuple[float | None, str]:
     """Standard deviation over recorded seeds, and of which; None where no row has two seeds."""
     by_row: dict[str, list[float]] = {}
     cell = recorded.cell
-    for each in everything:
-        place = (each.cell.table_address, each.cell.tier, each.cell.source)
-        if place == (cell.table_address, cell.tier, cell.source):
-            value = float(each.record.result["metrics"][metric])
-            by_row.setdefault(each.cell.row, []).append(value)
+    for other in matched:
+        column = (other.cell.table_address, other.cell.tier, other.cell.source)
+        if column == (cell.table_address, cell.tier, cell.source):
+            value = float(other.record.result["metrics"][metric])
+            by_row.setdefault(other.cell.row, []).append(value)
     own = by_row.get(cell.row, [])
     if len(own) > 1:
         return statistics.stdev(own), f"over {len(own)} seeds"

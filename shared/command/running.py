@@ -47,7 +47,9 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
         table = selected.table
         console.print(planned(table, selected.cells, places, jobs, shared))
         if options.device == gpu.H100:
-            cost = gpu.cost_of(unfinished(selected.cells, places.runs), trained)
+            costs = gpu.trainings(unfinished(selected.cells, places.runs))
+            cost = gpu.total(costs, trained)
+            trained |= costs.keys()
             total += cost
             console.print(f"{table.address}: {cost}.", soft_wrap=True, highlight=False)
     if options.device == gpu.H100 and len(to_run) > 1:
@@ -224,7 +226,7 @@ def estimate(
         return None
     cost = f"about {duration(seconds)} on this CPU"
     if visible_devices():
-        cost = str(gpu.cost_of(waiting, set()))
+        cost = str(gpu.cost_of(waiting))
     text = f"{counted(len(waiting), 'cell')}, {cost}"
     tables = tables_of_paper(waiting[0].domain, waiting[0].paper)
     if tier == "paper" and any("short" in table.tiers for table in tables):

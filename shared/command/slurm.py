@@ -27,9 +27,8 @@ from typing import Any
 import filelock
 from rich.console import Console
 
-from shared.command.cells import Chosen, Places, find_cell, run_folder
+from shared.command.cells import Chosen, Places, find_cell, pretraining_of, run_folder
 from shared.command.plan import costs_of
-from shared.command.pool import pretraining_of
 from shared.errors import UserError, program
 from shared.experiment.config import canonical_json
 from shared.experiment.files import write_atomically
@@ -98,26 +97,27 @@ def submit(
     try:
         import submitit
     except ImportError:
-        why = "submitit is not installed; install it with: pip install -e '.[slurm]'"
-        raise UserError(why) from None
+        raise UserError(
+            "submitit is not installed; install it with: pip install -e '.[slurm]'"
+        ) from None
     places = Places(*(path.absolute() for path in (places.runs, places.results, places.data)))
     folder = places.runs / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     refusals = submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError
     with filelock.FileLock(folder / ".lock"):  # two commands would submit the same cells
         jobs, queue = last_jobs(places.runs), queued()
-        there = [find_cell(address).cells[0] for address, job in jobs.items() if job in queue]
-        busy = {run_folder(places, cell) for cell in there}
-        left = [cell for cell in waiting if run_folder(places, cell) not in busy]
-        if len(left) < len(waiting):
-            console.print(f"{len(waiting) - len(left)} cells are queued already")
-        if not left:
+        in_queue = [find_cell(address).cells[0] for address, job in jobs.items() if job in queue]
+        folders = {run_folder(places, cell) for cell in in_queue}
+        to_submit = [cell for cell in waiting if run_folder(places, cell) not in folders]
+        if len(to_submit) < len(waiting):
+            console.print(f"{len(waiting) - len(to_submit)} cells are queued already")
+        if not to_submit:
             return 0
-        minutes, gigabytes = _limits(chosen, left, places, options)
+        minutes, gigabytes = _limits(chosen, to_submit, places, options)
         cores = options.cores or options.threads
         executor = submitit.SlurmExecutor(folder, max_num_timeout=10_000)
         executor.update_parameters(
-            job_name=left[0].table_address.replace("/", "-"),
+            job_name=to_submit[0].table_address.replace("/", "-"),
             time=minutes,
             mem=f"{math.ceil(1024 * gigabytes)}M",
             cpus_per_task=cores,
@@ -129,7 +129,7 @@ def submit(
             **({"gpus_per_node": options.gpus} if options.gpus else {}),
             **({"partition": options.partition} if options.partition else {}),
         )
-        tasks = _tasks(left, places, options)
+        tasks = _tasks(to_submit, places, options)
         try:
             with contextlib.redirect_stderr(io.StringIO()), executor.batch():
                 submitted = [executor.submit(task) for task in tasks]
@@ -141,8 +141,8 @@ def submit(
         write_atomically(folder / "jobs.json", json.dumps(jobs, indent=1) + "\n")
     console.print(
         f"submitted job {submitted[0].job_id.partition('_')[0]}: {len(tasks)} tasks of up to "
-        f"{minutes} minutes and {gigabytes:g} GB for {len(left)} cells; they log to {folder}, and "
-        f"{program()} plan shows them",
+        f"{minutes} minutes and {gigabytes:g} GB for {len(to_submit)} cells; they log to "
+        f"{folder}, and {program()} plan shows them",
         soft_wrap=True,
         highlight=False,
     )
@@ -150,7 +150,7 @@ def submit(
 
 
 def _tasks(cells: Sequence[Cell], places: Places, options: Namespace) -> list[Task]:
-    """The cells, those that share an encoder as one task."""
+    """The tasks that run the cells, one for those that share an encoder."""
     command = (
         *(sys.executable, "-m", MODULE, "--jobs", "1", "--threads", str(options.threads)),
         *("--runs", str(places.runs), "--results", str(places.results)),
@@ -160,17 +160,17 @@ def _tasks(cells: Sequence[Cell], places: Places, options: Namespace) -> list[Ta
         *(["--deterministic"] if options.deterministic else []),
         *(["--watch", str(options.watch)] if options.watch else []),
     )
-    groups: dict[str, list[str]] = {}
+    by_encoder: dict[str, list[str]] = {}
     for cell in cells:
-        shared = canonical_json(pretraining_of(cell) or cell.config)
-        groups.setdefault(shared, []).append(cell.address)
-    return [Task(command, tuple(addresses)) for addresses in groups.values()]
+        encoder = canonical_json(pretraining_of(cell) or cell.config)
+        by_encoder.setdefault(encoder, []).append(cell.address)
+    return [Task(command, tuple(addresses)) for addresses in by_encoder.values()]
 
 
 def _limits(
     chosen: Sequence[Chosen], cells: Sequence[Cell], places: Places, options: Namespace
 ) -> tuple[int, float]:
-    """Minutes and gigabytes of a task, the same for all, for the largest cell by the plan.
+    """Minutes and gigabytes that each task asks for, by the largest cell of the plan.
 
     The time is twice the estimate, on a GPU divided by ``FASTER``, and ``--time`` or ``SLICE`` at
     most: a task that runs out of time is requeued, and loses no work.
@@ -178,12 +178,12 @@ def _limits(
     addresses = {cell.address for cell in cells}
     faster = FASTER.get(cells[0].domain, 1.0) if options.gpus else 1.0
     seconds = gigabytes = 0.0
-    for some in chosen:
-        costs = costs_of(some.table, some.cells, places)
-        for cell in (cell for cell in some.cells if cell.address in addresses):
-            each = costs[cell.row, cell.source].run
-            seconds = max(seconds, each.seconds / (1.0 if each.source == "measured" else faster))
-            gigabytes = max(gigabytes, each.gigabytes)
+    for selected in chosen:
+        costs = costs_of(selected.table, selected.cells, places)
+        for cell in (cell for cell in selected.cells if cell.address in addresses):
+            cost = costs[cell.row, cell.source].run
+            seconds = max(seconds, cost.seconds / (1.0 if cost.source == "measured" else faster))
+            gigabytes = max(gigabytes, cost.gigabytes)
     minutes = min(math.ceil(2 * seconds / 60 + 10), options.time or SLICE)
     return minutes, options.memory or math.ceil(1.25 * gigabytes + 2)
 
@@ -195,12 +195,12 @@ def last_jobs(runs: Path) -> dict[str, str]:
 
 
 def log_of(runs: Path, job: str) -> Path:
-    """What a task printed."""
+    """The file with what a task printed."""
     return runs / FOLDER / f"{job}_0_log.out"
 
 
 def queued() -> dict[str, str]:
-    """The user's queued and running tasks: their state by name, and the reason.
+    """State and reason of the user's queued and running tasks, by the name of the task.
 
     submitit would ask sacct, which many clusters have switched off.
     """
@@ -208,8 +208,9 @@ def queued() -> dict[str, str]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except FileNotFoundError:
-        why = "squeue is not on the PATH; run this on a login node of the cluster"
-        raise UserError(why) from None
+        raise UserError(
+            "squeue is not on the PATH; run this on a login node of the cluster"
+        ) from None
     except subprocess.CalledProcessError as error:
         why = " ".join(error.stderr.split()) or f"exit code {error.returncode}"
         raise UserError(f"squeue failed ({why}); the same command tries again") from None

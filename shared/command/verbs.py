@@ -133,7 +133,7 @@ def write_results(
     results = summary.Results(
         tables,
         readings,
-        lambda missing: f"{gpu.cost_of(missing, set())} (estimated, not measured)",
+        lambda missing: f"{gpu.cost_of(missing)} (estimated, not measured)",
         claims.read_costs(places.results),
     )
     for measured in tables:

@@ -43,20 +43,24 @@ class Group:
         name: ``[tier/]domain/paper/table`` of records, ``domain/dataset`` of runs.
         committed: whether they are records in ``results/``.
         records: the readable ones, by file and line.
-        count: how many of them are valid for a cell.
+        valid: how many of them are valid for a cell.
     """
 
     name: str
     committed: bool
     records: Mapping[str, Record]
-    count: int
+    valid: int
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What :func:`check` found: what it read, faults and notes of a line each, the valid records.
+    """What :func:`check` found.
 
-    Notes are worth knowing without being faults; ``matched`` are committed records alone.
+    Args:
+        groups: what it read.
+        faults: a line each.
+        notes: what is worth knowing without being a fault, a line each.
+        matched: the valid ones among the committed records, with their cells.
     """
 
     groups: tuple[Group, ...]
@@ -95,15 +99,17 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
     for (origin, name), sources in by_group.items():
         valid = 0
         for source in sources:
-            homes, whys = _judged(source, lines[source.where])
-            faults[origin] += [f"{source.where}: {source.record.address} {why}" for why in whys]
-            if homes and not whys:
+            of_cells, reasons = _judged(source, lines[source.where])
+            faults[origin] += [f"{source.where}: {source.record.address} {why}" for why in reasons]
+            if of_cells and not reasons:
                 valid += 1
-                matched += [each for each in [homes[0].measurement] if each and origin == "record"]
-        groups.append(Group(name, origin == "record", {x.where: x.record for x in sources}, valid))
-        addresses = Counter(source.record.address for source in sources)
+                if origin == "record" and (measurement := of_cells[0].measurement):
+                    matched.append(measurement)
+        records = {source.where: source.record for source in sources}
+        groups.append(Group(name, origin == "record", records, valid))
         if origin == "record":
-            twice = [address for address, times in addresses.items() if times > 1]
+            times = Counter(record.address for record in records.values())
+            twice = [address for address, count in times.items() if count > 1]
             faults[origin] += [f"{name}: two records of {address}" for address in twice]
         elif idle := len(sources) - valid:
             notes.append(f"{name}: {idle} finished, but of no cell that is declared today")
@@ -122,55 +128,60 @@ def summary(checked: Checked) -> Grid:
     processors: Counter[str] = Counter()
     for group in checked.groups:
         environments = [record.environment for record in group.records.values()]
-        clean = sum(not each["dirty"] for each in environments)
-        hashed = sum(bool(each["data"]) for each in environments)
+        clean = sum(not environment["dirty"] for environment in environments)
+        hashed = sum(bool(environment["data"]) for environment in environments)
         processors.update(map(processor_of, group.records.values()))
         label = Text(f"{'' if group.committed else 'runs: '}{group.name}")
-        grid.add_row(label, *map(str, (len(environments), group.count, clean, hashed)))
+        grid.add_row(label, *map(str, (len(environments), group.valid, clean, hashed)))
     on = ", ".join(f"{name}: {count}" for name, count in sorted(processors.items()))
     grid.caption = Text(f"By processor: {on or 'no records'}")
     return grid
 
 
 def _judged(source: Source, lines: Sequence[Line]) -> tuple[list[Line], list[str]]:
-    """The lines of a record's cells, and why it may not be committed, or a run is not believed.
+    """Those of a source's lines that are of cells, and why it is not valid.
 
-    Those of a record are of the table that it lies beside.
+    The cells of a record are those of the table that it lies beside.
     """
     if source.origin == "run":
-        homes = [line for line in lines if line.cell is not None]
-        whys = {line.why for line in homes if line.why.startswith(REFUSED)}
-        return homes, sorted(f"is not valid: {why}" for why in whys)
-    homes = [line for line in lines if name_of(line.table, line.tier) == source.group]
-    whys = {line.why for line in homes if line.why} if homes else {"no table declares it today"}
-    return homes, sorted([f"is not valid: {why}" for why in whys] + _faults_of(source.record))
+        of_cells = [line for line in lines if line.cell is not None]
+        whys = {line.why for line in of_cells if line.why.startswith(REFUSED)}
+        return of_cells, sorted(f"is not valid: {why}" for why in whys)
+    of_cells = [line for line in lines if name_of(line.table, line.tier) == source.group]
+    whys = {line.why for line in of_cells if line.why}
+    if not of_cells:
+        whys = {"no table declares it today"}
+    faults = [f"is not valid: {why}" for why in whys]
+    if fault := _fault_of(source.record):
+        faults.append(fault)
+    return of_cells, sorted(faults)
 
 
-def _faults_of(record: Record) -> list[str]:
+def _fault_of(record: Record) -> str | None:
     """Why a record may not be committed, whichever cell it is of: the first reason, if any."""
     environment = record.environment
     if environment["dirty"]:
-        return ["was not measured at a clean commit"]
+        return "was not measured at a clean commit"
     if not COMMIT.fullmatch(environment["commit"]):
-        return [f"names no commit but {environment['commit'][:40]!r}"]
+        return f"names no commit but {environment['commit'][:40]!r}"
     for name, digest in environment["data"].items():
         if not DATA_HASH.fullmatch(digest):
-            return [f"has {digest[:70]!r} as the hash of {name}"]
-    words = next(_words_for_numbers(record.result["metrics"]), None)
-    return [f"has a metric that is not a finite number: {words}"] if words else []
+            return f"has {digest[:70]!r} as the hash of {name}"
+    text = next(_not_finite(record.result["metrics"]), None)
+    return f"has a metric that is not a finite number: {text}" if text else None
 
 
-def _words_for_numbers(value: Any, name: str = "") -> Iterator[str]:
-    """The metrics, nested ones included, that are a word for no finite number.
+def _not_finite(value: Any, name: str = "") -> Iterator[str]:
+    """The metrics, nested ones included, that are null or the word "nan", "inf" or "-inf".
 
-    Reading a record refuses the numbers themselves.
+    Reading a record refuses such numbers themselves.
     """
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _words_for_numbers(each, f"{name}.{key}" if name else key)
+        for key, item in value.items():
+            yield from _not_finite(item, f"{name}.{key}" if name else key)
     elif isinstance(value, list):
-        for each in value:
-            yield from _words_for_numbers(each, name)
+        for item in value:
+            yield from _not_finite(item, name)
     elif value in (None, "nan", "inf", "-inf"):
         yield f"{name} is {value}"
 
@@ -197,21 +208,32 @@ def _inconsistent_data(groups: Sequence[Group], tables: Iterable[Table]) -> Iter
             *_, column, seed = record.address.split("/")
             for name, digest in data.items():
                 hashes[column, name].append((where, seed, digest))
-        for (column, name), some in hashes.items():
-            usual, times = Counter(digest for *_, digest in some).most_common(1)[0]
-            for where, seed, digest in some:
-                of_seed = Counter(each for _, other, each in some if other == seed)
-                most = usual if 2 * times > len(some) else of_seed.most_common(1)[0][0]
-                if digest != most:
-                    yield (
-                        f"{where}: {name} has another hash than the rest of the column {column}: "
-                        f"{digest[:12]}..., not {most[:12]}..."
-                    )
+        for (column, name), of_column in hashes.items():
+            for where, digest, expected in _unusual_hashes(of_column):
+                yield (
+                    f"{where}: {name} has another hash than the rest of the column {column}: "
+                    f"{digest[:12]}..., not {expected[:12]}..."
+                )
+
+
+def _unusual_hashes(hashes: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
+    """Of a column's places, seeds and hashes: the places with an unexpected hash, it, the expected.
+
+    Expected is the hash of most records, or without one the most frequent of the same seed.
+    """
+    usual, times = Counter(digest for *_, digest in hashes).most_common(1)[0]
+    for where, seed, digest in hashes:
+        of_seed = Counter(other for _, other_seed, other in hashes if other_seed == seed)
+        expected = usual if 2 * times > len(hashes) else of_seed.most_common(1)[0][0]
+        if digest != expected:
+            yield where, digest, expected
 
 
 def _misplaced(sources: Iterable[Source], runs: Path) -> Iterator[str]:
     """Notes on finished runs that count for nothing since they lie elsewhere, as after a copy."""
-    for source in (each for each in sources if each.origin == "run"):
+    for source in sources:
+        if source.origin == "record":
+            continue
         key = folder_key(source.record)
         if not source.where.endswith(f"-{key}"):
             yield f"{source.where}: counts for nothing under this name; let it end with -{key}"
@@ -230,8 +252,8 @@ def _not_in_history(groups: Iterable[Group]) -> list[str]:
     records = [record for group in groups for record in group.records.values()]
     commits = sorted({record.environment["commit"] for record in records})
     try:
-        found = git("cat-file", "--batch-check", given="\n".join(commits))
+        objects = git("cat-file", "--batch-check", given="\n".join(commits))
     except (OSError, subprocess.CalledProcessError):
         return ["no git here: the commits of records were not looked up"] if commits else []
-    unknown = [line.split()[0] for line in found.splitlines() if line.endswith("missing")]
-    return [f"commit {each} of a record is not in this copy's history" for each in unknown]
+    unknown = [line.split()[0] for line in objects.splitlines() if line.endswith("missing")]
+    return [f"commit {commit} of a record is not in this copy's history" for commit in unknown]

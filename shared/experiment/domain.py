@@ -137,7 +137,7 @@ class Domain:
         fetch: downloads a dataset below the data root where possible, and verifies it; may return a
             description.
         prepare: decodes the images of a dataset once, with so many pixels of the shorter side.
-        figures: returns, for each paper, its figures by name: ``shared.report.figures.Drawing``.
+        figures: returns, for each paper, ``shared.report.figures.DeclaredFigure`` by name.
         film: films the models of a paper's finished runs in a tier, below the folder of runs.
         export: writes the model of a finished run, given by its folder, with a card into a second
             folder, and returns the path to print.

@@ -51,11 +51,11 @@ class Export:
         name: the words of the model's name, before the losses.
         losses: the losses it was trained with; empty for a baseline.
         about: what it is and how it was trained.
-        takes: the input.
-        gives: the output.
+        input: what it takes, with shape and range.
+        output: what it gives.
         loading: how to load the files, Markdown.
         pipeline: the hub's name of the task.
-        inputs: the kind of input, in one word.
+        modality: the kind of input, in one word.
         evaluated: the dataset that it was measured on.
         left_out: metrics that the card leaves out.
         notes: paragraphs that follow the numbers.
@@ -68,11 +68,11 @@ class Export:
     name: Sequence[str]
     losses: Sequence[str]
     about: str
-    takes: str
-    gives: str
+    input: str
+    output: str
     loading: str
     pipeline: str
-    inputs: str
+    modality: str
     evaluated: str
     left_out: Sequence[str] = ()
     notes: Sequence[str] = ()
@@ -181,7 +181,7 @@ def fill(make: Callable[[], Network], state: Mapping[str, Tensor]) -> Network:
         made = make()
     wanted = made.state_dict()
     if state.keys() != wanted.keys():
-        state = {f"{_wrapper_of(wanted)}{name}": item for name, item in state.items()}
+        state = {f"{wrapper_of(wanted)}{name}": item for name, item in state.items()}
     made.load_state_dict(state)
     return made.eval()
 
@@ -194,15 +194,15 @@ def remade(module: nn.Module, make: Callable[[], nn.Module]) -> nn.Module:
         raise ValueError(f"this is not the network of the configuration: {error}") from error
 
 
-def network_of(path: Path, said: str, given: Callable[..., Any] | None) -> Any:
-    """What makes the network of a file: the given function, or the name in the file."""
-    if given is None and "@" in said:
-        name = function_name(said)
+def network_of(path: Path, stated: str, function: Callable[..., Any] | None) -> Any:
+    """What makes the network of a file: the user's function, or the name that the file states."""
+    if function is None and "@" in stated:
+        name = function_name(stated)
         raise UserError(
             f"{path}: its network is made by {name}; pass that function as well: "
             f"load_encoder(path, {name.rpartition('.')[2]})"
         )
-    return said if given is None else given
+    return stated if function is None else function
 
 
 def damaged(path: Path, reason: str, remedy: str = REMEDY) -> UserError:
@@ -219,14 +219,16 @@ def naming_damage(path: Path, remedy: str = REMEDY) -> Iterator[None]:
         raise damaged(path, f"{type(error).__name__}: {error}", remedy) from error
 
 
-def _wrapper_of(state: Mapping[str, Tensor]) -> str:
+def wrapper_of(state: Mapping[str, Tensor]) -> str:
     """The prefix of all names, if it is one of :data:`WRAPPERS`; else empty."""
-    return next((each for each in WRAPPERS if all(name.startswith(each) for name in state)), "")
+    if not state:
+        return ""
+    return next((w for w in WRAPPERS if all(name.startswith(w) for name in state)), "")
 
 
 def _packed(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
     """The content of a file of weights, under the names of the wrapped network."""
-    wrapper = _wrapper_of(state)
+    wrapper = wrapper_of(state)
     state = {name.removeprefix(wrapper): item.contiguous() for name, item in state.items()}
     metadata = {"format": "pt", **metadata}
     return save(state, {**metadata, DIGEST: _digest(state, metadata)})
@@ -311,12 +313,12 @@ def _replacing_folder(target: Path) -> Iterator[Path]:
     """A folder to fill, which replaces ``target`` if the block succeeds."""
     if target.is_file():
         raise UserError(f"{target}: is a file; choose a folder with --to")
-    there = {str(each.relative_to(target)) for each in target.rglob("*") if not each.is_dir()}
-    known = {SUMS, CARD, FILE}
-    if SUMS in there:
+    files = {str(path.relative_to(target)) for path in target.rglob("*") if not path.is_dir()}
+    exported = {SUMS, CARD, FILE}
+    if SUMS in files:
         lines = (target / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
-        known |= {line.partition("  ")[2] for line in lines}
-    if foreign := sorted(there - known):
+        exported |= {line.partition("  ")[2] for line in lines}
+    if foreign := sorted(files - exported):
         raise UserError(
             f"{target}: holds {foreign[0]}, which no export wrote; choose another folder with --to"
         )
@@ -345,8 +347,8 @@ def _card(export: Export, record: Record, sums: Mapping[str, str]) -> str:
         Path(__file__).with_name("card.md.j2"),
         export=export,
         name="-".join([*export.name, *export.losses]).replace("_", "-").lower(),
-        metrics={name: metrics[name] for name in numbers(metrics) if name not in export.left_out},
-        details=numbers(metrics.get("details", {})),
+        metrics={n: value for n, value in numeric(metrics).items() if n not in export.left_out},
+        details=numeric(metrics.get("details", {})),
         config=record.config,
         result=record.result,
         environment=record.environment,
@@ -355,7 +357,7 @@ def _card(export: Export, record: Record, sums: Mapping[str, str]) -> str:
     )
 
 
-def numbers(content: Mapping[str, Any]) -> dict[str, float]:
+def numeric(content: Mapping[str, Any]) -> dict[str, float]:
     """The numeric entries of a result."""
     return {name: value for name, value in content.items() if isinstance(value, int | float)}
 
@@ -391,20 +393,20 @@ def loading(package: str, made_by: str, use: str = "") -> str:
     """
     module, _, name = function_name(made_by).rpartition(".")
     own = "@" in made_by
-    lines = [f"from {module} import {name}  # yours, which made the network"] if own else []
-    given = f", {name}" if own else ""
-    return python(
+    import_own = [f"from {module} import {name}  # yours, which made the network"] if own else []
+    argument = f", {name}" if own else ""
+    return python_block(
         "from pathlib import Path",
         "",
         "import torch",
-        *lines,
+        *import_own,
         f"from {package}.export import load_encoder",
         "",
-        f'encoder = load_encoder(Path("."){given})  # this folder; checks every SHA-256',
+        f'encoder = load_encoder(Path("."){argument})  # this folder; checks every SHA-256',
         *([use] if use else []),
     )
 
 
-def python(*lines: str) -> str:
+def python_block(*lines: str) -> str:
     """A block of code in Markdown."""
     return "\n".join(["```python", *lines, "```"])

@@ -71,9 +71,10 @@ from shared.precision import without_tf32
 
 LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command continues where this one stopped
-NAMING_DATA = ("dataset", "corpus")  # fields of configurations, for data that can be given
+DATA_FIELDS = ("dataset", "corpus")  # of configurations, which name data that can be given
 OWN_DATA = "own"  # the dataset of a training that was given data, where they have no other name
-TICK, LEAST_STOP = 0.5, 2.0  # seconds: between two looks at the clock, and a gap that counts
+TICK = 0.5  # seconds between two looks at the clock
+LEAST_STOP = 2.0  # seconds between two looks beyond which the process was stopped
 LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
 # Steps after which the loss is checked, where no line of the log is due before; on a GPU it is
@@ -131,9 +132,8 @@ class Run:
     """One run in its folder; a context manager that holds the folder's lock.
 
     Entering seeds Python's, numpy's and torch's generators from the configuration, keeps GPUs from
-    taking TF32 for float32 until the run is left, and makes
-    SIGTERM, SIGINT and SIGHUP a request: the next :meth:`checkpoint` saves and raises
-    :class:`Interrupted`.
+    taking TF32 for float32 until the run is left, and makes SIGTERM, SIGINT and SIGHUP a request:
+    the next :meth:`checkpoint` saves and raises :class:`Interrupted`.
 
     With several processes (torchrun's, see :mod:`shared.distributed`) each has a run of the same
     configuration. The first one holds the lock and writes, the others read its checkpoint; all do
@@ -194,7 +194,7 @@ class Run:
         require_ranges(config)
         self.folder = folder
         self.store = store
-        self.config = self._asked = config
+        self.config = self._asked_config = config
         self.tier = tier
         self.workers = workers
         self.data_root = data_root
@@ -209,63 +209,46 @@ class Run:
         self.temporary: list[Path] = []
         self.saved_step: int | None = None
         self.processes = 1
-        self._first = True
-        self._random_of_others: list[dict[str, Any]] = []
+        self._is_first = True
+        self._random_states_of_others: list[dict[str, Any]] = []
         self._progress = progress
         self._show = show
         self._tracked: dict[str, Stateful] = {}
-        self._reached = 0
+        self._restored_step = 0
         self._seconds_before = 0.0
-        self._stopped = 0.0  # seconds for which the process was stopped
-        self._over = threading.Event()
+        self._seconds_stopped = 0.0  # in which the process was stopped
+        self._exited = threading.Event()
         self._started = self._saved = time.monotonic()
         self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
         self._locked_as: tuple[int, int] | None = None  # device and inode of the locked file
-        self._handlers: dict[int, Any] = {}
         self._writer: Any = None
-        self._precision = contextlib.ExitStack()
+        self._on_exit = contextlib.ExitStack()
 
     def __enter__(self) -> "Run":
         if project := os.environ.get(VARIABLE):
             weights_and_biases(self, project)
-        self.processes, self._first = world_size(), rank() == 0
+        self.processes, self._is_first = world_size(), rank() == 0
         check_processes(self.config, self.processes)
-        if self._first:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _acquire(self._lock, self.folder)
-            self._locked_as = self._lock_on_disk()
-        self._precision.enter_context(without_tf32())
-        try:
-            self._environment = current_environment(self.workers)
-            if self.processes > 1:
-                self._environment["processes"] = self.processes
-                _check_alike(self._environment, self.config)
-            if self.allow_missing:
-                self._environment["allow_missing"] = True
-            if before := self._environment_before():
-                _continue_from(before, self._environment)
-            if self._first:
-                for part in self.folder.glob(".*.part"):  # partial files of killed processes
-                    part.unlink(missing_ok=True)
-                self.config = with_own_data(self.folder, self._asked)
-                check_config(self.folder, self.config)
-                check_same_processes(self.folder, self.processes)
-                if not (self.folder / "config.json").exists():
-                    write_atomically(self.folder / "config.json", canonical_json(self.config))
-                self._note_environment()
-        except BaseException:
-            self._precision.close()
-            self._lock.release()
-            raise
-        for number in STOPS:
-            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                continue  # as nohup wants it
-            with contextlib.suppress(ValueError):  # not the main thread
-                self._handlers[number] = signal.signal(number, self._ask_to_stop)
-        self._started = self._saved = time.monotonic()
-        threading.Thread(target=self._watch_clock, daemon=True).start()
-        seed_everything(self.config.seed)
-        listeners.append(self.keep_notice)
+        with contextlib.ExitStack() as on_exit:
+            if self._is_first:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                _acquire(self._lock, self.folder)
+                on_exit.callback(self._lock.release)
+                self._locked_as = self._lock_on_disk()
+            on_exit.enter_context(without_tf32())
+            self._begin_or_continue()
+            for number in stop_signals():
+                with contextlib.suppress(ValueError):  # not the main thread
+                    handler = signal.signal(number, self._ask_to_stop)
+                    on_exit.callback(signal.signal, number, handler)
+            self._started = self._saved = time.monotonic()
+            threading.Thread(target=self._watch_clock, daemon=True).start()
+            on_exit.callback(self._exited.set)
+            seed_everything(self.config.seed)
+            listeners.append(self.keep_notice)
+            on_exit.callback(listeners.remove, self.keep_notice)
+            on_exit.callback(self._close_logs)
+            self._on_exit = on_exit.pop_all()
         return self
 
     def __exit__(
@@ -274,16 +257,33 @@ class Run:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        listeners.remove(self.keep_notice)
-        self._over.set()
-        self._precision.close()
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+        self._on_exit.close()
+
+    def _begin_or_continue(self) -> None:
+        """Compare the folder with this run, and write configuration and environment into it."""
+        self._environment = current_environment(self.workers)
+        if self.processes > 1:
+            self._environment["processes"] = self.processes
+            _check_alike(self._environment, self.config)
+        if self.allow_missing:
+            self._environment["allow_missing"] = True
+        if before := self._environment_of_checkpoint():
+            _continue_from(before, self._environment)
+        if self._is_first:
+            for part in self.folder.glob(".*.part"):  # partial files of killed processes
+                part.unlink(missing_ok=True)
+            self.config = with_own_data(self.folder, self._asked_config)
+            check_config(self.folder, self.config)
+            check_same_processes(self.folder, self.processes)
+            if not (self.folder / "config.json").exists():
+                write_atomically(self.folder / "config.json", canonical_json(self.config))
+            self._write_environment()
+
+    def _close_logs(self) -> None:
         if self._writer is not None:
             self._writer.close()
         for logger in self.loggers:
             logger.close()
-        self._lock.release()
 
     @property
     def seconds(self) -> float:
@@ -291,7 +291,7 @@ class Run:
 
         The time for which the process was stopped, as by Ctrl-Z or a scheduler, does not count.
         """
-        return self._seconds_before + time.monotonic() - self._started - self._stopped
+        return self._seconds_before + time.monotonic() - self._started - self._seconds_stopped
 
     def _watch_clock(self) -> None:
         """Add up the time for which the process is stopped, in which this thread stands, too.
@@ -299,11 +299,11 @@ class Run:
         A computation that keeps Python's lock holds it up as well, but uses the processor.
         """
         last, used = time.monotonic(), time.process_time()
-        while not self._over.wait(TICK):
+        while not self._exited.wait(TICK):
             now, uses = time.monotonic(), time.process_time()
             gap = now - last - TICK
             if gap > LEAST_STOP and uses - used < gap / 10:
-                self._stopped += gap
+                self._seconds_stopped += gap
             last, used = now, uses
 
     def record_data(self, **fingerprints: str) -> None:
@@ -312,10 +312,10 @@ class Run:
         Raises:
             Conflict: the folder holds a run on data of a user's own, this one is on a dataset.
         """
-        if any(getattr(self._asked, field, None) in fingerprints for field in NAMING_DATA):
-            check_config(self.folder, self._asked)
+        if any(getattr(self._asked_config, field, None) in fingerprints for field in DATA_FIELDS):
+            check_config(self.folder, self._asked_config)
         self._environment["data"] |= fingerprints
-        self._note_environment()
+        self._write_environment()
 
     def record_own_data(self, digest: str, field: str | None) -> None:
         """Note the hash of data that a training was given.
@@ -327,17 +327,17 @@ class Run:
         """
         if field is not None:
             self.config = dataclasses.replace(self.config, **{field: OWN_DATA})
-            self._asked = self.config  # the encoder may be scored on any dataset
-            if self._first:
+            self._asked_config = self.config  # the encoder may be scored on any dataset
+            if self._is_first:
                 self._check_lock()
                 write_atomically(self.folder / "config.json", canonical_json(self.config))
         self._environment["data"][OWN_DATA] = digest
-        self._note_environment()
+        self._write_environment()
 
     def record(self, **facts: str) -> None:
         """Note further facts about the environment of the run, by name."""
         self._environment.setdefault("facts", {}).update(facts)
-        self._note_environment()
+        self._write_environment()
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -362,7 +362,7 @@ class Run:
         """
         if world_size() > 1:
             destroy()
-            if not self._first:
+            if not self._is_first:
                 raise WorkerDone
 
     def track(self, **objects: Stateful) -> int:
@@ -378,44 +378,45 @@ class Run:
         """
         self._tracked = objects
         file = self.folder / "checkpoint.pt"
-        step = 0
         (saved, *_) = all_gather_objects(file.exists())
-        if saved:
-            if self._first:
-                self._mend(file)
-            all_gather_objects(None)  # the first process may have replaced the file
-            try:
-                state = read_state(file)
-                if (wrong := not_finite(state["objects"])) is not None:
-                    raise UserError(
-                        f"{file}: {wrong} is NaN or infinite, and there is no checkpoint before it "
-                        f"that is not; start over with --again, and lower the learning rate"
-                    )
-                for name, item in objects.items():
-                    item.load_state_dict(state["objects"][name])
-                # Checkpoints of older runs have no means.
-                self.means.load_state_dict(state["objects"].get("means", Means().state_dict()))
-                step = self.saved_step = int(state["step"])
-                self._seconds_before = float(state["seconds"])
-                self._random_of_others = state.get("random_of_others", [])
-                every_state = [state["random"], *self._random_of_others]
-                restore_random_state(every_state[rank()])
-            except UserError:  # from an object with files of its own, which it names
-                raise
-            except FileNotFoundError:
+        self._restored_step = self._restore(file) if saved else 0
+        if self._is_first:
+            self._trim_log(self._restored_step)
+        return self._restored_step
+
+    def _restore(self, file: Path) -> int:
+        """Restore the tracked objects and the random state; return the step of the checkpoint."""
+        if self._is_first:
+            self._mend(file)
+        all_gather_objects(None)  # the first process may have replaced the file
+        try:
+            state = read_state(file)
+            if (wrong := not_finite(state["objects"])) is not None:
                 raise UserError(
-                    f"process {rank()} does not see {file}; all processes of a run need the same "
-                    f"runs/, on a file system that they share"
-                ) from None
-            except Exception as error:  # a state that does not fit can raise anything
-                reason = f"{type(error).__name__}: {error}".splitlines()[0]
-                raise UserError(
-                    f"{file} cannot be resumed ({reason}); delete the folder to start again"
-                ) from error
-        if self._first:
-            self._trim_log(step)
-        self._reached = step
-        return step
+                    f"{file}: {wrong} is NaN or infinite, and there is no checkpoint before it "
+                    f"that is not; start over with --again, and lower the learning rate"
+                )
+            for name, item in self._tracked.items():
+                item.load_state_dict(state["objects"][name])
+            # Checkpoints of older runs have no means.
+            self.means.load_state_dict(state["objects"].get("means", Means().state_dict()))
+            self._seconds_before = float(state["seconds"])
+            self._random_states_of_others = state.get("random_of_others", [])
+            restore_random_state([state["random"], *self._random_states_of_others][rank()])
+            self.saved_step = int(state["step"])
+            return self.saved_step
+        except UserError:  # from an object with files of its own, which it names
+            raise
+        except FileNotFoundError:
+            raise UserError(
+                f"process {rank()} does not see {file}; all processes of a run need the same "
+                f"runs/, on a file system that they share"
+            ) from None
+        except Exception as error:  # a state that does not fit can raise anything
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise UserError(
+                f"{file} cannot be resumed ({reason}); delete the folder to start again"
+            ) from error
 
     def steps(
         self,
@@ -454,50 +455,38 @@ class Run:
         """
         if total < 0:
             raise ValueError(f"{what} takes {total} steps; give 0 epochs or steps, or more")
-        first, to_check = self._reached // unit, None
+        first, to_check = self._restored_step // unit, None
         for step in range(first, total):
             yield step
             done = step + 1
             logged = done % log_every == 0 or done == total
             if to_check is not None:  # of the step before
-                self._refuse(to_check.not_finite(), step * unit)
+                self._stop_if_not_finite(to_check.not_finite(), step * unit)
                 to_check = None
             if logged or done % CHECK_EVERY == 0:
                 to_check = self.means.finiteness()
             if to_check is not None and (logged or to_check.late.is_here):
-                self._refuse(to_check.not_finite(), done * unit)
+                self._stop_if_not_finite(to_check.not_finite(), done * unit)
                 to_check = None
             if logged:
                 means = _mean_of(all_gather_objects(self.means.take()))
                 numbers = {**(also(step) if also else {}), **means}
                 due = self.watch and (done == total or done // log_every % self.watch == 0)
-                scores = self._scores() if due and self._first else {}
+                scores = self._scores() if due and self._is_first else {}
                 if numbers or scores:
                     self.log(done * unit, **numbers, **scores)
                 if scores:
                     self.show(done * unit, total * unit, what, **numbers, **scores)
             self.progress(done * unit, total * unit, what)
             self.checkpoint(done * unit, every=save_every)
-        last = first < total and self.saved_step != total * unit
-        if last:  # what is evaluated next, saved or not
-            self._refuse(not_finite(self._states()), total * unit)
-        if first < total and self._first:
+        unsaved = first < total and self.saved_step != total * unit
+        if unsaved:  # evaluated next, whether or not it is saved
+            self._stop_if_not_finite(not_finite(self._states()), total * unit)
+        if first < total and self._is_first:
             self._warn_if_diverged()
         (stopping,) = any_rank(self.stopping)
-        if stopping or last:
+        if stopping or unsaved:
             self.checkpoint(total * unit, every=save_every / 10)
-
-    def _record_shares(self) -> None:
-        """Note the median over the log of each term's share of the gradient, if it was measured."""
-        shares: dict[str, list[float]] = {}
-        log = self.folder / LOG
-        for line in log.read_text().splitlines() if log.exists() else ():
-            for name, number in json.loads(line).items():
-                if name.startswith(SHARE):
-                    shares.setdefault(name, []).append(number)
-        if shares:
-            self.record(**{name: f"{statistics.median(some):.4g}" for name, some in shares.items()})
-        self._note_environment()
 
     def log(self, step: int, **numbers: float) -> None:
         """Append one line to the log, and the same to TensorBoard's event file.
@@ -505,10 +494,10 @@ class Run:
         Raises:
             FloatingPointError: a number that is NaN or infinite; nothing is written.
         """
-        if not self._first:
+        if not self._is_first:
             return
         if wrong := [name for name, number in numbers.items() if not math.isfinite(number)]:
-            raise FloatingPointError(_diverged(wrong[0], step))
+            raise FloatingPointError(_not_finite_text(wrong[0], step))
         self._check_lock()
         line = {"step": step, "seconds": round(self.seconds, 3), **numbers}
         file = self.folder / LOG
@@ -518,13 +507,13 @@ class Run:
             from tensorboard.summary.writer import event_file_writer
             from torch.utils.tensorboard import SummaryWriter
 
-            before = event_file_writer.socket
+            socket = event_file_writer.socket
             # Otherwise the name of this machine would be part of the file's.
             event_file_writer.socket = SimpleNamespace(gethostname=lambda: "run")
             try:
                 self._writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
             finally:
-                event_file_writer.socket = before
+                event_file_writer.socket = socket
         for name, number in numbers.items():
             self._writer.add_scalar(name, number, step)
         for logger in self.loggers:
@@ -575,7 +564,7 @@ class Run:
             Interrupted: after the save, when the run was asked to stop.
             FloatingPointError: a tracked object is NaN or infinite; nothing is written.
         """
-        due = self._first and time.monotonic() - self._saved >= every
+        due = self._is_first and time.monotonic() - self._saved >= every
         if not any(any_rank(self.stopping, due)):  # all processes, or none
             return
         self._save(step)
@@ -588,10 +577,10 @@ class Run:
         items = {**self._tracked, "means": self.means}.items()
         return {name: item.state_dict() for name, item in items}
 
-    def _refuse(self, wrong: str | None, step: int) -> None:
-        """Stop all processes if in one of them something is NaN or infinite: ``wrong``."""
+    def _stop_if_not_finite(self, wrong: str | None, step: int) -> None:
+        """Stop all processes if one of them names something that is NaN or infinite."""
         if any(any_rank(wrong is not None)):
-            raise FloatingPointError(_diverged(wrong or "another process's state", step))
+            raise FloatingPointError(_not_finite_text(wrong or "another process's state", step))
 
     def _warn_if_diverged(self) -> None:
         """Warn once if the loss ends far above its start, or a weight is beyond all measure.
@@ -599,12 +588,12 @@ class Run:
         A loss of cosines is bounded, so that it hardly shows that the weights have exploded.
         """
         remedy = "the training has diverged; lower the learning rate"
-        losses = _losses(self.folder)
+        losses = [float(line["loss"]) for line in _log_lines(self.folder) if "loss" in line]
         tenth = len(losses) // 10
         first, last = (max(losses[:tenth]), min(losses[-tenth:])) if tenth else (0.0, 0.0)
         modules = [item for item in self._tracked.values() if isinstance(item, nn.Module)]
-        parameters = [each for module in modules for each in module.parameters() if each.numel()]
-        weights = [float(each.detach().abs().max()) for each in parameters]
+        parameters = [p for module in modules for p in module.parameters() if p.numel()]
+        weights = [float(parameter.detach().abs().max()) for parameter in parameters]
         if last - first > (DIVERGED - 1) * max(abs(first), 1):
             notice(f"the loss began at {first:.4g} and ends at {last:.4g}: {remedy}")
         elif (largest := max(weights, default=0.0)) > LARGEST_WEIGHT:
@@ -612,10 +601,10 @@ class Run:
 
     def _save(self, step: int) -> None:
         objects = self._states()
-        self._refuse(not_finite(objects), step)
+        self._stop_if_not_finite(not_finite(objects), step)
         if world_size() > 1:
-            _, *self._random_of_others = all_gather_objects(random_state())
-        if not self._first:
+            _, *self._random_states_of_others = all_gather_objects(random_state())
+        if not self._is_first:
             return
         self._check_lock()
         state = {
@@ -624,8 +613,8 @@ class Run:
             "objects": objects,
             "random": random_state(),
         }
-        if self._random_of_others:
-            state["random_of_others"] = self._random_of_others
+        if self._random_states_of_others:
+            state["random_of_others"] = self._random_states_of_others
         file = self.folder / "checkpoint.pt"
         with replacing(file) as part:
             write_state(part, state)
@@ -645,7 +634,9 @@ class Run:
         if torch.cuda.is_available():
             self._environment["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated()
         (self.folder / "result.json").unlink(missing_ok=True)  # of an earlier finish of this run
-        self._record_shares()
+        if shares := _median_shares(self.folder):
+            self.record(**shares)
+        self._write_environment()
         result = {
             "metrics": canonical(metrics),
             "protocol": self.config.protocol,
@@ -683,10 +674,10 @@ class Run:
     def _lock_on_disk(self) -> tuple[int, int] | None:
         """Device and inode of the folder's lock; None where there is none."""
         try:
-            found = (self.folder / ".lock").stat()
+            status = (self.folder / ".lock").stat()
         except FileNotFoundError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def _check_lock(self) -> None:
         """Refuse to write where another process may work by now.
@@ -708,17 +699,17 @@ class Run:
         notices = self._environment.setdefault("notices", [])
         if text not in notices:  # steps that are repeated give it again
             notices.append(text)
-            self._note_environment()
+            self._write_environment()
 
-    def _environment_before(self) -> dict[str, Any]:
+    def _environment_of_checkpoint(self) -> dict[str, Any]:
         """The environment that the checkpoint was made in; empty without a checkpoint."""
         file = self.folder / "environment.json"
         if not file.exists() or not (self.folder / "checkpoint.pt").exists():
             return {}
         return read_json(file)
 
-    def _note_environment(self) -> None:
-        if not self._first or (self.folder / "result.json").exists():
+    def _write_environment(self) -> None:
+        if not self._is_first or (self.folder / "result.json").exists():
             return  # the hash of a result includes the existing file
         self._check_lock()
         text = json.dumps(self._environment, indent=2) + "\n"
@@ -729,15 +720,21 @@ class Run:
         file = self.folder / LOG
         if not file.exists():
             return
-        kept = []
+        kept = ""
         for line in file.read_text(errors="replace").splitlines():
             try:
                 if json.loads(line)["step"] > step:
                     break
             except (ValueError, KeyError):  # a line cut off by a kill
                 break
-            kept.append(line + "\n")
-        write_atomically(file, "".join(kept))
+            kept += f"{line}\n"
+        write_atomically(file, kept)
+
+
+def stop_signals() -> list[signal.Signals]:
+    """The signals that ask to save and stop; no SIGHUP where nohup has it ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in STOPS if number != signal.SIGHUP or not ignored]
 
 
 class Means:
@@ -753,9 +750,11 @@ class Means:
 
     def add(self, parts: dict[str, Tensor]) -> None:
         """Add the scalars of one step."""
-        for name, value in parts.items():
-            value, sum_ = value.double(), self._sums.get(name)
-            self._sums[name] = value if sum_ is None else sum_.to(value.device) + value
+        for name, part in parts.items():
+            value = part.double()
+            if name in self._sums:
+                value = self._sums[name].to(value.device) + value
+            self._sums[name] = value
             self._counts[name] = self._counts.get(name, 0) + 1
 
     def finiteness(self) -> "Finiteness | None":
@@ -791,8 +790,8 @@ class Finiteness:
 
     def not_finite(self) -> str | None:
         """The first part whose sum is NaN or infinite."""
-        found = zip(self.names, self.late.read(), strict=True)
-        return next((name for name, finite in found if not finite), None)
+        by_name = zip(self.names, self.late.read(), strict=True)
+        return next((name for name, finite in by_name if not finite), None)
 
 
 def with_own_data(folder: Path, config: Config) -> Config:
@@ -802,8 +801,12 @@ def with_own_data(folder: Path, config: Config) -> Config:
     """
     file = folder / "config.json"
     written = read_json(file) if file.exists() else {}
-    own = [each for each in NAMING_DATA if written.get(each) == OWN_DATA and hasattr(config, each)]
-    return dataclasses.replace(config, **dict.fromkeys(own, OWN_DATA)) if own else config
+    own = {
+        field: OWN_DATA
+        for field in DATA_FIELDS
+        if written.get(field) == OWN_DATA and hasattr(config, field)
+    }
+    return dataclasses.replace(config, **own) if own else config
 
 
 def check_config(folder: Path, config: Config) -> None:
@@ -828,10 +831,10 @@ def check_processes(config: Config, processes: int) -> None:
     """
     size = getattr(config, "batch_size", 1)
     if processes > 1 and size % processes:
-        some = ", ".join(str(number) for number in range(2, 17) if size % number == 0)
+        divisors = ", ".join(str(number) for number in range(2, 17) if size % number == 0)
         raise UserError(
             f"batch_size {size} cannot be divided among {processes} processes; take one"
-            f"{f', or {some}' if some else ''}"
+            f"{f', or {divisors}' if divisors else ''}"
         )
 
 
@@ -874,14 +877,21 @@ def record_failure(folder: Path, why: str, trace: str) -> None:
     write_atomically(folder / "failure.json", json.dumps(content, indent=2) + "\n")
 
 
-def _losses(folder: Path) -> list[float]:
-    """The losses in a run's log."""
-    losses = []
-    with contextlib.suppress(FileNotFoundError), (folder / LOG).open(errors="replace") as stream:
-        for line in stream:
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged, or without a loss
-                losses.append(float(json.loads(line)["loss"]))
-    return losses
+def _log_lines(folder: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a run's log."""
+    file = folder / LOG
+    for line in file.read_text().splitlines() if file.exists() else ():
+        yield json.loads(line)
+
+
+def _median_shares(folder: Path) -> dict[str, str]:
+    """The median over the log of each term's share of the gradient, if it was measured."""
+    shares: dict[str, list[float]] = {}
+    for line in _log_lines(folder):
+        for name, number in line.items():
+            if name.startswith(SHARE):
+                shares.setdefault(name, []).append(number)
+    return {name: f"{statistics.median(numbers):.4g}" for name, numbers in shares.items()}
 
 
 def _fault_of(file: Path) -> str | None:
@@ -894,39 +904,39 @@ def _fault_of(file: Path) -> str | None:
     return wrong and f"{wrong} is NaN or infinite"
 
 
-def _diverged(what: str, step: int) -> str:
+def _not_finite_text(what: str, step: int) -> str:
     return f"{what} is NaN or infinite by step {step}; lower the learning rate or check the input"
 
 
-def _continue_from(before: Mapping[str, Any], environment_: dict[str, Any]) -> None:
+def _continue_from(before: Mapping[str, Any], environment: dict[str, Any]) -> None:
     """Add to an environment what holds of the steps before the checkpoint, made in another one.
 
     Their warnings, that the code had changes, and commit and torch where these were others.
     """
     notices = list(before.get("notices", []))
-    was, is_now = (
+    versions_before, versions = (
         f"commit {each['commit']}, torch {each['versions']['torch']}"
-        for each in (before, environment_)
+        for each in (before, environment)
     )
-    text = f"resumed from a checkpoint of {was}"
-    if was != is_now and text not in notices:
+    text = f"resumed from a checkpoint of {versions_before}"
+    if versions_before != versions and text not in notices:
         notices.append(text)
     if notices:
-        environment_["notices"] = notices
-    environment_["dirty"] = environment_["dirty"] or before["dirty"]
+        environment["notices"] = notices
+    environment["dirty"] = environment["dirty"] or before["dirty"]
 
 
-def _check_alike(environment_: Mapping[str, Any], config: Config) -> None:
+def _check_alike(environment: Mapping[str, Any], config: Config) -> None:
     """Refuse a process whose code or configuration differs from the first one's."""
     own = {
-        "commit": environment_["commit"],
-        "changed files": environment_["dirty"],
-        "torch": environment_["versions"]["torch"],
+        "commit": environment["commit"],
+        "changed files": environment["dirty"],
+        "torch": environment["versions"]["torch"],
         "configuration": canonical_json(config),
     }
-    every = all_gather_objects(own)
-    for number, other in enumerate(every):
-        for name, value in every[0].items():
+    first, *others = all_gather_objects(own)
+    for number, other in enumerate(others, 1):
+        for name, value in first.items():
             if other[name] != value:
                 shown = "" if name == "configuration" else f": {other[name]}, not {value}"
                 raise UserError(
@@ -935,11 +945,14 @@ def _check_alike(environment_: Mapping[str, Any], config: Config) -> None:
                 )
 
 
-def _mean_of(every: list[dict[str, float]]) -> dict[str, float]:
+def _mean_of(by_process: list[dict[str, float]]) -> dict[str, float]:
     """The mean over processes of each number; of one process, its numbers."""
-    if len(every) == 1:
-        return every[0]
-    return {name: sum(each[name] for each in every) / len(every) for name in every[0]}
+    if len(by_process) == 1:
+        return by_process[0]
+    return {
+        name: sum(numbers[name] for numbers in by_process) / len(by_process)
+        for name in by_process[0]
+    }
 
 
 def is_locked(folder: Path) -> bool:

@@ -6,7 +6,7 @@ possibly inside an entry (``state_dict``, ``teacher``); a backbone in an ``nn.Se
 numbers instead of the names of its parts. A place in the file fits if it fills every tensor of the
 network and leaves none over below its prefix but heads, queues and the like (:data:`OUTSIDE`): a
 tensor inside the network that has no place in it means another function. Of two places that fit,
-:data:`TAKEN` says which is used, as in these programs' own evaluations; others are refused.
+:data:`PREFERRED` says which is used, as in these programs' own evaluations; others are refused.
 
 An export of this project states its network, and that is compared, too.
 """
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -29,17 +29,17 @@ from shared.experiment.config import option
 from shared.experiment.data import sha256_of, sha256_of_files
 from shared.experiment.export import (
     FILE,
-    WRAPPERS,
     check_facts,
     facts_of,
     is_exported,
     is_safetensors,
     read_weights,
+    wrapper_of,
 )
 from shared.notices import remark
 
-# Of a network and its moving average, by words of their places: the one that is used, the other.
-TAKEN = (
+# Of a network and its moving average, parts of their prefixes: of the one that is used, the other.
+PREFERRED = (
     ("encoder_q", "encoder_k"),  # MoCo v1 and v2
     ("base_encoder", "momentum_encoder"),  # MoCo v3
     ("backbone", "momentum_backbone"),  # solo-learn
@@ -94,8 +94,8 @@ class InitialWeights:
 
 def _sha256(path: Path) -> str:
     if path.is_dir():
-        files = [each for each in path.iterdir() if each.is_file() and each.name[0] != "."]
-        if not any(each.suffix in (".safetensors", ".bin") for each in files):
+        files = [file for file in path.iterdir() if file.is_file() and file.name[0] != "."]
+        if not any(file.suffix in (".safetensors", ".bin") for file in files):
             raise UserError(f"{path}: no model in this folder; give an export or a checkpoint")
         return sha256_of_files(files)
     if not path.is_file():
@@ -118,9 +118,7 @@ def initialise(network: nn.Module, init: InitialWeights, remedy: str) -> "Match"
     if init.file.is_dir():
         raise UserError(f"{init.file}: a folder; give the file of weights in it")
     # Files have the names of the library's network, without the wrapper's.
-    names = network.state_dict()
-    wrapper = next((each for each in WRAPPERS if all(name.startswith(each) for name in names)), "")
-    inner = network.get_submodule(wrapper.removesuffix(".")) if names else network
+    inner = network.get_submodule(wrapper_of(network.state_dict()).removesuffix("."))
     if is_exported(init.file):
         state, stated = read_weights(init.file)
         check_facts(init.file, stated, facts_of(network), remedy)
@@ -167,13 +165,13 @@ def unfilled(match: "Match", name: str, remedy: str) -> str:
             f"holds two of {name}: {match.place}, and {match.rivals[0]}; choose with prefix=, or "
             f"save one of them alone"
         )
-    if match.over and not match.missed:
-        return f"has tensors that {name} has no place for: {some(match.over)}; {remedy}"
-    total = len(match.tensors) + len(match.missed)
+    if match.extra and not match.missing:
+        return f"has tensors that {name} has no place for: {listed(match.extra)}; {remedy}"
+    total = len(match.tensors) + len(match.missing)
     return (
-        f"does not fill {name}: {len(match.missed)} of {total} tensors missing or of another "
-        f"shape ({some(match.missed)}), found were {len(match.tensors)} from {match.place}, "
-        f"unexpected are {some(match.dropped)}; {remedy}"
+        f"does not fill {name}: {len(match.missing)} of {total} tensors missing or of another "
+        f"shape ({listed(match.missing)}), found were {len(match.tensors)} from {match.place}, "
+        f"unexpected are {listed(match.dropped)}; {remedy}"
     )
 
 
@@ -185,8 +183,8 @@ class Match:
         place: the entry, the prefix, and the naming scheme if parts are numbered.
         tensors: those for the network, by its own names.
         dropped: keys of the entry that are not used.
-        missed: names of the network without a tensor.
-        over: keys below the prefix that have no place in the network and change its function.
+        missing: names of the network without a tensor.
+        extra: keys below the prefix that have no place in the network and change its function.
         rivals: other places that fit as well.
         numbers: of the network's parts, if the file has numbers for them.
         assumed: what the network computes that no tensor shows.
@@ -195,8 +193,8 @@ class Match:
     place: str
     tensors: Mapping[str, Tensor]
     dropped: tuple[str, ...] = ()
-    missed: tuple[str, ...] = ()
-    over: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
     assumed: str = ""
@@ -204,14 +202,14 @@ class Match:
     @property
     def filled(self) -> bool:
         """Whether the checkpoint holds exactly this network, once."""
-        return not (self.missed or self.over or self.rivals)
+        return not (self.missing or self.extra or self.rivals)
 
     def lines(self) -> tuple[str, ...]:
         """Which tensors were used, dropped and missing, as lines of text."""
         return (
             f"took {len(self.tensors)} tensors from {self.place}",
             f"dropped {len(self.dropped)}: {_kinds(self.dropped)}",
-            f"missed {len(self.missed)}: {some(self.missed)}",
+            f"missed {len(self.missing)}: {listed(self.missing)}",
             *([f"assumed, since no tensor shows it: {self.assumed}"] if self.assumed else []),
         )
 
@@ -256,23 +254,23 @@ def _no_checkpoint(file: Path) -> str | None:
         head = stream.read(32).lstrip()
     if not head:
         return "is empty; copy it again"
-    found = (what for start, what in _NO_CHECKPOINTS.items() if head.startswith(start))
-    return next(found, None)
+    kinds = (kind for start, kind in _NO_CHECKPOINTS.items() if head.startswith(start))
+    return next(kinds, None)
 
 
-def _why_refused(said: str) -> str:
+def _why_refused(message: str) -> str:
     """Why torch refused a file, from its message, in one line without terminal colours."""
     # torch names the class of an object that is not a tensor.
-    culprit = re.search(r"(?:Unsupported (?:global|class)|GLOBAL):? (?:GLOBAL )?([\w.]+)", said)
+    culprit = re.search(r"(?:Unsupported (?:global|class)|GLOBAL):? (?:GLOBAL )?([\w.]+)", message)
     if culprit:
         return (
             f"holds {culprit[1]}, which is neither a tensor nor a plain value, and code in a file "
             f"is not run; where it was made, save its weights alone: torch.save("
             f"model.state_dict(), NEW); a damaged file reads like this, too: copy it again"
         )
-    if "TorchScript" in said:
+    if "TorchScript" in message:
         return "is a TorchScript archive; save the state_dict of the original model"
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", said).strip()
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", message).strip()
     reason = re.split(r"(?<=[a-z)])\. |\n", plain)[0]
     if not reason or "eights only" in reason or "weights_only" in reason:  # torch's advice
         reason = "not written by torch.save"
@@ -280,6 +278,14 @@ def _why_refused(said: str) -> str:
         f"cannot be read as tensors and plain values alone ({reason}); copy it again, or save its "
         f"state_dict as safetensors or with torch.save"
     )
+
+
+class _Place(NamedTuple):
+    """Where a network may be in a checkpoint."""
+
+    entry: str
+    prefix: str
+    numbered: bool  # whether its parts have numbers in place of names
 
 
 def best_match(
@@ -293,71 +299,77 @@ def best_match(
         prefix: of the keys to use, which may begin with the entry; None: any.
     """
     wanted = network.state_dict()
-    found: dict[_Place, dict[str, str]] = {}  # names to keys, by place
+    keys_at: dict[_Place, dict[str, str]] = {}  # by place and name in the network
     for entry, state in states.items():
-        numbers = _numbers(wanted, state)
+        parts = _parts_by_number(wanted, state)
         for key, tensor in state.items():
             for before, first, rest in _splits(key):
-                if prefix is not None and not _chosen(prefix, entry, before):
+                if prefix is not None and not _is_chosen(prefix, entry, before):
                     continue
                 for numbered in (False, True):
-                    part = numbers.get(before, {}).get(first) if numbered else first
+                    part = parts.get(before, {}).get(first) if numbered else first
                     name = f"{part}{rest}"
                     if name in wanted and wanted[name].shape == tensor.shape:
-                        found.setdefault((entry, before, numbered), {})[name] = key
-    if not found:
+                        keys_at.setdefault(_Place(entry, before, numbered), {})[name] = key
+    if not keys_at:
         return Match("nowhere", {}, (), tuple(sorted(wanted)))
-    whole = [name for name in wanted if not name.endswith(COUNTER)]
-    filled = [place for place, keys in found.items() if all(name in keys for name in whole)]
-    matches = {place: _match_at(place, found[place], states, wanted) for place in filled}
-    fits = _distinct({place: match for place, match in matches.items() if not match.over})
+    required = [name for name in wanted if not name.endswith(COUNTER)]
+    matches = {
+        place: _match_at(place, keys, states[place.entry], wanted)
+        for place, keys in keys_at.items()
+        if all(name in keys for name in required)
+    }
+    fits = _distinct({place: match for place, match in matches.items() if not match.extra})
     if fits:
         rivals = tuple(matches[place].place for place in fits[1:])
         return replace(matches[fits[0]], rivals=rivals)
     # For the error: the place with the most tensors.
-    nearest = max(found, key=lambda place: (len(found[place]), not place[2], place))
-    return matches.get(nearest) or _match_at(nearest, found[nearest], states, wanted)
-
-
-_Place = tuple[str, str, bool]  # entry, prefix, and whether the network's parts are numbered
+    nearest = max(keys_at, key=lambda place: (len(keys_at[place]), not place.numbered, place))
+    return _match_at(nearest, keys_at[nearest], states[nearest.entry], wanted)
 
 
 def _match_at(
     place: _Place,
     keys: Mapping[str, str],
-    states: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Tensor],
     wanted: Mapping[str, Tensor],
 ) -> Match:
-    """The match of one place, by the keys of the network's names there."""
-    entry, before, numbered = place
-    state, used = states[entry], set(keys.values())
-    parts = _numbers(wanted, state).get(before, {}) if numbered else {}
+    """The match of one place.
+
+    Args:
+        place: where.
+        keys: by the names in the network, as far as they are there.
+        state: the tensors of the entry, by key.
+        wanted: those of the network, by name.
+    """
+    used = set(keys.values())
+    parts = _parts_by_number(wanted, state).get(place.prefix, {}) if place.numbered else {}
     modules = {name[:end] for name in wanted for end, sign in enumerate(name) if sign == "."}
-    over, later = [], {}
+    extra, behind = [], {}
     for key in sorted(state):
-        if key in used or not key.startswith(before) or key.endswith(DERIVED):
+        if key in used or not key.startswith(place.prefix) or key.endswith(DERIVED):
             continue
-        first, dot, rest = key.removeprefix(before).partition(".")
-        if numbered and first.isdecimal() and first not in parts:
-            later[int(first), rest] = key
+        first, dot, rest = key.removeprefix(place.prefix).partition(".")
+        if place.numbered and first.isdecimal() and first not in parts:
+            behind[int(first), rest] = key
         elif not _is_outside(modules, f"{parts.get(first, first)}{dot}{rest}"):
-            over.append(key)
+            extra.append(key)
     # What follows a network in an nn.Sequential is a classifier or projection if it begins with a
     # matrix, else a further block or a normalisation.
-    head = later.get((min(later)[0], "weight")) if later else None
+    head = behind.get((min(behind)[0], "weight")) if behind else None
     if head is None or state[head].ndim != 2:
-        over.extend(later.values())
+        extra.extend(behind.values())
     words = [
-        f"entry {entry!r}," if entry else "",
-        f"prefix {before!r}" if before else "no prefix",
-        "parts by number" if numbered else "",
+        f"entry {place.entry!r}," if place.entry else "",
+        f"prefix {place.prefix!r}" if place.prefix else "no prefix",
+        "parts by number" if place.numbered else "",
     ]
     return Match(
         " ".join(filter(None, words)),
         {name: state[key] for name, key in keys.items()},
-        tuple(sorted(set(state) - used)),
-        tuple(name for name in wanted if name not in keys and not name.endswith(COUNTER)),
-        tuple(over),
+        dropped=tuple(sorted(set(state) - used)),
+        missing=tuple(name for name in wanted if name not in keys and not name.endswith(COUNTER)),
+        extra=tuple(extra),
         numbers={part: int(number) for number, part in parts.items()},
     )
 
@@ -376,31 +388,31 @@ def _is_outside(modules: Collection[str], name: str) -> bool:
     return False
 
 
-def _chosen(prefix: str, entry: str, before: str) -> bool:
-    """Whether a user's prefix is that of a place, with or without the entry."""
-    place = before.removesuffix(".")
-    whole = f"{entry}.{place}" if entry and place else entry or place
-    return prefix.removesuffix(".") in (place, whole)
+def _is_chosen(prefix: str, entry: str, before: str) -> bool:
+    """Whether a user's prefix is the one ``before`` a name, with or without the entry."""
+    inside = before.removesuffix(".")
+    whole = f"{entry}.{inside}" if entry and inside else entry or inside
+    return prefix.removesuffix(".") in (inside, whole)
 
 
 def _distinct(matches: Mapping[_Place, Match]) -> list[_Place]:
     """Places without those of equal tensors, and without the averages of the others."""
-    kept: list[_Place] = []
+    distinct: list[_Place] = []
     for place, match in matches.items():
-        if not any(_equal(match, matches[each]) for each in kept):
-            kept.append(place)
-    names = {place: f"{place[0]}.{place[1]}".replace("module.", "") for place in kept}
+        if not any(_equal(match, matches[other]) for other in distinct):
+            distinct.append(place)
+    names = {place: f"{place.entry}.{place.prefix}".replace("module.", "") for place in distinct}
     averages = {
-        name.replace(taken, other)
+        name.replace(preferred, average)
         for name in names.values()
-        for taken, other in TAKEN
-        if taken in name and other not in name
+        for preferred, average in PREFERRED
+        if preferred in name and average not in name
     }
-    return [place for place in kept if names[place] not in averages]
+    return [place for place in distinct if names[place] not in averages]
 
 
-def _equal(one: Match, other: Match) -> bool:
-    return all(torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items())
+def _equal(first: Match, second: Match) -> bool:
+    return all(torch.equal(tensor, second.tensors[name]) for name, tensor in first.tensors.items())
 
 
 def _states(content: Any, entry: str) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
@@ -414,7 +426,7 @@ def _states(content: Any, entry: str) -> Iterator[tuple[str, Mapping[str, Tensor
         yield from _states(value, f"{entry}.{key}" if entry else key)
 
 
-def _numbers(
+def _parts_by_number(
     wanted: Mapping[str, Tensor], state: Mapping[str, Tensor]
 ) -> dict[str, dict[str, str]]:
     """For each prefix, which number stands for which part of the network with these tensors.
@@ -422,15 +434,15 @@ def _numbers(
     Programs that put a network's parts into an ``nn.Sequential`` omit different parts without
     tensors (ReLU, pooling, both) and number the rest differently; the order is always the same.
     """
-    filled = list(dict.fromkeys(name.partition(".")[0] for name in wanted if "." in name))
-    found: dict[str, set[int]] = {}
+    parts = list(dict.fromkeys(name.partition(".")[0] for name in wanted if "." in name))
+    numbers: dict[str, set[int]] = {}  # by prefix
     for key in state:
         for before, first, _ in _splits(key):
             if first.isdecimal():
-                found.setdefault(before, set()).add(int(first))
+                numbers.setdefault(before, set()).add(int(first))
     return {
-        before: dict(zip(map(str, sorted(numbers)), filled, strict=False))
-        for before, numbers in found.items()
+        before: dict(zip(map(str, sorted(of_prefix)), parts, strict=False))
+        for before, of_prefix in numbers.items()
     }
 
 
@@ -438,8 +450,8 @@ def _numbers(
 def _splits(key: str) -> tuple[tuple[str, str, str], ...]:
     """A key as prefix, first part and rest of a name, for every place where the name may begin."""
     parts = key.split(".")
-    # lightly's own ResNets use this name for the residual branch
-    names = ["downsample" if each == "shortcut" else each for each in parts]
+    # lightly's own ResNets call the residual branch "shortcut".
+    names = ["downsample" if part == "shortcut" else part for part in parts]
     return tuple(
         (
             "".join(f"{part}." for part in parts[:place]),
@@ -457,6 +469,6 @@ def _kinds(keys: tuple[str, ...]) -> str:
     return ", ".join(shown) + (", ..." if len(counts) > SHOWN else "") or "none"
 
 
-def some(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """The first of some keys, for a message."""
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "") or "none"

@@ -27,7 +27,7 @@ from shared.report import pictures
 from shared.report.claims import has_collapsed
 from shared.report.files import (
     ACROSS,
-    COMMIT,
+    SHORT_COMMIT,
     page,
     tex_escaped,
     tex_table,
@@ -403,7 +403,7 @@ def budget(comparison: Comparison) -> str:
 def commits(comparison: Comparison) -> str:
     """The commits of the runs, the first characters of each."""
     names = {
-        f"{str(record.environment['commit'])[:COMMIT]}"
+        f"{str(record.environment['commit'])[:SHORT_COMMIT]}"
         f"{' with changes' * bool(record.environment['dirty'])}"
         for record in comparison.records
     }
@@ -528,7 +528,7 @@ def forest(comparison: Comparison) -> Picture | None:
             panels.append(Panel(column.label, narrow(axis), lines, 0.0))
     if not panels:
         return None
-    shown = {point.color for panel in panels for point in panel.every()}
+    shown = {point.color for panel in panels for point in panel.points()}
     empty = {label: () for panel in panels for label in panel.lines}
     panels = [dataclasses.replace(panel, lines=empty | dict(panel.lines)) for panel in panels]
     meanings = {f"{word}, 95% interval": color for word, color in COLOURS.items()}

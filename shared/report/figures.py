@@ -27,12 +27,12 @@ SOURCES: tuple[Tier, ...] = ("paper", "short")  # the first with finished runs i
 KINDS = ("png", "pdf")
 
 
-class Lacking(Exception):
-    """What a figure needs and is missing, in one line."""
+class CannotDraw(Exception):
+    """A figure has no runs or data to be drawn from; the text says in one line what is missing."""
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedRun:
     """A finished run of a table, its record and folder.
 
     Args:
@@ -59,8 +59,8 @@ class Finished:
     @property
     def metrics(self) -> Mapping[str, Any]:
         """Everything that the run measured."""
-        found: Mapping[str, Any] = self.record.result["metrics"]
-        return found
+        metrics: Mapping[str, Any] = self.record.result["metrics"]
+        return metrics
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class Source:
         table: the table of the runs.
     """
 
-    runs: Sequence[Finished]
+    runs: Sequence[FinishedRun]
     data: Path
     table: Table | None = None
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnFigure:
     """A figure with its title, caption and numbers.
 
     Args:
@@ -94,28 +94,28 @@ class Drawn:
     figure: Figure
     title: str
     caption: str
-    runs: Sequence[Finished] = ()
+    runs: Sequence[FinishedRun] = ()
     numbers: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
-class Drawing:
+class DeclaredFigure:
     """A declared figure.
 
     Args:
-        draw: draws it; raises ``Lacking`` or ``MissingData`` if something is missing.
+        draw: draws it; raises ``CannotDraw`` or ``MissingData`` if something is missing.
         tables: names of the tables whose runs it can be drawn from, the best first; empty for a
             figure that needs no run.
     """
 
-    draw: Callable[[Source], Drawn]
+    draw: Callable[[Source], DrawnFigure]
     tables: tuple[str, ...] = ()
 
 
-Figures = Mapping[str, Mapping[str, Drawing]]
+Figures = Mapping[str, Mapping[str, DeclaredFigure]]
 
 
-def finished(frame: Frame, table: Table, tier: Tier, runs: Path) -> list[Finished]:
+def finished(frame: Frame, table: Table, tier: Tier, runs: Path) -> list[FinishedRun]:
     """The runs and records of a table in a tier, row by row.
 
     Args:
@@ -126,44 +126,44 @@ def finished(frame: Frame, table: Table, tier: Tier, runs: Path) -> list[Finishe
     """
     rows = {row.label: row for row in table.rows}
     columns = {column.label: column for column in table.columns_of(tier)}
-    found: dict[str, Finished] = {}
+    finished_runs: dict[str, FinishedRun] = {}  # by address
     for line in frame.of(table, tier):
         if line.counts and (measured := line.measurement):
             cell, record = measured.cell, measured.record
             column = columns[cell.column]
             value = float(record.result["metrics"][table.metric_of(column)])
-            run = Finished(cell, rows[cell.row], column, value, record, runs / cell.folder)
-            found.setdefault(cell.address, run)
-    return list(found.values())
+            run = FinishedRun(cell, rows[cell.row], column, value, record, runs / cell.folder)
+            finished_runs.setdefault(cell.address, run)
+    return list(finished_runs.values())
 
 
-def nothing_of(table: Table, tier: Tier) -> Lacking:
+def no_runs_of(table: Table, tier: Tier) -> CannotDraw:
     """The exception for a table without finished runs in a tier, with the command for them."""
     option = "" if tier == "paper" else f" --tier {tier}"
-    return Lacking(
+    return CannotDraw(
         f"no finished run of {table.address} ({SCALES[tier]}); run {program()} {table.domain} "
         f"{table.paper} --table {table.name}{option}"
     )
 
 
-def by_row(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
+def by_row(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
     """The runs by the label of their row."""
-    rows: dict[str, list[Finished]] = {}
+    rows: dict[str, list[FinishedRun]] = {}
     for run in runs:
         rows.setdefault(run.row.label, []).append(run)
     return rows
 
 
-def by_column(source: Source) -> list[tuple[Column, list[Finished]]]:
+def by_column(source: Source) -> list[tuple[Column, list[FinishedRun]]]:
     """The columns that have runs, in the order of the table, and their runs."""
-    columns: dict[str, list[Finished]] = {}
+    columns: dict[str, list[FinishedRun]] = {}
     for run in source.runs:
         columns.setdefault(run.column.label, []).append(run)
     order = [column.label for column in source.table.columns] if source.table else []
-    return [(columns[each][0].column, columns[each]) for each in order if each in columns]
+    return [(columns[label][0].column, columns[label]) for label in order if label in columns]
 
 
-def origin(runs: Sequence[Finished]) -> str:
+def origin(runs: Sequence[FinishedRun]) -> str:
     """The runs of a figure, in one line."""
     if len(runs) <= 2:
         return f"Drawn from {' and '.join(run.record.address for run in runs)}."
@@ -180,37 +180,37 @@ def origin(runs: Sequence[Finished]) -> str:
 
 
 def draw(
-    drawing: Drawing, tables: Sequence[Table], frame: Frame, runs: Path, data: Path
-) -> tuple[Tier, Drawn]:
+    declared: DeclaredFigure, tables: Sequence[Table], frame: Frame, runs: Path, data: Path
+) -> tuple[Tier, DrawnFigure]:
     """Draw a figure from the first tier and table that it can be drawn from.
 
     Args:
-        drawing: the declared figure.
+        declared: the figure.
         tables: the tables of its paper.
         frame: the frame with these tables.
         runs: folder of the finished runs.
         data: the folder of datasets.
     """
-    if not drawing.tables:
-        return "paper", _in_style(drawing, Source((), data))
-    known = [table for name in drawing.tables for table in tables if table.name == name]
-    reasons: list[Lacking | MissingData] = []
-    tried = [(tier, table) for tier in SOURCES for table in known if tier in table.tiers]
-    for tier, table in tried:
-        if some := finished(frame, table, tier, runs):
+    if not declared.tables:
+        return "paper", _in_style(declared, Source((), data))
+    best_first = [table for name in declared.tables for table in tables if table.name == name]
+    candidates = [(tier, table) for tier in SOURCES for table in best_first if tier in table.tiers]
+    reasons: list[CannotDraw | MissingData] = []
+    for tier, table in candidates:
+        if finished_runs := finished(frame, table, tier, runs):
             try:
-                return tier, _in_style(drawing, Source(some, data, table))
-            except (Lacking, MissingData) as reason:
+                return tier, _in_style(declared, Source(finished_runs, data, table))
+            except (CannotDraw, MissingData) as reason:
                 reasons.append(reason)
     if reasons:
         raise reasons[0]
-    tier, table = tried[-1]
-    raise nothing_of(table, tier)
+    tier, table = candidates[-1]
+    raise no_runs_of(table, tier)
 
 
-def _in_style(drawing: Drawing, source: Source) -> Drawn:
-    with mpl.rc_context(pictures.LOOK):
-        return drawing.draw(source)
+def _in_style(declared: DeclaredFigure, source: Source) -> DrawnFigure:
+    with mpl.rc_context(pictures.STYLE):
+        return declared.draw(source)
 
 
 def write(
@@ -237,16 +237,16 @@ def write(
     Returns:
         The PNG and PDF files written, and the CSV files beside them.
     """
-    domain = next(table.domain for some in tables.values() for table in some)
+    domain = next(iter(tables.values()))[0].domain
     if paper not in figures:
         raise UserError(f"{domain} has no figures for {paper!r}; it has {', '.join(figures)}")
     frame = load(tables[paper], runs=runs, results=results, tiers=SOURCES)
     frame.check()
     written = []
-    for name, drawing in figures[paper].items():
+    for name, declared in figures[paper].items():
         try:
-            tier, drawn = draw(drawing, tables[paper], frame, runs, data)
-        except (Lacking, MissingData) as reason:
+            tier, drawn = draw(declared, tables[paper], frame, runs, data)
+        except (CannotDraw, MissingData) as reason:
             print(f"{name}: not drawn: {reason}")
             continue
         title, caption = drawn.title, drawn.caption
@@ -258,10 +258,14 @@ def write(
             pictures.save(drawn.figure, folder / f"{name}.{kind}")
             written.append(folder / f"{name}.{kind}")
         if drawn.numbers:
-            text = io.StringIO()
-            lines = csv.DictWriter(text, list(drawn.numbers[0]), lineterminator="\n")
-            lines.writeheader()
-            lines.writerows(drawn.numbers)
-            write_atomically(folder / f"{name}.csv", text.getvalue())
+            write_atomically(folder / f"{name}.csv", _csv_text(drawn.numbers))
             written.append(folder / f"{name}.csv")
     return written
+
+
+def _csv_text(lines: Sequence[Mapping[str, Any]]) -> str:
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return stream.getvalue()

@@ -34,18 +34,18 @@ from shared.report.wording import (
     marks_of,
     measured_lines,
     metric_text,
-    named_seeds,
     origin,
     published_row,
+    ranges,
 )
 
 ADDITIONAL = "additional"  # the page of the additional questions
 ACROSS = 4  # panels of a picture beside each other
 TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-TEX |= {"<": "$<$", ">": "$>$"} | {each: f"\\{each}" for each in "&%$#_{}"}
-FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"
-COMMIT = 10  # characters shown of one
-FEW = 2  # commits or processors that are listed by name
+TEX |= {"<": "$<$", ">": "$>$"} | {char: f"\\{char}" for char in "&%$#_{}"}
+FIT_TO_PAGE = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"
+SHORT_COMMIT = 10  # characters
+MOST_LISTED = 2  # commits or processors; more are counted
 
 
 def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
@@ -55,9 +55,10 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
         measured: the table.
         readings: of its claims.
     """
-    own = re.compile(rf"{re.escape(measured.table.name)}(-.*)?\.png")  # as in figure-3-a.png
-    done = [each for each in readings if each.measured]
-    records = (r for cells in measured.cells for cell in cells for r in cell.records.values())
+    # A figure that is this table, whole or in parts, as in figure-3-a.png.
+    own = re.compile(rf"{re.escape(measured.table.name)}(-.*)?\.png")
+    done = [reading for reading in readings if reading.measured]
+    records = (record for cell in measured.flat for record in cell.records.values())
     return page(
         "table",
         globals(),
@@ -66,7 +67,7 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
         done=done,
         idle=len(readings) - len(done),
         up="../" * len(measured.folder.parts),
-        papers=dict.fromkeys(each.claim.paper or ADDITIONAL for each in readings),
+        papers=dict.fromkeys(reading.claim.paper or ADDITIONAL for reading in readings),
         pictures=[name for name in measured.figures if own.fullmatch(name)],
         others=[name for name in measured.figures if not own.fullmatch(name)],
         grids=[*aggregate_grids(measured), *further_grids(measured)],
@@ -86,7 +87,7 @@ def csv_text(measured: Measured) -> str:
         + [f"measured_seed_{seed}" for seed in measured.seeds]
         + ["status"]
     )
-    for cell in (cell for cells in measured.cells for cell in cells):
+    for cell in measured.flat:
         summary, published = cell.summary, cell.published
         writer.writerow(
             [table.domain, table.paper, table.name, SCALES[measured.tier], cell.row.label]
@@ -110,8 +111,8 @@ def latex(measured: Measured, spread: Spread = "deviation") -> str:
         spread: what stands beside a mean: the standard deviation over seeds or its 95% interval.
     """
     lines = [
-        [*map(tex_escaped, (label, whose, *texts))]
-        for label, whose, texts in _lines(measured, spread)
+        [tex_escaped(text) for text in (label, source, *texts)]
+        for label, source, texts in _lines(measured, spread)
     ]
     head = ["method", "", *(column.label for column in measured.columns)]
     caption = (
@@ -150,7 +151,7 @@ def write(
     write_atomically(folder / f"{name}{RECORDS}", lines)
     write_atomically(folder / f"{name}.md", markdown(measured, readings))
     write_atomically(folder / f"{name}.csv", csv_text(measured))
-    if panels := _drawn(measured):
+    if panels := _panels(measured):
         pictures.write(folder / f"{name}.png", _picture(panels))
     if tex:
         write_atomically(folder / f"{name}.tex", latex(measured, tex))
@@ -158,7 +159,7 @@ def write(
 
 def tex_escaped(text: str) -> str:
     """Text with LaTeX's special characters escaped."""
-    return "".join(TEX.get(each, each) for each in text)
+    return "".join(TEX.get(char, char) for char in text)
 
 
 def tex_table(
@@ -173,12 +174,12 @@ def tex_table(
     """A table of LaTeX by pandas; one that is wider than the page is scaled down to it.
 
     Args:
-        head: of the columns, text.
-        lines: as many cells each; LaTeX already.
-        caption: text.
-        label: text that becomes the label after ``tab:``.
+        head: the headings of the columns, as plain text.
+        lines: the cells of each line, as LaTeX.
+        caption: plain text.
+        label: plain text, of which the label after ``tab:`` is made.
         column_format: of the tabular.
-        notes: text in small print below the table.
+        notes: plain text in small print below the table.
     """
     import pandas  # takes a second to import
 
@@ -189,21 +190,21 @@ def tex_table(
         caption=tex_escaped(caption),
         label=f"tab:{slug(label)}",
     )
-    small = "".join(f"\\par{{\\footnotesize {tex_escaped(each)}}}\n" for each in notes)
-    text = text.replace("\\begin{tabular}", f"{FIT}\\begin{{tabular}}")
+    small = "".join(f"\\par{{\\footnotesize {tex_escaped(note)}}}\n" for note in notes)
+    text = text.replace("\\begin{tabular}", f"{FIT_TO_PAGE}\\begin{{tabular}}")
     return text.replace("\\end{tabular}\n", f"\\end{{tabular}}}}\n{small}")
 
 
-def page(name: str, names: Mapping[str, Any], **values: Any) -> str:
+def page(template: str, callable_names: Mapping[str, Any], **values: Any) -> str:
     """A page of Markdown from a template beside this module; blank lines in a row become one.
 
     Args:
-        name: of the template.
-        names: what it may call beside ``wording``: the names of the module that fills it.
+        template: its name.
+        callable_names: what it may call beside ``wording``: the names of the module that fills it.
         values: what it shows, by name.
     """
-    known = vars(wording) | {"rows_of": rows_of} | dict(names) | values
-    text = render(Path(__file__).with_name(f"{name}.md.j2"), **known)
+    known = vars(wording) | {"rows_of": rows_of} | dict(callable_names) | values
+    text = render(Path(__file__).with_name(f"{template}.md.j2"), **known)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
@@ -215,48 +216,53 @@ def rows_of(reading: Reading) -> str:
 def _lines(
     measured: Measured, spread: Spread = "deviation"
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """Label, ``measured`` or ``published``, and texts by column; headings have none."""
+    """Lines of the table: label, ``measured`` or ``published``, a text for each column.
+
+    The heading of a group is a line with nothing but its label.
+    """
     marks = marks_of(measured)
     for heading, rows in groups_of(measured):
         if heading:
             yield heading, "", [""] * len(measured.columns)
         for cells in rows:
-            here = ["; ".join(measured_lines(cell, marks, spread)) for cell in cells]
-            yield cells[0].row.label, "measured", here
+            texts = ["; ".join(measured_lines(cell, marks, spread)) for cell in cells]
+            yield cells[0].row.label, "measured", texts
             if published := published_row(cells, measured):
                 yield "", "published", published
 
 
-def _drawn(measured: Measured) -> list[Panel]:
+def _panels(measured: Measured) -> list[Panel]:
     """A panel for each column with a number: a line for each trained row with one."""
     rows = [
         cells
         for cells in measured.cells
         if not cells[0].row.baseline and any(cell.summary for cell in cells)
     ]
-    metric = measured.table.metric_of
-    panels = []
-    for place, column in enumerate(measured.columns):
-        if any(cells[place].summary for cells in rows):
-            axis = metric_text(metric(column), measured.table.unit_of(metric(column)))
-            lines = {cells[0].row.label: _points(cells[place], measured) for cells in rows}
-            trivial = trivial_baseline_of(measured.column(column.label), metric(column))
-            panels.append(Panel(column.label, narrow(axis), lines, trivial and trivial[1]))
+    table, panels = measured.table, []
+    for number, column in enumerate(measured.columns):
+        if any(cells[number].summary for cells in rows):
+            metric = table.metric_of(column)
+            unit = narrow(metric_text(metric, table.unit_of(metric)))
+            lines = {cells[0].row.label: _points(cells[number], measured) for cells in rows}
+            trivial = trivial_baseline_of(measured.column(column.label), metric)
+            panels.append(Panel(column.label, unit, lines, trivial[1] if trivial else None))
     return panels
 
 
 def _picture(panels: Sequence[Panel]) -> Picture:
-    published = any(p.published is not None for panel in panels for p in panel.every())
+    published = any(p.published is not None for panel in panels for p in panel.points())
+    baseline = any(panel.rule is not None for panel in panels)
     return Picture(
         panels,
         ACROSS,
         {"mean, 95% interval": BLUE},
-        "published mean" * published,
-        "highest trivial baseline" * any(panel.rule is not None for panel in panels),
+        published="published mean" if published else "",
+        rule="highest trivial baseline" if baseline else "",
     )
 
 
 def _points(cell: MeasuredCell, measured: Measured) -> list[Point]:
+    """The mean of a cell with its interval and the published mean; none if nothing was measured."""
     if cell.summary is None:
         return []
     # Means of a smaller budget have another scale than the published ones.
@@ -267,8 +273,8 @@ def _points(cell: MeasuredCell, measured: Measured) -> list[Point]:
 def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:
     """Notes on single numbers, by heading."""
     table = measured.table
-    records = {r.address: r for cells in measured.cells for c in cells for r in c.records.values()}
-    incomplete = [at for at, each in records.items() if each.environment.get("allow_missing")]
+    records = {r.address: r for cell in measured.flat for r in cell.records.values()}
+    incomplete = [at for at, record in records.items() if record.environment.get("allow_missing")]
     approximate = {
         name
         for record in records.values()
@@ -291,23 +297,23 @@ def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:
 
 def _runs(measured: Measured) -> Iterator[tuple[str, ...]]:
     """For each measured cell its seeds, commits, processors and hours."""
-    for cell in (cell for cells in measured.cells for cell in cells if cell.records):
-        some = list(cell.records.values())
-        hours = sum(float(record.result["seconds"]) for record in some) / 3600
+    for cell in (cell for cell in measured.flat if cell.records):
+        records = list(cell.records.values())
+        hours = sum(float(record.result["seconds"]) for record in records) / 3600
         yield (
             cell.row.label,
             cell.column.label,
-            named_seeds(sorted(cell.records)).split(" ", 1)[1],
-            _named({_commit(record) for record in some}, "commits"),
-            _named({processor_of(record) for record in some}, "processors"),
+            ranges(sorted(cell.records)),
+            _listed({_commit(record) for record in records}, "commits"),
+            _listed({processor_of(record) for record in records}, "processors"),
             f"{hours:.2f}" if hours >= 0.005 else "0",
         )
 
 
 def _commit(record: Record) -> str:
     dirty = ", changed" if record.environment["dirty"] else ""
-    return f"{str(record.environment['commit'])[:COMMIT]}{dirty}"
+    return f"{str(record.environment['commit'])[:SHORT_COMMIT]}{dirty}"
 
 
-def _named(some: set[str], many: str) -> str:
-    return ", ".join(sorted(some)) if len(some) <= FEW else f"{len(some)} {many}"
+def _listed(names: set[str], plural: str) -> str:
+    return ", ".join(sorted(names)) if len(names) <= MOST_LISTED else f"{len(names)} {plural}"

@@ -5,8 +5,9 @@ present both.
 """
 
 import functools
+import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -118,13 +119,18 @@ class Measured:
         return tuple(cell.column for cell in self.cells[0])
 
     @property
+    def flat(self) -> Iterator[MeasuredCell]:
+        """All cells, row by row."""
+        return itertools.chain.from_iterable(self.cells)
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         """The declared seeds of the tier, or the chosen ones; a cell may have fewer."""
         return self.chosen or self.table.seeds[self.tier]
 
     def column(self, label: str) -> tuple[MeasuredCell, ...]:
         """The cells of one column, in the order of the rows."""
-        return tuple(cell for cells in self.cells for cell in cells if cell.column.label == label)
+        return tuple(cell for cell in self.flat if cell.column.label == label)
 
     @property
     def folder(self) -> Path:

@@ -5,6 +5,7 @@ files.
 """
 
 import io
+import itertools
 import json
 import math
 import textwrap
@@ -32,8 +33,9 @@ BLUE, RED, GREEN = "#0b4f8a", "#c8553d", "#0b7a75"
 # Okabe and Ito's colours without yellow: distinct for all colour vision, and in grey.
 CYCLE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
 DASHES = ("-", "--", ":", "-.")  # for names that share a colour
-LEVELS: tuple[Any, ...] = ("--", ":", "-.", (0, (8, 3)), (0, (5, 1, 1, 1, 1, 1)))  # across panels
-LOOK: dict[Any, Any] = {
+# For horizontal lines that have no curve.
+LEVEL_DASHES: tuple[Any, ...] = ("--", ":", "-.", (0, (8, 3)), (0, (5, 1, 1, 1, 1, 1)))
+STYLE: dict[Any, Any] = {
     "savefig.dpi": 110,
     "font.size": 8.5,
     "text.color": INK,
@@ -50,21 +52,22 @@ LOOK: dict[Any, Any] = {
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
 }
-LINE = 0.19  # inches of a line of points
-SCALE = 28  # characters below a panel that has others beside it
-NOTE = 0.056  # inches of a character of a note
-WIDTH, NARROW = 9.0, 6.5  # inches of a figure of images, and of any figure at least
-LEADING = 9  # points from one line of notes above a panel to the next
+PUBLISHED: dict[str, Any] = {"marker": "D", "markersize": 3.6, "mec": INK, "mfc": "white"}
+PUBLISHED_INTERVAL: dict[str, Any] = {"color": INK, "linewidth": 0.6}
+RULE_LINE: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (4, 2))}
+LINE_HEIGHT = 0.19  # inches of a line of points
+UNIT_LENGTH = 28  # characters of a scale's label that fit below a panel with others beside it
+CHARACTER_WIDTH = 0.056  # inches of a character of a note
+WIDTH, LEAST_WIDTH = 9.0, 6.5  # inches of a figure of images, and of any figure at least
+LINE_SPACING = 9  # points from one line of text above a histogram to the next
 THOUSANDS = 10_000  # from here on ticks are written like 10k
 DPI = 150  # of a figure in its own file
-ABOVE = "above"  # marks a legend in the place of a title
+TITLED = "titled"  # identifies the legend whose title is that of the figure
 COLORS = 128  # in a picture of points; rare colours are kept, as they have a meaning
-TEXT, FORM = (
-    "Numbers",
-    "points-v4",
-)  # key and version of the text in a file; change the version with the style
+TEXT_KEY = "Numbers"  # of the text in a PNG file
+TEXT_VERSION = "points-v4"  # change it with the style, so that files are drawn again
 # Metadata that would differ between equal drawings, by format.
-VARYING: Mapping[str, Mapping[str, None]] = {
+METADATA: Mapping[str, Mapping[str, None]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None},
 }
@@ -100,10 +103,10 @@ class Mean(Point):
     """A mean over seeds, with the averaged numbers as small marks.
 
     Args:
-        each: the averaged numbers.
+        values: the averaged numbers.
     """
 
-    each: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,14 +125,14 @@ class Panel:
     lines: Mapping[str, Sequence[Point]]
     rule: float | None = None
 
-    def every(self) -> Iterator[Point]:
+    def points(self) -> Iterator[Point]:
         """The points of all lines."""
-        return (point for some in self.lines.values() for point in some)
+        return itertools.chain.from_iterable(self.lines.values())
 
 
 def narrow(unit: str) -> str:
     """The label of a scale in lines that end before the next panel begins."""
-    return "\n".join(textwrap.wrap(unit, SCALE))
+    return "\n".join(textwrap.wrap(unit, UNIT_LENGTH))
 
 
 @dataclass(frozen=True)
@@ -163,80 +166,83 @@ def points(picture: Picture, *, one_scale: bool = False) -> Figure:
     panels = picture.panels
     if not panels:
         raise ValueError("a picture needs at least one panel")
-    across = min(picture.across, len(panels))
-    down = math.ceil(len(panels) / across)
+    columns = min(picture.across, len(panels))
+    rows = math.ceil(len(panels) / columns)
     heights = [
-        LINE * sum(_height(*line) for line in panels[row * across].lines.items())
-        for row in range(down)
+        LINE_HEIGHT * sum(_height(*line) for line in panels[row * columns].lines.items())
+        for row in range(rows)
     ]
-    with mpl.rc_context(LOOK):
-        notes = max((len(point.note) for panel in panels for point in panel.every()), default=0)
-        width = max(8.4 if not notes else 6.4, 2.9 + 2.1 * across) + NOTE * notes
-        size = (width, 0.45 + sum(heights) + 0.68 * down)
-        figure = Figure(figsize=size)
-        axes = figure.subplots(down, across, sharex=one_scale, squeeze=False, height_ratios=heights)
-        for place, axis in enumerate(axes.flat):
-            if place < len(panels):
-                _draw(axis, panels[place], labelled=place % across == 0)
+    drawn = [point for panel in panels for point in panel.points()]
+    note = CHARACTER_WIDTH * max((len(point.note) for point in drawn), default=0)
+    width = max(6.4 if note else 8.4, 2.9 + 2.1 * columns) + note
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(width, 0.45 + sum(heights) + 0.68 * rows))
+        grid_axes = figure.subplots(
+            rows, columns, sharex=one_scale, squeeze=False, height_ratios=heights
+        )
+        axes = list(grid_axes.flat)
+        for number, axis in enumerate(axes):
+            if number < len(panels):
+                _draw_panel(axis, panels[number], labelled=number % columns == 0)
             else:
                 axis.set_axis_off()
-        if across == 1:
+        if columns == 1:
             for unit in {panel.unit for panel in panels}:
-                some = [
-                    a for a, panel in zip(axes.flat, panels, strict=False) if panel.unit == unit
-                ]
-                limits = [axis.get_xlim() for axis in some]
-                for axis in some:
-                    axis.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
-        marks = [
-            Line2D(
-                [],
-                [],
-                color=color,
-                marker=picture.markers.get(meaning, "o"),
-                markersize=4,
-                linewidth=1.2,
-                label=meaning,
-            )
-            for meaning, color in picture.legend.items()
-        ]
-        if picture.published:
-            errors = any(point.published_error for panel in panels for point in panel.every())
-            line = _INTERVAL if errors else {"linestyle": ""}
-            marks.append(Line2D([], [], label=picture.published, **line, **_PUBLISHED))
-        if picture.rule:
-            marks.append(Line2D([], [], label=picture.rule, **_RULE))
+                _share_scale([axis for axis, p in zip(axes, panels, strict=True) if p.unit == unit])
+        marks = _legend_marks(picture, errors=any(point.published_error for point in drawn))
         legend = figure.legend(handles=marks, loc="outside upper left", ncols=len(marks))
-        legend.set_gid(ABOVE)
+        legend.set_gid(TITLED)
     return figure
 
 
-_PUBLISHED: dict[str, Any] = {"marker": "D", "markersize": 3.6, "mec": INK, "mfc": "white"}
-_INTERVAL: dict[str, Any] = {"color": INK, "linewidth": 0.6}  # of a published number
-_RULE: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (4, 2))}
+def _share_scale(axes: Sequence[Axes]) -> None:
+    """Give all axes the range that holds those of each."""
+    lows, highs = zip(*(axis.get_xlim() for axis in axes), strict=True)
+    for axis in axes:
+        axis.set_xlim(min(lows), max(highs))
 
 
-def _height(label: str, some: Sequence[Point]) -> int:
-    """The height of a line in text lines: of its points or its label, whichever is more."""
-    return max(1, len(some), label.count("\n") + 1)
+def _legend_marks(picture: Picture, *, errors: bool) -> list[Line2D]:
+    """What the legend explains; with ``errors`` the published numbers have intervals."""
+    marks = [
+        Line2D(
+            [],
+            [],
+            color=color,
+            marker=picture.markers.get(meaning, "o"),
+            markersize=4,
+            linewidth=1.2,
+            label=meaning,
+        )
+        for meaning, color in picture.legend.items()
+    ]
+    if picture.published:
+        line = PUBLISHED_INTERVAL if errors else {"linestyle": ""}
+        marks.append(Line2D([], [], label=picture.published, **line, **PUBLISHED))
+    if picture.rule:
+        marks.append(Line2D([], [], label=picture.rule, **RULE_LINE))
+    return marks
 
 
-def _draw(axis: Axes, panel: Panel, *, labelled: bool) -> None:
-    at, ticks = 0, []
-    for number, (label, some) in enumerate(panel.lines.items()):
-        height = _height(label, some)
-        ticks.append((at + (height - 1) / 2, label))
+def _height(label: str, line: Sequence[Point]) -> int:
+    """The height of a line in lines of text: its points or its label, whichever needs more."""
+    return max(1, len(line), label.count("\n") + 1)
+
+
+def _draw_panel(axis: Axes, panel: Panel, *, labelled: bool) -> None:
+    top, ticks = 0, []
+    for number, (label, line) in enumerate(panel.lines.items()):
+        height = _height(label, line)
+        ticks.append(top + (height - 1) / 2)
         if number % 2 == 0:
-            axis.axhspan(at - 0.5, at + height - 0.5, color=BAND, linewidth=0, zorder=0)
-        for down, point in enumerate(some):
-            _point(axis, at + down + (height - len(some)) / 2, point)
-        at += height
+            axis.axhspan(top - 0.5, top + height - 0.5, color=BAND, linewidth=0, zorder=0)
+        for row, point in enumerate(line):
+            _draw_point(axis, top + row + (height - len(line)) / 2, point)
+        top += height
     if panel.rule is not None:
-        axis.axvline(panel.rule, zorder=1, **_RULE)
-    axis.set_ylim(at - 0.5, -0.5)
-    axis.set_yticks(
-        [place for place, _ in ticks], [label if labelled else "" for _, label in ticks]
-    )
+        axis.axvline(panel.rule, zorder=1, **RULE_LINE)
+    axis.set_ylim(top - 0.5, -0.5)
+    axis.set_yticks(ticks, list(panel.lines) if labelled else [""] * len(ticks))
     axis.tick_params(axis="y", length=0)
     axis.spines["left"].set_visible(False)
     axis.grid(axis="x")
@@ -245,22 +251,22 @@ def _draw(axis: Axes, panel: Panel, *, labelled: bool) -> None:
     axis.set_xlabel(panel.unit, loc="left")
 
 
-def _point(axis: Axes, at: float, point: Point) -> None:
+def _draw_point(axis: Axes, y: float, point: Point) -> None:
     if point.low is not None and point.high is not None:
-        axis.plot([point.low, point.high], [at, at], color=point.color, linewidth=1.3)
+        axis.plot([point.low, point.high], [y, y], color=point.color, linewidth=1.3)
     if isinstance(point, Mean):
-        each = [at] * len(point.each)
-        axis.plot(point.each, each, "o", color=point.color, alpha=0.5, markersize=2.5, mew=0)
-    axis.plot([point.value], [at], point.marker, color=point.color, markersize=4.5)
+        ys = [y] * len(point.values)
+        axis.plot(point.values, ys, "o", color=point.color, alpha=0.5, markersize=2.5, mew=0)
+    axis.plot([point.value], [y], point.marker, color=point.color, markersize=4.5)
     if point.published is not None:
         if point.published_error:
             ends = [point.published + sign * 1.96 * point.published_error for sign in (-1, 1)]
-            axis.plot(ends, [at + 0.25, at + 0.25], **_INTERVAL)
-        axis.plot([point.published], [at], linestyle="", **_PUBLISHED)
+            axis.plot(ends, [y + 0.25, y + 0.25], **PUBLISHED_INTERVAL)
+        axis.plot([point.published], [y], linestyle="", **PUBLISHED)
     if point.note:
         axis.annotate(
             point.note,
-            (1.0, at),
+            (1.0, y),
             xycoords=("axes fraction", "data"),
             xytext=(4, 0),
             textcoords="offset points",
@@ -277,8 +283,8 @@ class Curves:
 
     Args:
         title: the title above.
-        across: label of the x axis.
-        up: label of the y axis.
+        x_label: of the x axis.
+        y_label: of the y axis.
         lines: by name, the values of all runs at each x: their mean is drawn and, if there are
             several, a band of one standard deviation.
         levels: by name, horizontal lines; one with the name of a curve has its colour.
@@ -287,8 +293,8 @@ class Curves:
     """
 
     title: str
-    across: str
-    up: str
+    x_label: str
+    y_label: str
     lines: Mapping[str, Mapping[float, Sequence[float]]]
     levels: Mapping[str, float] = field(default_factory=dict)
     limits: tuple[float, float] | None = None
@@ -314,57 +320,62 @@ def curves(
         together: whether a name has one colour in all panels, and all share one legend; else each
             panel in the last line has a legend, which also applies to those above it.
     """
-    with mpl.rc_context(LOOK):
+    with mpl.rc_context(STYLE):
         figure, axes = grid(len(panels), across)
-        every = dict.fromkeys(name for panel in panels for name in panel.lines)
-        across_only = dict.fromkeys(n for panel in panels for n in panel.levels if n not in every)
-        levels = {
-            name: {"color": GREY, "linewidth": 1, "linestyle": LEVELS[number % len(LEVELS)]}
-            for number, name in enumerate(across_only)
+        names = dict.fromkeys(name for panel in panels for name in panel.lines)
+        level_names = dict.fromkeys(n for panel in panels for n in panel.levels if n not in names)
+        level_styles = {
+            name: {"color": GREY, "linewidth": 1, "linestyle": dash}
+            for name, dash in zip(level_names, itertools.cycle(LEVEL_DASHES), strict=False)
         }
-        places = sorted({x for panel in panels for line in panel.lines.values() for x in line})
-        ticks = {x: number for number, x in enumerate(places)} if even else {x: x for x in places}
+        xs = sorted({x for panel in panels for line in panel.lines.values() for x in line})
+        positions = {x: number for number, x in enumerate(xs)} if even else {x: x for x in xs}
         for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
-            looks = _looks(every if together else panel.lines, ordered=ordered)
+            styles = _styles(names if together else panel.lines, ordered=ordered)
             for name, line in panel.lines.items():
-                _curve(axis, {ticks[x]: line[x] for x in sorted(line)}, even, name, looks[name])
+                runs = {positions[x]: line[x] for x in sorted(line)}
+                _draw_curve(axis, runs, bars=even, label=name, **styles[name])
             for name, value in panel.levels.items():
-                look = looks[name] | {"linestyle": ":"} if name in looks else levels[name]
-                axis.axhline(value, label="" if name in looks else name, **look)
+                if name in styles:
+                    axis.axhline(value, **styles[name] | {"linestyle": ":"})
+                else:
+                    axis.axhline(value, label=name, **level_styles[name])
             if panel.shade:
                 axis.axhspan(*panel.shade, color=RULE, alpha=0.5, linewidth=0, zorder=0)
-            axis.set(title=panel.title, xlabel=panel.across, ylabel=panel.up, ylim=panel.limits)
+            axis.set(title=panel.title, ylim=panel.limits)
+            axis.set(xlabel=panel.x_label, ylabel=panel.y_label)
             axis.grid(visible=True)
             if even:
-                axis.set_xticks(range(len(places)), [f"{x:.4g}" for x in places], rotation=45)
-            elif places and places[-1] >= THOUSANDS:
+                axis.set_xticks(range(len(xs)), [f"{x:.4g}" for x in xs], rotation=45)
+            elif xs and xs[-1] >= THOUSANDS:
                 axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-            elif all(float(x).is_integer() for x in places):
+            elif all(float(x).is_integer() for x in xs):
                 axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             if not (panel.lines or panel.levels):
                 axis.set_axis_off()
             elif not together and number >= len(panels) - across:
                 axis.legend()
         if together:
-            _legend(figure)
+            _legend_beside(figure)
     return figure
 
 
-def _curve(
-    axis: Axes, line: Mapping[float, Sequence[float]], even: bool, name: str, look: dict[str, Any]
+def _draw_curve(
+    axis: Axes, runs: Mapping[float, Sequence[float]], *, bars: bool, label: str, **style: Any
 ) -> None:
-    places = list(line)
-    means = np.array([np.mean(values) for values in line.values()])
-    deviations = np.array([np.std(v, ddof=1) if len(v) > 1 else 0 for v in line.values()])
-    if even:
+    """Draw the mean of all runs at each x, with their deviations as bars or as a band."""
+    xs = list(runs)
+    means = np.array([np.mean(values) for values in runs.values()])
+    deviations = np.array([np.std(v, ddof=1) if len(v) > 1 else 0 for v in runs.values()])
+    if bars:
         axis.errorbar(
-            places, means, deviations, label=name, marker="o", markersize=3, capsize=2, **look
+            xs, means, deviations, label=label, marker="o", markersize=3, capsize=2, **style
         )
         return
-    axis.plot(places, means, label=name, **look)
+    axis.plot(xs, means, label=label, **style)
     if deviations.any():
         ends = means - deviations, means + deviations
-        axis.fill_between(places, *ends, color=look["color"], alpha=0.15, linewidth=0)
+        axis.fill_between(xs, *ends, color=style["color"], alpha=0.15, linewidth=0)
 
 
 @dataclass(frozen=True)
@@ -400,39 +411,39 @@ def histograms(
         band: an interval that is shaded; means and the share of values in it are then shown.
     """
     arrays = [{name: np.ravel(values) for name, values in p.groups.items()} for p in panels]
-    every = [values for groups in arrays for values in groups.values()]
-    edges = np.histogram_bin_edges(np.concatenate(every), bins, limits)
-    looks = _looks(dict.fromkeys(name for groups in arrays for name in groups))
-    with mpl.rc_context(LOOK):
+    all_values = np.concatenate([values for groups in arrays for values in groups.values()])
+    edges = np.histogram_bin_edges(all_values, bins, limits)
+    styles = _styles(dict.fromkeys(name for groups in arrays for name in groups))
+    with mpl.rc_context(STYLE):
         figure, axes = grid(len(panels), across)
         for axis, panel, groups in zip(axes, panels, arrays, strict=True):
             axis.set(title=panel.title, xlabel=unit, ylabel="density", xlim=(edges[0], edges[-1]))
             if not groups:
                 axis.text(0.5, 0.5, "no finished run", ha="center", transform=axis.transAxes)
             if band:
-                axis.set_title(panel.title, pad=7 + LEADING * len(groups))
+                axis.set_title(panel.title, pad=7 + LINE_SPACING * len(groups))
                 axis.axvspan(*band, color=RULE, alpha=0.5, linewidth=0, zorder=0)
             for number, (name, values) in enumerate(groups.items()):
-                look = looks[name]
+                color = styles[name]["color"]
                 density, _ = np.histogram(values, edges, density=True)
-                axis.stairs(density, edges, label=name, **look)
+                axis.stairs(density, edges, label=name, **styles[name])
                 if len(groups) == 2:
-                    axis.stairs(density, edges, fill=True, color=look["color"], alpha=0.3)
+                    axis.stairs(density, edges, fill=True, color=color, alpha=0.3)
                 if band:
                     mean, inside = values.mean(), ((band[0] < values) & (values < band[1])).mean()
-                    axis.axvline(mean, color=look["color"], linewidth=0.9, linestyle="--")
+                    axis.axvline(mean, color=color, linewidth=0.9, linestyle="--")
                     # Above the axes, clear of the histograms; the colours make it the legend.
                     axis.annotate(
                         f"{name}: mean {mean:.2f}, {100 * inside:.0f}% in band",
                         (0, 1),
-                        (0, 3 + LEADING * (len(groups) - 1 - number)),
+                        (0, 3 + LINE_SPACING * (len(groups) - 1 - number)),
                         xycoords="axes fraction",
                         textcoords="offset points",
-                        color=look["color"],
+                        color=color,
                         fontsize=7,
                     )
         if not band:
-            _legend(figure)
+            _legend_beside(figure)
     return figure
 
 
@@ -457,14 +468,14 @@ def images(rows: Sequence[Sequence[Tile]]) -> Figure:
     Args:
         rows: at least one; all of one length.
     """
-    height, width, _ = np.shape(rows[0][0].image)
+    tiles = [tile for row in rows for tile in row]
     across = len(rows[0])
-    tall = WIDTH / across * height / width + 0.17 * max(
-        tile.title.count("\n") + 2 for row in rows for tile in row
-    )
-    with mpl.rc_context(LOOK):
-        figure, axes = grid(across * len(rows), across, (WIDTH / across, tall))
-        for axis, tile in zip(axes, (tile for row in rows for tile in row), strict=True):
+    height, width, _ = np.shape(tiles[0].image)
+    tile_width = WIDTH / across
+    tile_height = tile_width * height / width + 0.17 * max(t.title.count("\n") + 2 for t in tiles)
+    with mpl.rc_context(STYLE):
+        figure, axes = grid(len(tiles), across, (tile_width, tile_height))
+        for axis, tile in zip(axes, tiles, strict=True):
             axis.imshow(np.asarray(tile.image))
             axis.set_title(tile.title, color=tile.color, fontsize=7.5, pad=3)
             axis.set_axis_off()
@@ -483,11 +494,11 @@ def grid(
     """
     if not count:
         raise ValueError("a picture needs at least one panel")
-    across = min(across, count)
-    down = math.ceil(count / across)
-    with mpl.rc_context(LOOK):
-        figure = Figure(figsize=(max(NARROW, size[0] * across), 0.8 + size[1] * down))
-        axes = list(figure.subplots(down, across, squeeze=False).flat)
+    columns = min(across, count)
+    rows = math.ceil(count / columns)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(max(LEAST_WIDTH, size[0] * columns), 0.8 + size[1] * rows))
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis in axes[count:]:
         axis.remove()
     return figure, axes[:count]
@@ -495,24 +506,23 @@ def grid(
 
 def label(figure: Figure, title: str, caption: str) -> None:
     """Write a title above a figure and a caption below it."""
-    look = FontProperties(size=10, weight="bold")
-    if figure.legends and figure.legends[0].get_gid() == ABOVE:
-        figure.legends[0].set_title(title, look)
+    font = FontProperties(size=10, weight="bold")
+    if figure.legends and figure.legends[0].get_gid() == TITLED:
+        figure.legends[0].set_title(title, font)
         figure.legends[0].set_alignment("left")
         figure.set_figheight(figure.get_figheight() + 0.7)
     else:
-        figure.suptitle(title, color=INK, fontproperties=look)
+        figure.suptitle(title, color=INK, fontproperties=font)
     figure.supxlabel(caption, fontsize=6.5, color=GREY, wrap=True)
 
 
-def _looks(names: Iterable[str], *, ordered: bool = False) -> dict[str, dict[str, Any]]:
+def _styles(names: Iterable[str], *, ordered: bool = False) -> dict[str, dict[str, Any]]:
     """Colour and dash of each name."""
-    named = list(names)
+    names = list(names)
     if ordered:
-        shades = mpl.colormaps["viridis"](np.linspace(0, 0.85, len(named)))
+        shades = mpl.colormaps["viridis"](np.linspace(0, 0.85, len(names)))
         return {
-            name: {"color": shade, "linewidth": 1.3}
-            for name, shade in zip(named, shades, strict=True)
+            n: {"color": shade, "linewidth": 1.3} for n, shade in zip(names, shades, strict=True)
         }
     return {
         name: {
@@ -520,11 +530,11 @@ def _looks(names: Iterable[str], *, ordered: bool = False) -> dict[str, dict[str
             "linestyle": DASHES[number // len(CYCLE) % len(DASHES)],
             "linewidth": 1.3,
         }
-        for number, name in enumerate(named)
+        for number, name in enumerate(names)
     }
 
 
-def _legend(figure: Figure) -> None:
+def _legend_beside(figure: Figure) -> None:
     """One legend for all panels, beside them; the figure grows by its width."""
     handles: dict[str, Artist] = {}
     for axis in figure.axes:
@@ -539,7 +549,7 @@ def save(figure: Figure, file: Path) -> None:
     kind = file.suffix.removeprefix(".")
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as part:
-        figure.savefig(part, format=kind, dpi=DPI, metadata=dict(VARYING[kind]))
+        figure.savefig(part, format=kind, dpi=DPI, metadata=dict(METADATA[kind]))
 
 
 def write(file: Path, picture: Picture) -> None:
@@ -547,24 +557,22 @@ def write(file: Path, picture: Picture) -> None:
 
     Files with the same numbers are left unchanged, since drawing takes a second.
     """
-    numbers = json.dumps({"form": FORM, **asdict(picture)}, sort_keys=True)
-    vectors = file.with_suffix(".pdf")
-    if file.exists() and vectors.exists() and shown_by(file) == numbers:
+    numbers = json.dumps({"form": TEXT_VERSION, **asdict(picture)}, sort_keys=True)
+    pdf = file.with_suffix(".pdf")
+    if file.exists() and pdf.exists() and shown_by(file) == numbers:
         return
     figure, stream = points(picture), io.BytesIO()
     figure.savefig(stream, format="png")
-    notes = PngInfo()
-    notes.add_text(TEXT, numbers)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(vectors) as part:
-        figure.savefig(part, format="pdf", metadata=dict(VARYING["pdf"]))
+    metadata = PngInfo()
+    metadata.add_text(TEXT_KEY, numbers)
+    save(figure, pdf)
     with Image.open(stream) as image, replacing(file) as part:
-        few = image.convert("RGB").quantize(COLORS, Image.Quantize.MAXCOVERAGE)
-        few.save(part, format="png", optimize=True, pnginfo=notes)
+        reduced = image.convert("RGB").quantize(COLORS, Image.Quantize.MAXCOVERAGE)
+        reduced.save(part, format="png", optimize=True, pnginfo=metadata)
 
 
 def shown_by(file: Path) -> str:
-    """The numbers in the text of a PNG; empty without any."""
+    """The numbers that :func:`write` left in a PNG, as JSON; empty in any other."""
     with Image.open(file) as image:
         image.load()
-        return str(getattr(image, "text", {}).get(TEXT, ""))
+        return str(getattr(image, "text", {}).get(TEXT_KEY, ""))

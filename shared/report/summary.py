@@ -270,7 +270,7 @@ def first_page(results: Results) -> str:
     """The first page of the results, in Markdown."""
     tables = []
     for measured in results.tables:
-        cells = [cell for cells in measured.cells for cell in cells if cell.declared]
+        cells = [cell for cell in measured.flat if cell.declared]
         path = (measured.folder / measured.table.name).as_posix()
         done = sum(cell.summary is not None for cell in cells)
         tables.append((path, measured.table.title, done, len(cells)))
@@ -404,7 +404,7 @@ def _left(results: Results, readings: Iterable[Reading]) -> str:
         if measured.tier == "paper" and measured.table.address in wanted:
             pairs = wanted[measured.table.address]
             columns = {column.label: column for column in measured.columns}
-            done = {(c.row.label, c.column.label): c.records for cs in measured.cells for c in cs}
+            done = {(c.row.label, c.column.label): c.records for c in measured.flat}
             for cell in measured.table.cells("paper"):
                 pair = (cell.row, cell.column)
                 if pair in pairs and cell.seed not in done[pair]:
@@ -494,7 +494,7 @@ def _sign(reading: Reading) -> Outcome:
 
 def _picture(panels: Sequence[Panel], claim: Claim) -> Picture:
     """The picture of some panels; its legend has the words for claims of the kind of ``claim``."""
-    shown = {point.color for panel in panels for point in panel.every()}
+    shown = {point.color for panel in panels for point in panel.points()}
     looks = {outcome_text(word, claim): look for word, look in MARKS.items()}
     legend = {word: color for word, (color, _) in looks.items() if color in shown}
     return Picture(panels, 1, legend, markers={word: mark for word, (_, mark) in looks.items()})

@@ -117,14 +117,18 @@ def counted(number: int, noun: str) -> str:
 
 def named_seeds(seeds: Sequence[int]) -> str:
     """``seed 3``, or ``seeds 0-4, 7`` with ranges for consecutive ones."""
+    return f"seed{'s' if len(seeds) > 1 else ''} {ranges(seeds)}"
+
+
+def ranges(seeds: Sequence[int]) -> str:
+    """Ascending seeds as in ``0-4, 7``."""
     runs: list[list[int]] = []
     for seed in seeds:
         if runs and seed == runs[-1][-1] + 1:
             runs[-1].append(seed)
         else:
             runs.append([seed])
-    listed = ", ".join(f"{run[0]}-{run[-1]}" if run[1:] else str(run[0]) for run in runs)
-    return f"seed{'s' if len(seeds) > 1 else ''} {listed}"
+    return ", ".join(f"{run[0]}-{run[-1]}" if run[1:] else str(run[0]) for run in runs)
 
 
 def is_additional(row: Row, table: Table) -> bool:
@@ -169,17 +173,15 @@ def published_row(cells: Sequence[MeasuredCell], measured: Measured) -> list[str
 
 def marks_of(measured: Measured) -> dict[str, int]:
     """A number for each reason why a declared seed has no result."""
-    reasons = (why for cells in measured.cells for cell in cells for why in cell.missing.values())
+    reasons = (why for cell in measured.flat for why in cell.missing.values())
     return {why: number for number, why in enumerate(dict.fromkeys(reasons), start=1)}
 
 
 def legend_of(measured: Measured) -> list[str]:
     """For each mark its reason, with the number of seeds without a result for it."""
-    reasons = Counter(
-        why for cells in measured.cells for cell in cells for why in cell.missing.values()
-    )
-    every = sum(len(cell.declared) for cells in measured.cells for cell in cells)
-    looked = any(cell.looked and cell.values for cells in measured.cells for cell in cells)
+    reasons = Counter(why for cell in measured.flat for why in cell.missing.values())
+    every = sum(len(cell.declared) for cell in measured.flat)
+    looked = any(cell.looked and cell.values for cell in measured.flat)
     return [LOOKED_NOTE] * looked + [
         f"({number}) {reasons[why]} of {every} numbers: {why}"
         for why, number in marks_of(measured).items()
@@ -199,7 +201,7 @@ def headline(measured: Measured, spread: Spread = "deviation") -> str:
     seeds = named_seeds(measured.seeds)
     if len(measured.seeds) == 1:
         return f"{metrics}{unit}, {seeds} only."
-    fewer = any(cell.fewer for cells in measured.cells for cell in cells)
+    fewer = any(cell.fewer for cell in measured.flat)
     some = " (fewer where a cell says so)" if fewer else ""
     what = "± sample standard deviation" if spread == "deviation" else "[95% interval]"
     return f"{metrics}{unit}, mean {what} over {seeds}{some}."
@@ -226,7 +228,7 @@ def further_grids(measured: Measured) -> Iterator[Grid]:
     """Further metrics of a table's runs, one grid each, if any run has them."""
     for metric in measured.table.also:
         found: dict[tuple[str, str], Summary] = {}
-        for cell in (cell for cells in measured.cells for cell in cells):
+        for cell in measured.flat:
             if numbers := cell.read(metric):
                 found[cell.row.label, _run_of(cell.column)] = summarise(numbers.values())
         columns = [

@@ -9,7 +9,7 @@ from rl.figures import FIGURES, ranked
 from rl.tables import TABLES
 from shared.experiment.frame import load
 from shared.experiment.tables import Cell, Tier
-from shared.report.figures import Drawn, Lacking, finished
+from shared.report.figures import CannotDraw, DrawnFigure, finished
 
 
 def cell_of(paper: str, name: str, tier: Tier, row: str, column: str | None, seed: int) -> Cell:
@@ -17,7 +17,7 @@ def cell_of(paper: str, name: str, tier: Tier, row: str, column: str | None, see
     return declared.cells(tier, row=row, column=column, seeds=(seed,))[0]
 
 
-def draw(figure: str, runs: Path) -> Drawn:
+def draw(figure: str, runs: Path) -> DrawnFigure:
     return drawn(TABLES, FIGURES, figure, runs)[1]
 
 
@@ -112,7 +112,7 @@ def test_the_probe_shows_seeds_means_and_baselines(tmp_path: Path) -> None:
 
 def test_the_probe_waits_for_more_than_baselines(tmp_path: Path) -> None:
     finish_probes(tmp_path, "lmcl", {("raw pixels", "Spin", 0): 8.0})
-    with pytest.raises(Lacking, match="state-probe that trains an encoder"):
+    with pytest.raises(CannotDraw, match="state-probe that trains an encoder"):
         draw("lmcl/table-5-state-probe", tmp_path)
 
 
@@ -142,7 +142,7 @@ def test_distances_are_of_the_figures_rows_by_task(tmp_path: Path) -> None:
     assert (shaded.get_y(), shaded.get_height()) == pytest.approx((0.0, 0.8))
     for log in tmp_path.rglob("log.jsonl"):
         log.unlink()
-    with pytest.raises(Lacking, match=r"no finished run of CURL, .* keeps a log"):
+    with pytest.raises(CannotDraw, match=r"no finished run of CURL, .* keeps a log"):
         draw("lmcl/table-5-state-probe-distances", tmp_path)
 
 
@@ -191,5 +191,5 @@ def test_a_ranking_is_of_paired_means_over_tasks(tmp_path: Path) -> None:
 
 def test_a_ranking_waits_for_its_base_on_all_tasks(tmp_path: Path) -> None:
     finish_imitations(tmp_path, {("untrained encoder", "Spin"): (1.0,), ("CURL", "Catch"): (2.0,)})
-    with pytest.raises(Lacking, match="no seed of untrained encoder has finished on all of 2"):
+    with pytest.raises(CannotDraw, match="no seed of untrained encoder has finished on all of 2"):
         draw("lmcl/table-5-imitation", tmp_path)

@@ -161,7 +161,7 @@ def test_how_much_faster_a_gpu_is_follows_from_the_expected_steps() -> None:
     }
     with (root / "docs/expected.csv").open() as stream:
         lines = {
-            line["cell"]: gpu.scaled_lines()[line["kind"]].seconds
+            line["cell"]: gpu.steps_by_kind()[line["kind"]].seconds
             for line in csv.DictReader(stream)
             if "=" not in line["workload"]  # those of kinds of rows have no name
         }

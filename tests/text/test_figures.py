@@ -14,7 +14,7 @@ from torch import Tensor
 from shared.experiment.data import MissingData
 from shared.experiment.run import Run
 from shared.experiment.tables import Cell, Tier
-from shared.report.figures import Drawn, Lacking
+from shared.report.figures import CannotDraw, DrawnFigure
 from text import data, figures
 from text.encoder import QuickThought, QuickThoughtConfig
 from text.export import MODEL, PROJECTION
@@ -80,7 +80,7 @@ def finish(runs: Path, data_root: Path, cell: Cell, matrix: Tensor | None = None
     return model
 
 
-def draw(figure: str, runs: Path, data_root: Path) -> Drawn:
+def draw(figure: str, runs: Path, data_root: Path) -> DrawnFigure:
     return drawn(TABLES, FIGURES, figure, runs, data_root)[1]
 
 
@@ -165,7 +165,9 @@ def test_rows_whose_runs_keep_a_model_are_drawn(tmp_path: Path, data_root: Path)
     with pytest.raises(MissingData, match="books: data missing"):
         draw(name, runs, data_root)
     shutil.rmtree(next((runs / cell_of("cllr", "DCL").folder).rglob(MODEL)))
-    with pytest.raises(Lacking, match="no finished run of text/cllr/table-2-small still keeps a"):
+    with pytest.raises(
+        CannotDraw, match="no finished run of text/cllr/table-2-small still keeps a"
+    ):
         draw(name, runs, data_root)
 
 

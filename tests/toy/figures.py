@@ -1,20 +1,20 @@
 from pathlib import Path
 
 from shared.experiment.tables import Tier
-from shared.report.figures import Drawing, Drawn, Source
+from shared.report.figures import DeclaredFigure, DrawnFigure, Source
 from shared.report.pictures import Curves, curves
 from toy import tables
 
 
-def line(source: Source) -> Drawn:
+def line(source: Source) -> DrawnFigure:
     """A picture that needs no run."""
     panel = Curves("a line", "place", "value", {"one": {0: [1.0], 1: [2.0]}})
-    return Drawn(curves([panel], 1), "A line", "Drawn from nothing.")
+    return DrawnFigure(curves([panel], 1), "A line", "Drawn from nothing.")
 
 
 FIGURES = {
     "toy": {},
-    "partial": {"figure-3": Drawing(line), "overview": Drawing(line)},
+    "partial": {"figure-3": DeclaredFigure(line), "overview": DeclaredFigure(line)},
 }
 
 

@@ -10,7 +10,7 @@ from drawing import finish as finish_cell
 
 from shared.experiment.data import MissingData
 from shared.experiment.tables import Table, Tier
-from shared.report.figures import Drawn, Lacking
+from shared.report.figures import CannotDraw, DrawnFigure
 from shared.report.pictures import GREEN, INK, RED
 from video.config import EMBEDDED, Config
 from video.data import Video, Videos
@@ -39,7 +39,7 @@ def table(**changes: Any) -> Table:
 TABLE = table()
 
 
-def draw(kind: str, runs: Path, declared: Table = TABLE) -> Drawn:
+def draw(kind: str, runs: Path, declared: Table = TABLE) -> DrawnFigure:
     return drawn({"mmcl": (declared,)}, FIGURES, f"mmcl/table-5-{kind}", runs)[1]
 
 
@@ -64,7 +64,7 @@ def test_the_encoder_of_mmcl_is_preferred_and_an_untrained_one_is_not_shown(
 ) -> None:
     finish(tmp_path, "untrained encoder")
     finish(tmp_path, "MMCL INV, first view", encoder=False)
-    with pytest.raises(Lacking, match="no trained run of video/mmcl/table-5 keeps an encoder"):
+    with pytest.raises(CannotDraw, match="no trained run of video/mmcl/table-5 keeps an encoder"):
         draw("neighbours", tmp_path)
     finish(tmp_path, "SimCLR")
     finish(tmp_path, SHOWN)

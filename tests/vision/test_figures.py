@@ -9,7 +9,7 @@ from drawing import drawn, finish, lines, table_of, titles
 
 from shared.experiment.data import MissingData
 from shared.experiment.tables import Cell, Tier
-from shared.report.figures import Drawn, Lacking
+from shared.report.figures import CannotDraw, DrawnFigure
 from vision import figures
 from vision.datasets import Images
 from vision.encoder import make_encoder
@@ -51,7 +51,7 @@ def cell_metric(cell: Cell) -> str:
     return table_of(TABLES, cell.paper, cell.table, cell.tier).metric
 
 
-def draw(figure: str, runs: Path) -> tuple[Tier, Drawn]:
+def draw(figure: str, runs: Path) -> tuple[Tier, DrawnFigure]:
     return drawn(TABLES, FIGURES, figure, runs)
 
 
@@ -154,7 +154,7 @@ def test_distances_with_and_without_the_penalty(tmp_path: Path, random_pictures:
 
     keep_row("SimCLR", 0)
     keep_row("LMCL(SimCLR+DP)", 1)
-    with pytest.raises(Lacking, match="no two finished runs of SimCLR on CIFAR10"):
+    with pytest.raises(CannotDraw, match="no two finished runs of SimCLR on CIFAR10"):
         draw("lmcl/figure-5-distances", tmp_path)  # another seed is another run
     keep_row("LMCL(SimCLR+DP)", 0)
     _, found = draw("lmcl/figure-5-distances", tmp_path)
@@ -171,7 +171,7 @@ def test_distances_over_dimensions(tmp_path: Path, random_pictures: Images) -> N
     rows = ("2048-dim (w/o R)", "256-dim (w/o R)")
     for count, row in enumerate(rows):
         if count:
-            with pytest.raises(Lacking, match="no column of vision/cllr/table-1 has enc"):
+            with pytest.raises(CannotDraw, match="no column of vision/cllr/table-1 has enc"):
                 draw("cllr/figure-2-distances", tmp_path)
         keep(tmp_path, cell_of("cllr", "table-1", "paper", row, "cifar10_ep100"))
     _, found = draw("cllr/figure-2-distances", tmp_path)
