@@ -10,8 +10,9 @@ from tests.pages import run_page
 
 @pytest.mark.slow
 def test_the_code_of_the_documentation_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, built_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "data").symlink_to(built_data)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     names = run_page("rl.md")

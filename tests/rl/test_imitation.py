@@ -92,23 +92,18 @@ def test_features_are_the_encoder_s_of_the_centre_crops(precision: Any) -> None:
 # The whole
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
-
-
-def run_of(root: Path, name: str, **changes: Any) -> dict[str, Any]:
+def run_of(folder: Path, data_root: Path, **changes: Any) -> dict[str, Any]:
     config = dataclasses.replace(SMALL, **changes)
-    with Run(root / "runs" / name, config, data_root=root) as run:
+    with Run(folder, config, data_root=data_root) as run:
         return run.finish(imitation.measure(config, run))
 
 
 @pytest.mark.slow
-def test_the_material_is_the_same_for_all_seeds(root: Path) -> None:
+def test_the_material_is_the_same_for_all_seeds(tmp_path: Path, built_data: Path) -> None:
     made = []
     for seed in (0, 1):
         config = dataclasses.replace(SMALL, seed=seed)
-        with Run(root / "material" / str(seed), config, data_root=root) as run:
+        with Run(tmp_path / str(seed), config, data_root=built_data) as run:
             made.append(material_of(config, run))
     first, second = made
     assert first.expert.fingerprint == second.expert.fingerprint
@@ -124,8 +119,10 @@ def test_the_material_is_the_same_for_all_seeds(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_gives_the_return_and_the_state_and_the_same_again(root: Path) -> None:
-    result = run_of(root, "curl")
+def test_a_run_gives_the_return_and_the_state_and_the_same_again(
+    tmp_path: Path, built_data: Path
+) -> None:
+    result = run_of(tmp_path / "curl", built_data)
     metrics = result["metrics"]
     assert set(metrics) == {
         "return",
@@ -138,19 +135,19 @@ def test_a_run_gives_the_return_and_the_state_and_the_same_again(root: Path) -> 
     assert len(metrics["details"]["episodes"]) == SMALL.evaluation_episodes
     assert metrics["return"] == pytest.approx(np.mean(metrics["details"]["episodes"]))
     assert metrics["action_r2"] < 100
-    again = run_of(root, "again")["metrics"]
+    again = run_of(tmp_path / "again", built_data)["metrics"]
     assert again == metrics
-    assert (root / "runs" / "curl" / "model.safetensors").is_file()
-    environment = (root / "runs" / "curl" / "environment.json").read_text()
+    assert (tmp_path / "curl" / "model.safetensors").is_file()
+    environment = (tmp_path / "curl" / "environment.json").read_text()
     assert all(name in environment for name in ('"expert"', '"frames"', '"test_frames"'))
 
 
 @pytest.mark.slow
-def test_policies_without_an_encoder(root: Path) -> None:
-    expert = run_of(root, "expert", train=False, acts="expert")["metrics"]
+def test_policies_without_an_encoder(tmp_path: Path, built_data: Path) -> None:
+    expert = run_of(tmp_path / "expert", built_data, train=False, acts="expert")["metrics"]
     assert set(expert) == {"return", "details"}
     config = dataclasses.replace(SMALL, acts="expert")
-    with Run(root / "without features", config, data_root=root) as run:
+    with Run(tmp_path / "without features", config, data_root=built_data) as run:
         material = material_of(config, run)
     settings = settings_of(config)
     with contextlib.closing(DeepMindControl(**settings, observe="state")) as environment:
@@ -169,6 +166,6 @@ def test_policies_without_an_encoder(root: Path) -> None:
         ("untrained", {}),
         ("random", {"acts": "random"}),
     ):
-        run_of(root, name, train=False, **changes)
-        kept = (root / "runs" / name / "model.safetensors").is_file()
+        run_of(tmp_path / name, built_data, train=False, **changes)
+        kept = (tmp_path / name / "model.safetensors").is_file()
         assert kept is (name == "untrained")
