@@ -582,15 +582,19 @@ def test_a_damaged_file_of_published_numbers_is_one_line(
     assert error_of(read[name]).endswith("restore the file from git")
 
 
-@pytest.mark.parametrize("name", ["config.json", "environment.json", "result.json"])
-def test_report_names_a_finished_run_that_is_damaged(
-    done: Path, tmp_path: Path, at_once: AtOnce, name: str
+def test_report_names_finished_runs_that_are_damaged(
+    done: Path, tmp_path: Path, at_once: AtOnce
 ) -> None:
     shutil.copytree(done / "runs", tmp_path / "runs")
-    file = run_of(Path("runs"), "toy/toy/table-1/plain/left/seed-0") / name
-    file.write_text("")
+    for seed, name in enumerate(("config.json", "environment.json", "result.json")):
+        file = run_of(Path("runs"), f"toy/toy/table-1/plain/left/seed-{seed}") / name
+        file.write_text("")
     _, err = at_once("report", code=1)
-    assert re.fullmatch(rf"fault: {file} is not JSON \(.*\); move the folder away\n", err)
+    lines = err.splitlines()
+    assert len(lines) == 3
+    for name in ("config", "environment", "result"):
+        fault = rf"fault: runs/\S+/{name}\.json is not JSON \(.*\); move the folder away"
+        assert any(re.fullmatch(fault, line) for line in lines)
 
 
 @pytest.mark.slow
