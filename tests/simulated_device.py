@@ -378,7 +378,7 @@ class _Calls(TorchFunctionMode):
         args = tuple(HOST if _is_gpu(each) else each for each in args)
         kwargs = {key: HOST if _is_gpu(each) else each for key, each in kwargs.items()}
         # What a deep copy was given beside the tensor is all that was copied before it.
-        given = [me] if name == "__deepcopy__" else _tensors((args, kwargs))
+        given = _tensors(me if name == "__deepcopy__" else (args, kwargs))
         before, device.inside = device.inside, any(device.place(x) == "cuda" for x in given)
         try:
             out = func(*args, **kwargs)
