@@ -4,6 +4,8 @@ import os
 # tests run side by side as there are cores. Set before the libraries that read it are imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # one that crashes says where
+# Asked for its code path, MKL measures the clock for a second in each process; so runs do not ask.
+os.environ.setdefault("MKL_VERBOSE", "0")
 
 import gc
 import shutil
