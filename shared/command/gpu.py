@@ -6,13 +6,14 @@ scaled by what its step took over its estimate.
 
 import csv
 import functools
+import json
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shared.command.cells import imported, pretraining_of
-from shared.experiment.config import Config, canonical_json
+from shared.experiment.config import Config
 from shared.experiment.frame import Frame, load
 from shared.experiment.tables import Cell, Table
 from shared.losses import max_margin
@@ -156,7 +157,7 @@ def trainings(cells: Iterable[Cell]) -> dict[str, GpuCost]:
             gpus = max(1, math.ceil(step.gigabytes / MEMORY))
             cost = GpuCost(hours, step.gigabytes, longest=hours / gpus, disk=step.state)
         pretraining = pretraining_of(cell)
-        costs[canonical_json(pretraining) if pretraining else cell.key] = cost
+        costs[json.dumps(pretraining, sort_keys=True) if pretraining else cell.key] = cost
     return costs
 
 
