@@ -586,14 +586,17 @@ def test_report_names_finished_runs_that_are_damaged(
     done: Path, tmp_path: Path, at_once: AtOnce
 ) -> None:
     shutil.copytree(done / "runs", tmp_path / "runs")
-    for seed, name in enumerate(("config.json", "environment.json", "result.json")):
-        file = run_of(Path("runs"), f"toy/toy/table-1/plain/left/seed-{seed}") / name
+    files = [
+        run_of(Path("runs"), f"toy/toy/table-1/plain/left/seed-{seed}") / name
+        for seed, name in enumerate(("config.json", "environment.json", "result.json"))
+    ]
+    for file in files:
         file.write_text("")
     _, err = at_once("report", code=1)
     lines = err.splitlines()
-    assert len(lines) == 3
-    for name in ("config", "environment", "result"):
-        fault = rf"fault: runs/\S+/{name}\.json is not JSON \(.*\); move the folder away"
+    assert len(lines) == len(files)
+    for file in files:
+        fault = rf"fault: {file} is not JSON \(.*\); move the folder away"
         assert any(re.fullmatch(fault, line) for line in lines)
 
 
