@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from toy.program import AtOnce, on_two_processes, start
 from toy.tables import run_of
 from toy.train import Config
 
+from shared.command import processes
 from shared.errors import UserError
 from shared.experiment import run as run_module
 from shared.experiment.domain import Experiment
@@ -125,6 +127,26 @@ def test_plain_torchrun_takes_a_cell_too_and_one_process_speaks(tmp_path: Path) 
     assert err.count("the loss is not finite at step 1") == 1
     assert out.count("reading the tables") == 1
     assert read(tmp_path, cell, "environment.json")["processes"] == 2
+
+
+@pytest.mark.slow
+def test_a_signal_does_not_keep_the_first_to_fail_from_reporting(tmp_path: Path) -> None:
+    cell = "toy/broken/table-1/diverges/left/seed-0"
+    printed = on_two_processes(tmp_path, "--cell", cell, code=1, prepare=_signal_when_reporting)
+    assert printed.count("the loss is not finite at step 1") == 1
+    assert "the loss is not finite" in read(tmp_path, cell, "failure.json")["why"]
+
+
+def _signal_when_reporting() -> None:
+    """As torchrun signals the processes that remain when one has ended."""
+    first_to_fail = processes._first_to_fail
+
+    def signalled() -> bool:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+        return first_to_fail()
+
+    processes._first_to_fail = signalled
 
 
 def test_bad_calls_are_refused_before_anything_starts(

@@ -18,7 +18,7 @@ from shared import functions
 from shared.capture import CaptureFailed
 from shared.command import devices
 from shared.command.cells import Places, imported, run_folder
-from shared.distributed import all_gather_objects, is_lost
+from shared.distributed import all_gather_objects, is_lost, world_size
 from shared.errors import UserError, describe_os_error
 from shared.experiment.config import USER_TIER, canonical, run_key
 from shared.experiment.data import MissingData
@@ -92,6 +92,10 @@ def run_cell(
         show=partial(report, "shown"),
         store=places.store_of(cell),
     )
+    if world_size() > 1:
+        # Beyond the run's end: once one process has ended, torchrun sends SIGTERM to the others,
+        # and one of them still has to report why.
+        run.stop_on_signals()
     try:
         with _temporary_folder(), run:
             _stop_with_parent(run)

@@ -237,10 +237,8 @@ class Run:
                 self._locked_as = self._lock_on_disk()
             on_exit.enter_context(without_tf32())
             self._begin_or_continue()
-            for number in stop_signals():
-                with contextlib.suppress(ValueError):  # not the main thread
-                    handler = signal.signal(number, self._ask_to_stop)
-                    on_exit.callback(signal.signal, number, handler)
+            for number, handler in self.stop_on_signals().items():
+                on_exit.callback(signal.signal, number, handler)
             self._started = self._saved = time.monotonic()
             threading.Thread(target=self._watch_clock, daemon=True).start()
             on_exit.callback(self._exited.set)
@@ -258,6 +256,17 @@ class Run:
         trace: TracebackType | None,
     ) -> None:
         self._on_exit.close()
+
+    def stop_on_signals(self) -> dict[signal.Signals, Any]:
+        """Ask the run to stop on each signal that means it; returns the handlers until now."""
+        before = {}
+        for number in stop_signals():
+            with contextlib.suppress(ValueError):  # not the main thread
+                before[number] = signal.signal(number, self._ask_to_stop)
+        return before
+
+    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
+        self.stopping = True
 
     def _begin_or_continue(self) -> None:
         """Compare the folder with this run, and write configuration and environment into it."""
@@ -690,9 +699,6 @@ class Run:
                 f"{self.folder}: the folder was removed during its run, so this process "
                 f"stops; the same command starts the run again"
             )
-
-    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
-        self.stopping = True
 
     def keep_notice(self, text: str) -> None:
         """Add a warning of the training to the record."""

@@ -38,11 +38,13 @@ def call(
     return out, err
 
 
-def on_two_processes(folder: Path, *arguments: str) -> str:
+def on_two_processes(
+    folder: Path, *arguments: str, code: int = 0, prepare: Callable[[], None] | None = None
+) -> str:
     """What the command has printed on two processes with torchrun's variables.
 
     They are forked of the server that cells are forked from: torchrun's own each take seconds to
-    import torch, and so does it.
+    import torch, and so does it. Both end with this code, after preparing themselves so.
     """
     from shared.command.server import preloaded
 
@@ -52,7 +54,7 @@ def on_two_processes(folder: Path, *arguments: str) -> str:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(preloaded("toy"))
     both = [
-        context.Process(target=_one_of_two, args=(place, port, folder, arguments))
+        context.Process(target=_one_of_two, args=(place, port, folder, arguments, prepare))
         for place in range(2)
     ]
     for process in both:
@@ -60,12 +62,18 @@ def on_two_processes(folder: Path, *arguments: str) -> str:
     for process in both:
         process.join(300)
     printed = (folder / "printed").read_text()
-    assert [process.exitcode for process in both] == [0, 0], printed
+    assert [process.exitcode for process in both] == [code, code], printed
     assert "Traceback" not in printed
     return printed
 
 
-def _one_of_two(place: int, port: int, folder: Path, arguments: Sequence[str]) -> None:
+def _one_of_two(
+    place: int,
+    port: int,
+    folder: Path,
+    arguments: Sequence[str],
+    prepare: Callable[[], None] | None,
+) -> None:
     from shared.command import cells, reproduce
 
     os.chdir(folder)
@@ -77,4 +85,6 @@ def _one_of_two(place: int, port: int, folder: Path, arguments: Sequence[str]) -
     os.environ.update(ranks | sizes, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), COLUMNS="120")
     cells.DOMAINS = ("toy",)
     sys.argv = ["toy", *arguments]
+    if prepare is not None:
+        prepare()
     sys.exit(reproduce.main(arguments))
