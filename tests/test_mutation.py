@@ -486,7 +486,7 @@ def load(changed: dict[str, CodeType]) -> ModuleType:
     """
     first = min(map(MODULES.index, changed), default=0)
     kept = {name: getattr(unchanged(), name) for name in MODULES[:first]}
-    real = {name: item for name, item in sys.modules.items() if name.split(".")[0] == "shared"}
+    real = {name: sys.modules[name] for name in imported_of_shared()}
     package = ModuleType("shared")
     package.__path__ = []
     try:
@@ -503,13 +503,17 @@ def load(changed: dict[str, CodeType]) -> ModuleType:
                 exec(changed[name], vars(module))
             setattr(package, name, module)
     finally:
-        for name in [name for name in sys.modules if name.split(".")[0] == "shared"]:
+        for name in imported_of_shared():
             del sys.modules[name]
         sys.modules.update(real)
     for name in MODULES:
         public = {k: v for k, v in vars(getattr(package, name)).items() if k in shared.__all__}
         vars(package).update(public)
     return package
+
+
+def imported_of_shared() -> list[str]:
+    return [name for name in sys.modules if name == "shared" or name.startswith("shared.")]
 
 
 @functools.cache
@@ -549,7 +553,8 @@ def rejected(mutant: Mutant) -> Callable[..., None] | None:
     """A case that fails on a mutant; what failed lately on one of its module is asked first."""
     killers = KILLERS[mutant.module]
     core = load({mutant.module: mutant.code()})
-    for case in [*[*reversed(killers)][:LATEST], *ordered(mutant)]:
+    name = mutant.name.partition(":")[0].rpartition(".")[2].strip("_")
+    for case in [*[*reversed(killers)][:LATEST], *ordered(mutant.module, name)]:
         try:
             case(core=core)
         except REJECTIONS:
@@ -559,10 +564,10 @@ def rejected(mutant: Mutant) -> Callable[..., None] | None:
     return None
 
 
-def ordered(mutant: Mutant) -> list[functools.partial[None]]:
+@functools.cache
+def ordered(module: str, name: str) -> list[functools.partial[None]]:
     """The cases: first those of the module's tests, of these those that name the function."""
-    own = ("losses", "margins") if mutant.module == "losses" else (mutant.module,)
-    name = mutant.name.partition(":")[0].rpartition(".")[2].strip("_")
+    own = ("losses", "margins") if module == "losses" else (module,)
     return sorted(
         CASES,
         key=lambda case: (
