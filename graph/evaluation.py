@@ -207,13 +207,14 @@ def svm_ten_fold(
             f"GB; set protocol to {LOGISTIC!r}"
         )
     features = features.astype(np.float64)
-    score = partial(_fold, features, labels, standardise)
+    scores = partial(_scores, features, labels, standardise)
     if workers == 1 or len(labels) < PARALLEL_FROM:
-        results = [score(train, test) for train, test in folds]
+        results = scores(folds)
     else:
         context = multiprocessing.get_context("forkserver")
         with ProcessPoolExecutor(min(workers, len(folds)), mp_context=context) as pool:
-            results = list(pool.map(score, *zip(*folds, strict=True)))
+            parts = pool.map(scores, ([fold] for fold in folds))
+            results = [each for part in parts for each in part]
     accuracies = [100 * accuracy for accuracy, _ in results]
     return {
         "protocol": PROTOCOL,
@@ -295,6 +296,18 @@ def _check_learnable(place: str, labels: np.ndarray, fit: np.ndarray, test: np.n
         )
 
 
+def _scores(
+    features: np.ndarray,
+    labels: np.ndarray,
+    standardise: bool,
+    folds: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> list[tuple[float, float]]:
+    """For each fold the test accuracy in [0, 1], and the C that :func:`_fold` chooses."""
+    # Sums in BLAS depend on the number of threads; the result must not.
+    with threadpool_limits(1, user_api="blas"):
+        return [_fold(features, labels, standardise, train, test) for train, test in folds]
+
+
 def _fold(
     features: np.ndarray,
     labels: np.ndarray,
@@ -303,14 +316,12 @@ def _fold(
     test: np.ndarray,
 ) -> tuple[float, float]:
     """Test accuracy in [0, 1], and the C with the best inner accuracy (ties go to the smallest)."""
-    # Sums in BLAS depend on the number of threads; the result must not.
-    with threadpool_limits(1, user_api="blas"):
-        inner = [
-            _accuracies(features, labels, train[fit], train[validate], COSTS, standardise)
-            for fit, validate in _inner_folds(labels[train])
-        ]
-        cost = COSTS[int(np.argmax(np.mean(inner, axis=0)))]
-        return _accuracies(features, labels, train, test, (cost,), standardise)[0], cost
+    inner = [
+        _accuracies(features, labels, train[fit], train[validate], COSTS, standardise)
+        for fit, validate in _inner_folds(labels[train])
+    ]
+    cost = COSTS[int(np.argmax(np.mean(inner, axis=0)))]
+    return _accuracies(features, labels, train, test, (cost,), standardise)[0], cost
 
 
 def _accuracies(
