@@ -326,6 +326,9 @@ def test_a_committed_record_stands_in_on_the_same_processor(
     tex = (tmp_path / "whole/table.tex").read_text()
     for label in ("GraphCL", "HCL", "DCL"):
         assert f"\n{label} & {page[label].partition(';')[0].removesuffix(' †')} & " in tex
+    (tmp_path / "file").touch()
+    _, err = at_once("compare", *run[:-2], "--to", "file", code=2)
+    assert "file: cannot be written (Not a directory); choose another folder with --to" in err
     out, _ = at_once("plan", "compare", *run[:-2], "--run-all", "--to", "other")
     assert "9 of 9 cells to run" in out
     monkeypatch.setattr(
