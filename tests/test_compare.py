@@ -173,6 +173,30 @@ def test_the_methods_say_what_holds_of_trivial_baselines() -> None:
     assert "All rows are trained on the same data" in methods(comparison())
 
 
+@pytest.mark.parametrize(
+    ("method", "loss", "numbers", "marks"),
+    [
+        ("simclr", "info_nce", {}, "[@simclr]"),
+        ("moco_v2", "info_nce", {}, "[@moco]"),
+        ("moco_v3", "info_nce", {}, "[@mocov3]"),
+        ("cmc", "info_nce", {}, "[@cmc]"),
+        ("byol", "alignment", {}, "[@byol]"),
+        ("byol", "alignment", {"curvature": 1.0}, "[@byol, @margins]"),
+        ("swav", "swapped_prediction", {}, "[@swav]"),
+    ],
+)
+def test_a_method_cites_its_own_paper(
+    method: str, loss: str, numbers: dict[str, float], marks: str
+) -> None:
+    config = {"method": method, "objective": {"loss": {"function": loss, "numbers": numbers}}}
+    made = {0: Source(replace(record("up/0", 80.0), config=config), "run here")}
+    of_rows = comparison().numbers | {("up", "MUTAG"): Number("accuracy", "%", made)}
+    text = methods(comparison(address="vision/margins/table-2", numbers=of_rows))
+    assert f"up {marks};" in text
+    for key in re.findall(r"@(\w+)", marks):
+        assert re.search(rf"^@\w+{{{key},$", text, re.MULTILINE)
+
+
 def test_one_seed_has_no_deviation_and_no_test() -> None:
     numbers = {key: number(key[0], {0: 70.0}) for key in comparison().numbers}
     found = comparison(numbers=numbers)

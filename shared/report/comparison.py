@@ -68,10 +68,14 @@ CITED: Mapping[str, str] = {
     "distance_polarization": "lmcl",
     "max_margin": "mmcl",
     "margin_nce": "margins",
-    "alignment": "margins",
+    "alignment": "byol",
+    "swapped_prediction": "swav",
 }
 # What InfoNCE stands for by domain or method; elsewhere for SimCLR.
-FRAMEWORKS = {"graph": "graphcl", "text": "quickthoughts", "rl": "curl", "moco": "moco"}
+FRAMEWORKS = {
+    **{"graph": "graphcl", "text": "quickthoughts", "rl": "curl"},
+    **{"moco": "moco", "moco_v2": "moco", "moco_v3": "mocov3", "cmc": "cmc"},
+}
 PROJECTION = "cllr"  # the key of the paper of an objective's projection
 HOLM = "holm"
 # Of a configuration, what says how long and on how much it trains.
@@ -645,6 +649,8 @@ def _papers_of(config: Mapping[str, Any], domain: str) -> Iterator[str]:
             key = FRAMEWORKS.get(domain, FRAMEWORKS.get(str(config.get("method")), key))
         if key is not None:
             yield key
+        if key == "byol" and term["numbers"]:  # its curvature
+            yield "margins"
     if objective.get("projection"):
         yield PROJECTION
 
