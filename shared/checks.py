@@ -79,7 +79,8 @@ TEMPERATURE = Range(POSITIVE.words, _is_temperature)
 def require(name: str, value: Any, allowed: Range) -> None:
     """Raise a ``ValueError`` that names the argument unless its value is in the range."""
     if not allowed.holds(value):
-        raise ValueError(f"{name} {allowed.words}; got {value!r}")
+        shown = value.item() if isinstance(value, Tensor) and not value.ndim else value
+        raise ValueError(f"{name} {allowed.words}; got {shown!r}")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,18 @@ from shared.errors import UserError
 from shared.experiment.config import _before, run_key
 from shared.experiment.records import Record, content_hash, record_line
 from shared.experiment.tables import Column
-from shared.report.comparison import Comparison, ComparisonRow, Gain, Number, Source, latex
+from shared.report.comparison import (
+    Comparison,
+    ComparisonRow,
+    Gain,
+    Number,
+    Source,
+    cost_grid,
+    further_grids,
+    headline,
+    latex,
+    methods,
+)
 from shared.report.files import tex_escaped
 from shared.report.statistics import ColumnModel, holm
 from tests.pages import fault_of_latex
@@ -127,6 +138,85 @@ def test_a_row_all_of_whose_seeds_failed_reads_failed() -> None:
     assert comparison(numbers=numbers, against="same").gains["single", "MUTAG"] == Gain(
         "open", "same has no number"
     )
+
+
+def test_a_row_collapses_only_in_columns_that_classify() -> None:
+    rows = tuple(ComparisonRow(label, "", label == "same", label == "same") for label in VALUES)
+    for classes, words in ((True, ("collapsed", "collapsed")), (False, ("", "better"))):
+        found = comparison(rows=rows, columns=(Column("MUTAG", classes=classes),)).gains
+        assert (found["plain", "MUTAG"].word, found["up", "MUTAG"].word) == words
+
+
+def test_the_methods_say_what_holds_of_trivial_baselines() -> None:
+    """They are not trained with the loss of a paper, and compared by one analysis."""
+    numbers = {}
+    for key, each in comparison().numbers.items():
+        sources = {
+            seed: replace(
+                source,
+                record=replace(
+                    source.record,
+                    config={"objective": {"loss": {"function": "hard_nce"}}},
+                    environment=ENVIRONMENT | {"data": {"MUTAG": key[0]}},
+                ),
+            )
+            for seed, source in each.sources.items()
+        }
+        numbers[key] = replace(each, sources=sources)
+    rows = tuple(ComparisonRow(label, "", label == "single") for label in VALUES)
+    text = methods(comparison(rows=rows, numbers=numbers))
+    assert "up [@hcl]" in text
+    assert "single [@hcl]" not in text
+    assert "All rows but trivial baselines (single) are trained on files of MUTAG that" in text
+    assert "that of a trivial baseline once, by Welch's t test" in text
+    assert "is estimated once" in methods(comparison(rows=rows, against="single"))
+    assert "All rows are trained on the same data" in methods(comparison())
+
+
+@pytest.mark.parametrize(
+    ("method", "loss", "numbers", "marks"),
+    [
+        ("simclr", "info_nce", {}, "[@simclr]"),
+        ("moco_v2", "info_nce", {}, "[@moco]"),
+        ("moco_v3", "info_nce", {}, "[@mocov3]"),
+        ("cmc", "info_nce", {}, "[@cmc]"),
+        ("byol", "alignment", {}, "[@byol]"),
+        ("byol", "alignment", {"curvature": 1.0}, "[@byol, @margins]"),
+        ("swav", "swapped_prediction", {}, "[@swav]"),
+    ],
+)
+def test_a_method_cites_its_own_paper(
+    method: str, loss: str, numbers: dict[str, float], marks: str
+) -> None:
+    config = {"method": method, "objective": {"loss": {"function": loss, "numbers": numbers}}}
+    made = {0: Source(replace(record("up/0", 80.0), config=config), "run here")}
+    of_rows = comparison().numbers | {("up", "MUTAG"): Number("accuracy", "%", made)}
+    text = methods(comparison(address="vision/margins/table-2", numbers=of_rows))
+    assert f"up {marks};" in text
+    for key in re.findall(r"@(\w+)", marks):
+        assert re.search(rf"^@\w+{{{key},$", text, re.MULTILINE)
+
+
+def test_one_seed_has_no_deviation_and_no_test() -> None:
+    numbers = {key: number(key[0], {0: 70.0}) for key in comparison().numbers}
+    found = comparison(numbers=numbers)
+    assert "accuracy (%), seed 0." in headline(found)
+    assert "We report seed 0 alone" in methods(found)
+    for text in (headline(found), methods(found)):
+        assert "deviation" not in text
+        assert "comparison" not in text
+
+
+def test_columns_of_the_same_runs_share_a_line() -> None:
+    columns = tuple(Column(label, run="both tasks") for label in ("MUTAG", "NCI1"))
+    numbers = {
+        (label, c.label): number(label, some) for label, some in VALUES.items() for c in columns
+    }
+    found = comparison(columns=columns, numbers=numbers, also={"accuracy": "%"})
+    assert [line[:2] for line in cost_grid(found).lines] == [(row, "both tasks") for row in VALUES]
+    (grid,) = further_grids(found)
+    assert grid.head == ("method", "both tasks")
+    assert all(len(line) == 2 for line in grid.lines)
 
 
 def test_a_heading_never_reads_as_the_papers_setting_when_something_was_set() -> None:
@@ -260,6 +350,9 @@ def test_a_committed_record_stands_in_on_the_same_processor(
     tex = (tmp_path / "whole/table.tex").read_text()
     for label in ("GraphCL", "HCL", "DCL"):
         assert f"\n{label} & {page[label].partition(';')[0].removesuffix(' †')} & " in tex
+    (tmp_path / "file").touch()
+    _, err = at_once("compare", *run[:-2], "--to", "file", code=2)
+    assert "file: cannot be written (Not a directory); choose another folder with --to" in err
     out, _ = at_once("plan", "compare", *run[:-2], "--run-all", "--to", "other")
     assert "9 of 9 cells to run" in out
     monkeypatch.setattr(

@@ -252,6 +252,13 @@ def test_a_failed_download_is_one_line(site: Path, tmp_path: Path):
     assert "failed: " in message
 
 
+def test_a_data_root_that_cannot_be_written_is_named(tmp_path: Path):
+    (tmp_path / "data").touch()
+    line = error_of(lambda: fetch_archive("one", f"{SITE}/a.zip", tmp_path / "data/one", None))
+    assert f"one: {tmp_path / 'data/one'} cannot be written: " in line
+    assert line.endswith("; choose a writable data root with free space: --data-root or SUITE_DATA")
+
+
 @pytest.mark.parametrize("member", ["../evil", "set/../../evil", "/evil"])
 def test_a_zip_file_that_leads_out_is_unpacked_within(site: Path, tmp_path: Path, member: str):
     sha256 = zipped(site / "set.zip", "set/a.txt", member)

@@ -319,3 +319,16 @@ def test_cells_that_run_have_failed_or_were_stopped_are_named(
     out, _ = at_once("plan", *words)
     assert out.splitlines()[-1] == "2 stopped"
     assert "plain 1/3 " in " ".join(out.split())
+
+
+def test_a_record_of_an_accelerator_says_nothing_of_a_core(tmp_path: Path) -> None:
+    (table,) = (each for each in tables_of("vision")["margins"] if each.name == "table-2-cifar10")
+    name = f"short/{table.address}.records.jsonl"
+    lines = (ROOT / "results" / name).read_text().splitlines(keepends=True)
+    on_gpu = [line for line in lines if '"accelerators": ["NVIDIA' in line]
+    assert on_gpu
+    here = places(tmp_path)
+    (here.results / name).parent.mkdir(parents=True)
+    (here.results / name).write_text("".join(on_gpu))
+    costs = costs_of(table, table.cells("short"), here)
+    assert {cost.run.source for cost in costs.values()} <= {"declared", "unknown"}

@@ -530,6 +530,29 @@ def test_a_call_of_the_system_that_fails_is_named_with_its_file(
     assert "space" not in text
 
 
+def test_a_reader_of_the_output_that_has_ended_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Like ``verify | head -1``; a pipe to anything else that breaks is named."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with monkeypatch.context() as patch, open(writing, "w") as output:
+        patch.setattr(sys, "stdout", output)
+        patch.setattr(reproduce, "_main", lambda _: print("a line", flush=True))
+        assert reproduce.main([]) == 1
+    assert capsys.readouterr().err == ""
+
+    def to_another(_: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    reading, writing = os.pipe()
+    with monkeypatch.context() as patch, open(reading), open(writing, "w") as output:
+        patch.setattr(sys, "stdout", output)
+        patch.setattr(reproduce, "_main", to_another)
+        assert reproduce.main([]) == 1
+    assert "Broken pipe" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("limit", [800_000, 1_000_000, 1_500_000])
 def test_too_little_address_space_is_one_line_before_anything_starts(
     limit: int, monkeypatch: pytest.MonkeyPatch

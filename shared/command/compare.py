@@ -50,6 +50,7 @@ from shared.command.running import print_ending, run_waiting
 from shared.errors import UserError
 from shared.experiment import frame
 from shared.experiment.config import USER_TIER, differing, short_text, slug
+from shared.experiment.data import writing
 from shared.experiment.environment import current_environment
 from shared.experiment.files import write_atomically
 from shared.experiment.frame import NOT_RUN, finished, processor_of, refused
@@ -253,7 +254,8 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
         _print_comparison(console, comparison)
         _print_folders(console, selection, places)
         if options.to is not None:
-            names = _write(options.to, comparison, selection, options.spread)
+            with writing(options.to, "choose another folder with --to"):
+                names = _write(options.to, comparison, selection, options.spread)
             say(console, f"written to {options.to}: {', '.join(names)}, {KEPT}/")
     return print_ending(console, *pools, again=options.again)
 

@@ -21,7 +21,7 @@ from shared.command.progress import duration
 from shared.experiment.config import canonical
 from shared.experiment.data import MissingData
 from shared.experiment.frame import finished, load
-from shared.experiment.records import Record
+from shared.experiment.records import ENCODER_PROCESSOR, Record
 from shared.experiment.store import SAVED, is_stored, seconds_alone
 from shared.experiment.tables import Cell, Column, Table, Tier
 from shared.report.wording import counted as number_of
@@ -157,8 +157,8 @@ def costs_of(
     """The estimated cost of each row in each column.
 
     The best source is a run of an equal configuration with any seed, on this machine or else among
-    the committed records. Next are runs that differ only in the length of training, scaled by it;
-    then the other rows of the column; last, what the column declares.
+    the committed records that no accelerator made. Next are runs that differ only in the length of
+    training, scaled by it; then the other rows of the column; last, what the column declares.
 
     Args:
         table: the table.
@@ -178,6 +178,8 @@ def costs_of(
         if line.record is None or line.source is None:
             continue
         measured_here = line.source.origin == "run"
+        if not measured_here and _on_accelerator(line.record):
+            continue  # says nothing of a core
         source = "measured" if measured_here else "recorded"
         runs[_key(line.record.config)].append((line.record, source))
         if measured_here and line.tier == tier and line.measurement:
@@ -215,6 +217,13 @@ def costs_of(
             shared, unknown = _savings(left, cost, places, counted)
         costs[row, run] = Cost(len(of_pair) - len(left), len(of_pair), cost, shared, unknown)
     return costs
+
+
+def _on_accelerator(record: Record) -> bool:
+    """Whether a run computed on an accelerator, or may have an encoder that another run did."""
+    environment = record.environment
+    in_part = ENCODER_PROCESSOR in environment.get("facts", {})
+    return in_part or bool(environment["hardware"].get("accelerators"))
 
 
 def _key(config: Mapping[str, object]) -> str:

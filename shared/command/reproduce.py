@@ -11,6 +11,7 @@ import contextlib
 import io
 import math
 import os
+import select
 import signal
 import sys
 import threading
@@ -78,11 +79,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"error: {describe_os_error(error)}", file=sys.stderr)
+        if not _reader_is_gone(error):
+            print(f"error: {describe_os_error(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(STOPPED, file=sys.stderr)
         return INTERRUPTED
+
+
+def _reader_is_gone(error: OSError) -> bool:
+    """Whether what reads the output has ended, as ``head`` does; what is left of it is dropped."""
+    if not isinstance(error, BrokenPipeError):
+        return False
+    output = select.poll()
+    output.register(sys.stdout, 0)  # no event is awaited: an error is told of anyway
+    if not output.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed again at the end
+    return True
 
 
 @contextlib.contextmanager

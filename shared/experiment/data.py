@@ -204,16 +204,20 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
     archive = folder / url.rpartition("/")[2]
     part = folder / f".{archive.name}.unpacked"
     lock = FileLock(folder / f".{archive.name}.lock")
-    what, wrong = f"{archive} cannot be used", ""
+    what, again, wrong = f"{folder} cannot be written", f"; {ROOM}", ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
+        what, again = (
+            f"{archive} cannot be used",
+            "; delete it, or replace it by the published file",
+        )
         for left in folder.glob(f".{archive.name}.*.part"):  # of a process that was killed
             left.unlink()
         if archive.is_file() and sha256 is not None and (found := sha256_of(archive)) != sha256:
             wrong = f"; {archive}, which is there, has the SHA-256 {found}, not {sha256}"
         if not archive.is_file() or wrong:
-            what = f"download from {url} failed"
+            what, again = f"download from {url} failed", ""
             _download(url, archive, sha256)
         shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
         _unpack(archive, part, LARGEST_UNKNOWN if sha256 is None else None)
@@ -227,7 +231,6 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
         reason = str(error).partition("\n")[0] or type(error).__name__
         by_hand = f"; without a network, put the file into {folder} and run the same command"
         offline = by_hand if type(error) is URLError else ""  # no answer; an HTTPError is an answer
-        again = "; delete it, or replace it by the published file" if "cannot" in what else ""
         raise UserError(f"{name}: {what}: {reason}{again}{wrong}{offline}") from error
     finally:
         if lock.is_locked:

@@ -50,9 +50,14 @@ from shared.report.wording import (
 GAINS, CURVES = "gains.png", "curves.pdf"  # the first is written as PDF as well
 KEPT = "records"  # the folder of the records, and of those that others have sent
 RULES = (
-    "Each gain is estimated twice; the p value is the larger of the two, adjusted by Holm's "
-    "procedure over all lines, the interval the wider, not adjusted."
+    "The p value of a gain is the largest of its estimates, adjusted by Holm's procedure over all "
+    "lines, its interval the widest, not adjusted."
 )
+TWICE = {  # by whether all rows of a seed share its data
+    False: "a t test with the residual of all rows and Welch's t test",
+    True: "a linear model with rows and seeds as factors and paired differences",
+}
+ONCE = "once, by Welch's t test, or by a one-sample t test where the baseline has no spread"
 COLOURS = {"better": GREEN, "worse": RED, "open": BLUE}
 PAPERS = Path(__file__).with_name("papers.bib")
 # By function of an objective, the key of its paper in PAPERS.
@@ -63,10 +68,14 @@ CITED: Mapping[str, str] = {
     "distance_polarization": "lmcl",
     "max_margin": "mmcl",
     "margin_nce": "margins",
-    "alignment": "margins",
+    "alignment": "byol",
+    "swapped_prediction": "swav",
 }
 # What InfoNCE stands for by domain or method; elsewhere for SimCLR.
-FRAMEWORKS = {"graph": "graphcl", "text": "quickthoughts", "rl": "curl", "moco": "moco"}
+FRAMEWORKS = {
+    **{"graph": "graphcl", "text": "quickthoughts", "rl": "curl"},
+    **{"moco": "moco", "moco_v2": "moco", "moco_v3": "mocov3", "cmc": "cmc"},
+}
 PROJECTION = "cllr"  # the key of the paper of an objective's projection
 HOLM = "holm"
 # Of a configuration, what says how long and on how much it trains.
@@ -221,21 +230,21 @@ class Comparison:
         gains = {
             (label, column.label): gain
             for column in self.columns
-            for label, gain in self._gains_in(column.label)
+            for label, gain in self._gains_in(column)
         }
         p_values = {key: gain.p for key, gain in gains.items() if gain.p is not None}
         for key, adjusted in zip(p_values, holm(list(p_values.values())), strict=True):
             gains[key] = _with_word(gains[key], adjusted)
         return gains
 
-    def _gains_in(self, column: str) -> Iterator[tuple[str, Gain]]:
+    def _gains_in(self, column: Column) -> Iterator[tuple[str, Gain]]:
         """Label and gain of each row in a column, before p values are adjusted."""
-        numbers = {row.label: self.numbers[row.label, column] for row in self.rows}
+        numbers = {row.label: self.numbers[row.label, column.label] for row in self.rows}
         values = {label: number.read() for label, number in numbers.items()}
         of_largest_class = [
             summarise(values[row.label].values()).mean
             for row in self.rows
-            if row.majority and values[row.label]
+            if row.majority and column.classes and values[row.label]
         ]
         collapsed = {
             row.label
@@ -255,7 +264,7 @@ class Comparison:
         )
         for row in self.rows:
             if row.label != self.against:
-                yield row.label, self._gain(row.label, column, values, model)
+                yield row.label, self._gain(row.label, column.label, values, model)
             elif not values[row.label]:
                 yield row.label, Gain(numbers[row.label].lacking)
             else:
@@ -303,16 +312,17 @@ def further_grids(comparison: Comparison, spread: Spread = "deviation") -> Itera
     """The further metrics of the same runs, a grid for each that a run has."""
     for metric, unit in comparison.also.items():
         columns = {
-            column.label: metric
-            for column in comparison.columns
+            name: column
+            for name, column in _columns_by_run(comparison).items()
             if any(
                 comparison.numbers[row.label, column.label].read(metric) for row in comparison.rows
             )
         }
         if columns:
             yield dataclasses.replace(
-                _grid(comparison, columns, spread),
+                _grid(comparison, {each.label: metric for each in columns.values()}, spread),
                 heading=f"{metric_text(metric, unit)}, of the same runs",
+                head=("method", *columns),
             )
 
 
@@ -337,10 +347,10 @@ def gain_grid(comparison: Comparison) -> Grid:
 
 
 def cost_grid(comparison: Comparison) -> Grid:
-    """A line for each row and column: time and memory of a run, processor, and where it is from."""
+    """Lines of time and memory of a run, processor, and origin; columns may share their runs."""
     lines = []
     for row in comparison.rows:
-        for column in comparison.columns:
+        for name, column in _columns_by_run(comparison).items():
             number = comparison.numbers[row.label, column.label]
             records = number.records
             if not records:
@@ -352,7 +362,7 @@ def cost_grid(comparison: Comparison) -> Grid:
             )
             size = f"{memory:.1f}" + f" + {device / 1e9:.1f} on the device" * bool(device)
             names = ", ".join(sorted(set(map(processor_of, records))))
-            lines.append((row.label, column.label, f"{seconds:.0f}", size, names, origins(number)))
+            lines.append((row.label, name, f"{seconds:.0f}", size, names, origins(number)))
     head = ("method", "column", "seconds a run", "GB", "on", "seeds")
     return Grid("Time, memory, origin", head, tuple(lines))
 
@@ -373,16 +383,20 @@ def headline(comparison: Comparison, spread: Spread = "deviation") -> str:
         metric_text(number.metric, number.unit) for number in comparison.numbers.values()
     )
     what = "± standard deviation" if spread == "deviation" else "[95% interval]"
+    mean = f"mean {what} over " if _has_spread(comparison) else ""
+    tests = _tests(comparison)
     return " ".join(
         filter(
             None,
             (
                 f"{comparison.title} ({comparison.scale}), on {comparison.data}: "
-                f"{' and '.join(metrics)}, mean {what} over {_seeds(comparison)}.",
+                f"{' and '.join(metrics)}, {mean}{_seeds(comparison)}.",
                 f"Budget: {budget(comparison)}." if budget(comparison) else "",
                 f"Protocol {comparison.protocol}.",
                 f"Bold: better than {comparison.against} (p < {LEVEL} after Holm's adjustment over "
-                f"{counted(_tests(comparison), 'comparison')}, by both of two analyses).",
+                f"{counted(tests, 'comparison')}, by each analysis)."
+                if tests
+                else "",
                 f"Commit {commits(comparison)}.",
             ),
         )
@@ -423,27 +437,32 @@ def remarks(comparison: Comparison) -> list[str]:
             and (text := origins(dataclasses.replace(number, sources={})))
         ]
         sentences += [f"{column.label}, no number: {text}." for text in missing]
-        sentences += _differing(comparison, column.label)
+        sentences += _differing(comparison, column)
     return sentences
 
 
-def _differing(comparison: Comparison, column: str) -> Iterator[str]:
+def _differing(comparison: Comparison, column: Column) -> Iterator[str]:
     """Sentences on rows of a column that were measured on other data or other processors."""
+    numbers = [comparison.numbers[row.label, column.label] for row in comparison.rows]
+    processors = {processor_of(record) for number in numbers for record in number.records}
+    if names := _differing_data(comparison, column):
+        yield f"{column.label}: the files of {', '.join(names)} are not the same in all runs."
+    if len(processors) > 1:
+        yield (
+            f"{column.label}: measured on several processors ({', '.join(sorted(processors))}); "
+            f"times are comparable on one only."
+        )
+
+
+def _differing_data(comparison: Comparison, column: Column) -> list[str]:
+    """The names of the data whose files are not the same in all runs of a column."""
     hashes: dict[str, set[str]] = {}
-    processors: set[str] = set()
     for row in comparison.rows:
-        for record in comparison.numbers[row.label, column].records:
-            processors.add(processor_of(record))
+        for record in comparison.numbers[row.label, column.label].records:
             for name, digest in record.environment["data"].items():
                 hashes.setdefault(name, set()).add(digest)
     hashes.pop("init", None)  # weights that training starts from
-    if names := sorted(name for name, digests in hashes.items() if len(digests) > 1):
-        yield f"{column}: the files of {', '.join(names)} are not the same in all runs."
-    if len(processors) > 1:
-        yield (
-            f"{column}: measured on several processors ({', '.join(sorted(processors))}); times "
-            f"are comparable on one only."
-        )
+    return sorted(name for name, digests in hashes.items() if len(digests) > 1)
 
 
 def markdown(comparison: Comparison, spread: Spread = "deviation") -> str:
@@ -593,6 +612,7 @@ def methods(comparison: Comparison, spread: Spread = "deviation") -> str:
             for column in comparison.columns
             for record in comparison.numbers[row.label, column.label].records
             for key in _papers_of(record.config, comparison.address.partition("/")[0])
+            if not row.baseline
         )
         cited |= keys
         marks = f" [{', '.join(f'@{key}' for key in keys)}]" if keys else ""
@@ -608,6 +628,10 @@ def methods(comparison: Comparison, spread: Spread = "deviation") -> str:
         comparison=comparison,
         spread=spread,
         rows=rows,
+        trivial=[row.label for row in comparison.rows if row.baseline],
+        differing=sorted(
+            {name for each in comparison.columns for name in _differing_data(comparison, each)}
+        ),
         processors=sorted(set(map(processor_of, records))),
         versions=sorted({str(record.environment["versions"].get("torch")) for record in records}),
         entries=[entries[key] for key in cited | {HOLM: None, "suite": None}],
@@ -625,6 +649,8 @@ def _papers_of(config: Mapping[str, Any], domain: str) -> Iterator[str]:
             key = FRAMEWORKS.get(domain, FRAMEWORKS.get(str(config.get("method")), key))
         if key is not None:
             yield key
+        if key == "byol" and term["numbers"]:  # its curvature
+            yield "margins"
     if objective.get("projection"):
         yield PROJECTION
 
@@ -689,9 +715,22 @@ def _is_better(comparison: Comparison, label: str, column: str) -> bool:
     return comparison.gains[label, column].word == "better"
 
 
+def _has_spread(comparison: Comparison) -> bool:
+    """Whether any row has two seeds."""
+    return any(len(number.read()) > 1 for number in comparison.numbers.values())
+
+
 def _tests(comparison: Comparison) -> int:
     """How many comparisons p values are adjusted over."""
     return sum(gain.p is not None for gain in comparison.gains.values())
+
+
+def _columns_by_run(comparison: Comparison) -> dict[str, Column]:
+    """By the name of its runs, the first of the columns that share them."""
+    columns: dict[str, Column] = {}
+    for column in comparison.columns:
+        columns.setdefault(column.run or column.label, column)
+    return columns
 
 
 def _all_seeds(comparison: Comparison) -> list[int]:
@@ -712,7 +751,7 @@ def _seeds(comparison: Comparison) -> str:
     if len(seeds_of_rows) == 1:
         return named_seeds(seeds)
     least, most = min(map(len, seeds_of_rows)), max(map(len, seeds_of_rows))
-    return f"{least} to {most} of {named_seeds(seeds)}, see the counts of each row"
+    return f"{least} to {most} of {named_seeds(seeds)} (see the counts of each row)"
 
 
 def _seed_counts(comparison: Comparison, label: str, column: str) -> str:
