@@ -50,8 +50,8 @@ from shared.report.wording import (
 GAINS, CURVES = "gains.png", "curves.pdf"  # the first is written as PDF as well
 KEPT = "records"  # the folder of the records, and of those that others have sent
 RULES = (
-    "The p value of a gain is the largest of its estimates, adjusted by Holm's procedure over all "
-    "lines, its interval the widest, not adjusted."
+    "Of a gain's estimates, the largest p value is shown, adjusted by Holm's procedure over all "
+    "lines, and the widest interval, not adjusted."
 )
 TWICE = {  # by whether all rows of a seed share its data
     False: "a t test with the residual of all rows and Welch's t test",
