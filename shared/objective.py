@@ -557,8 +557,10 @@ def _check_finite(finite: Tensor, value: Tensor, step: int | None) -> None:
     if torch.isfinite(value):
         return
     where = "" if step is None else f" at step {step}"
-    what = "the loss is not finite" if finite else "embeddings are NaN or infinite"
-    raise FloatingPointError(f"{what}{where}; lower the learning rate or check the input")
+    what, cause = "embeddings are NaN or infinite", "the input"
+    if finite:
+        what, cause = "the loss is not finite", "the loss function"
+    raise FloatingPointError(f"{what}{where}; lower the learning rate or check {cause}")
 
 
 def _upcast_pairs(pairs: Pairs) -> Pairs:
