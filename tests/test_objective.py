@@ -189,7 +189,7 @@ def test_a_loss_that_is_not_finite_is_named_as_such() -> None:
         return (anchor @ candidate.T) * math.inf
 
     criterion = Objective(term(info_nce, temperature=0.5)).build(3, infinite)
-    with pytest.raises(FloatingPointError, match="the loss is not finite; .* check the loss"):
+    with pytest.raises(FloatingPointError, match=r"the loss is not finite; .* check the loss"):
         criterion(query_key(torch.ones(3, 3), torch.ones(3, 3)))
     matrix = Objective(term(info_nce, temperature=0.5), projection=Projection()).build(3)
     assert matrix.projection is not None
