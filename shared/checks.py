@@ -181,7 +181,7 @@ def checked(
     """Check the arguments of a loss or penalty, and compute it in at least single precision.
 
     The checked function has three further attributes. Two take the numbers as a mapping:
-    ``check_numbers`` raises what the call would raise for them (:func:`shared.objective.term` uses
+    ``check_kwargs`` raises what the call would raise for them (:func:`shared.objective.term` uses
     it), and ``needs_cosines`` returns whether similarities have to be cosines. The third,
     ``needs_negatives``, is ``negatives``.
 
@@ -204,20 +204,20 @@ def checked(
         allowed = {item.name for item in keywords}
         needed = allowed - set(defaults)
 
-        def check_numbers(numbers: Mapping[str, Any]) -> None:
-            numbers = {**defaults, **numbers}
+        def check_kwargs(kwargs: Mapping[str, Any]) -> None:
+            kwargs = {**defaults, **kwargs}
             for name, allowed in ranges.items():
-                if name in numbers:
-                    require(name, numbers[name], allowed)
+                if name in kwargs:
+                    require(name, kwargs[name], allowed)
             for rule in rules:
-                rule(numbers)
+                rule(kwargs)
 
-        def needs_cosines(numbers: Mapping[str, Any]) -> bool:
-            return cosines({**defaults, **numbers}) if callable(cosines) else cosines
+        def needs_cosines(kwargs: Mapping[str, Any]) -> bool:
+            return cosines({**defaults, **kwargs}) if callable(cosines) else cosines
 
         name = function.__name__
 
-        def wrapper(pairs: Pairs, similarity: Tensor | None = None, **numbers: Any) -> Any:
+        def wrapper(pairs: Pairs, similarity: Tensor | None = None, **kwargs: Any) -> Any:
             if not isinstance(pairs, Pairs):
                 raise ValueError(
                     f"{name} takes pairs and their similarities, which a builder makes of "
@@ -228,18 +228,18 @@ def checked(
                     f"{name} needs the pairs' similarities: "
                     f"{name}(pairs, cosine(pairs.anchor, pairs.candidate), ...)"
                 )
-            if numbers.keys() - allowed or needed - numbers.keys():
-                check_names(function, numbers)
-            check_numbers(numbers)
+            if kwargs.keys() - allowed or needed - kwargs.keys():
+                check_names(function, kwargs)
+            check_kwargs(kwargs)
             check_similarity(pairs, similarity)
-            if needs_cosines(numbers) and readable(similarity):
+            if needs_cosines(kwargs) and readable(similarity):
                 check_cosines(pairs, similarity)
             with full_precision(similarity):
-                return function(pairs, upcast(similarity), **numbers)
+                return function(pairs, upcast(similarity), **kwargs)
 
         functools.update_wrapper(wrapper, function)
         vars(wrapper).update(
-            check_numbers=check_numbers, needs_cosines=needs_cosines, needs_negatives=negatives
+            check_kwargs=check_kwargs, needs_cosines=needs_cosines, needs_negatives=negatives
         )
         return cast(Function, wrapper)
 

@@ -40,7 +40,7 @@ from shared.notices import notice
 from shared.pairs import Pairs, cosine, two_views
 from shared.penalties import band_statistics, distance_polarization
 from shared.precision import upcast
-from shared.projection import LowRankProjection, check_options
+from shared.projection import LowRankProjection, check_projection
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 Parts = dict[str, Tensor]
@@ -61,16 +61,16 @@ class Term:
     """A loss or penalty function with its keyword arguments; made by :func:`term`."""
 
     function: Callable[..., Tensor]
-    numbers: Mapping[str, Any]
+    kwargs: Mapping[str, Any] = field(metadata={"key": "numbers"})  # as records call it
     weight: float = 1.0
 
     def __call__(self, pairs: Pairs, similarity: Tensor, **others: Any) -> Tensor:
-        """The value for each anchor, (N,), without the weight; ``others`` replace its numbers.
+        """The value for each anchor, (N,), without the weight; ``others`` replace its arguments.
 
         Raises:
             ValueError: a function that returns anything else, such as the mean over the batch.
         """
-        value = self.function(pairs, similarity, **{**self.numbers, **others})
+        value = self.function(pairs, similarity, **{**self.kwargs, **others})
         if not isinstance(value, Tensor) or value.shape != (len(pairs.anchor),):
             found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(
@@ -80,10 +80,10 @@ class Term:
         return value
 
     def __repr__(self) -> str:
-        return _call_text(self.weight, self.function.__name__, self.numbers)
+        return _call_text(self.weight, self.function.__name__, self.kwargs)
 
 
-def term(function: Callable[..., Tensor], /, weight: float = 1.0, **numbers: Any) -> Term:
+def term(function: Callable[..., Tensor], /, weight: float = 1.0, **kwargs: Any) -> Term:
     """A :class:`Term`, checked against the function's signature and ranges.
 
     A temperature given as ``nn.Parameter`` is learned: every criterion has its own copy.
@@ -93,34 +93,34 @@ def term(function: Callable[..., Tensor], /, weight: float = 1.0, **numbers: Any
             missing keyword argument, or one out of range.
     """
     identity(function)
-    check_names(function, numbers)
+    check_names(function, kwargs)
     require("weight", weight, FINITE)
-    if check_numbers := getattr(function, "check_numbers", None):
-        check_numbers(numbers)
-    return Term(function, numbers, weight)
+    if check_kwargs := getattr(function, "check_kwargs", None):
+        check_kwargs(kwargs)
+    return Term(function, kwargs, weight)
 
 
 @dataclass(frozen=True, repr=False)
 class Projection:
-    """A low-rank projection and its weight; ``options`` are those of :class:`LowRankProjection`.
+    """A low-rank projection and its weight; ``kwargs`` are those of :class:`LowRankProjection`.
 
     Raises:
-        ValueError: a weight that is not finite, options that the projection does not take, or
+        ValueError: a weight that is not finite, arguments that the projection does not take, or
             one out of range.
     """
 
     weight: float = 0.1
-    options: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = field(default_factory=dict, metadata={"key": "options"})
 
     def __post_init__(self) -> None:
         require("weight", self.weight, FINITE)
-        if not isinstance(self.options, Mapping):
-            raise ValueError(f"options is a mapping, by name; got {self.options!r}")
-        check_names(LowRankProjection.__init__, self.options, LowRankProjection.__name__)
-        check_options(self.options)
+        if not isinstance(self.kwargs, Mapping):
+            raise ValueError(f"kwargs is a mapping, by name; got {self.kwargs!r}")
+        check_names(LowRankProjection.__init__, self.kwargs, LowRankProjection.__name__)
+        check_projection(self.kwargs)
 
     def __repr__(self) -> str:
-        return _call_text(self.weight, LowRankProjection.__name__, self.options)
+        return _call_text(self.weight, LowRankProjection.__name__, self.kwargs)
 
 
 @dataclass(frozen=True, repr=False)
@@ -142,7 +142,7 @@ class Objective:
             if not isinstance(item, Term):
                 name = getattr(item, "__name__", repr(item))
                 raise ValueError(
-                    f"an objective is made of terms, a function with its numbers: take "
+                    f"an objective is made of terms, a function with its arguments: take "
                     f"term({name}, ...) in place of {name}"
                 )
         if not isinstance(self.projection, Projection | None):
@@ -159,7 +159,7 @@ class Objective:
         capture leaves them out.
         """
         projection = self.projection
-        nuclear = projection is not None and projection.options.get("norm") == "nuclear"
+        nuclear = projection is not None and projection.kwargs.get("norm") == "nuclear"
         return self.loss.function is max_margin or nuclear
 
     def build(self, dim: int, similarity: Similarity = cosine) -> "Criterion":
@@ -211,9 +211,9 @@ class Criterion(nn.Module):
             raise ValueError(
                 f"similarity is a function of anchors and candidates; got {similarity!r}"
             )
-        function, numbers = objective.loss.function, objective.loss.numbers
+        function, kwargs = objective.loss.function, objective.loss.kwargs
         needs_cosines = getattr(function, "needs_cosines", lambda _: False)
-        self._needs_cosines: bool = needs_cosines(numbers)
+        self._needs_cosines: bool = needs_cosines(kwargs)
         if similarity is not cosine and self._needs_cosines:
             if function in (debiased_nce, hard_nce):
                 raise ValueError(
@@ -235,21 +235,21 @@ class Criterion(nn.Module):
         # A parameter that terms share stays shared.
         place = {id(number): at for at, number in enumerate(given)}
         self._places = [
-            {name: place[id(x)] for name, x in item.numbers.items() if id(x) in place}
+            {name: place[id(x)] for name, x in item.kwargs.items() if id(x) in place}
             for item in terms
         ]
         own = (nn.Parameter(x.detach().clone(), x.requires_grad) for x in given)
         self.learned = nn.ParameterList(own)
         self.projection: LowRankProjection | None = None
         if objective.projection is not None:
-            self.projection = LowRankProjection(dim, **objective.projection.options)
+            self.projection = LowRankProjection(dim, **objective.projection.kwargs)
 
     @property
     def objective(self) -> Objective:
         """The objective, with this criterion's own copies of its learned numbers."""
         terms = (self._objective.loss, *self._objective.penalties)
         loss, *penalties = (
-            replace(item, numbers={**item.numbers, **self._learned_numbers(place)})
+            replace(item, kwargs={**item.kwargs, **self._learned_numbers(place)})
             for place, item in enumerate(terms)
         )
         return replace(self._objective, loss=loss, penalties=tuple(penalties))
@@ -395,7 +395,7 @@ class Criterion(nn.Module):
             parts[name] = mean.detach()
             terms[name] = penalty.weight * mean
             if penalty.function is distance_polarization:
-                band = {k: x for k, x in penalty.numbers.items() if k in ("lower", "upper")}
+                band = {k: x for k, x in penalty.kwargs.items() if k in ("lower", "upper")}
                 parts |= band_statistics(pairs, cosines, **band)
         return terms, parts
 
@@ -532,12 +532,12 @@ def _unique_names(terms: Iterable[Term]) -> list[str]:
 
 def _learned_parameters(terms: Iterable[Term]) -> list[nn.Parameter]:
     """The learned numbers of the terms, without repetitions."""
-    numbers = [number for item in terms for number in item.numbers.values()]
+    numbers = [number for item in terms for number in item.kwargs.values()]
     return list(dict.fromkeys(x for x in numbers if isinstance(x, nn.Parameter)))
 
 
-def _call_text(weight: float, name: str, numbers: Mapping[str, Any]) -> str:
-    shown = ((key, "learned" if isinstance(x, Tensor) else repr(x)) for key, x in numbers.items())
+def _call_text(weight: float, name: str, kwargs: Mapping[str, Any]) -> str:
+    shown = ((key, "learned" if isinstance(x, Tensor) else repr(x)) for key, x in kwargs.items())
     call = f"{name}({', '.join(f'{key}={text}' for key, text in shown)})"
     return call if weight == 1 else f"{weight} * {call}"
 

@@ -24,7 +24,7 @@ Norm = Literal["l21", "nuclear", "none"]
 Selection = Literal["columns", "svd", "qr"]
 
 
-OPTIONS: Mapping[str, Range] = {
+RANGES: Mapping[str, Range] = {
     "form": one_of("paper", "authors"),
     "norm": one_of("l21", "nuclear", "none"),
     "alpha": NOT_NEGATIVE,
@@ -34,12 +34,12 @@ OPTIONS: Mapping[str, Range] = {
 }
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raise a ``ValueError`` for options of :class:`LowRankProjection` that are out of range."""
-    for name, value in options.items():
-        require(name, value, OPTIONS[name])
-    norm = options.get("norm", "l21")
-    if options.get("form") == "authors" and norm != "none":
+def check_projection(kwargs: Mapping[str, Any]) -> None:
+    """Raise a ``ValueError`` for arguments of :class:`LowRankProjection` that are out of range."""
+    for name, value in kwargs.items():
+        require(name, value, RANGES[name])
+    norm = kwargs.get("norm", "l21")
+    if kwargs.get("form") == "authors" and norm != "none":
         raise ValueError(f"the authors' form has no norm of L; got norm {norm!r}")
 
 
@@ -84,7 +84,7 @@ class LowRankProjection(nn.Module):
     ) -> None:
         super().__init__()
         require("dim", dim, COUNT)
-        check_options(
+        check_projection(
             {
                 "form": form,
                 "norm": norm,

@@ -279,15 +279,15 @@ def objective_of_loops(
 ) -> Tensor:
     """What an objective's criterion gives, a scalar, where its projection has this matrix."""
     loss = objective.loss
-    losses = reference.value(loss.function.__name__, layout, **loss.numbers)
+    losses = reference.value(loss.function.__name__, layout, **loss.kwargs)
     total = loss.weight * losses.sum() / max(1, sum(map(bool, layout.positives)))
     for each in objective.penalties:
-        value = reference.value(each.function.__name__, layout, **each.numbers)
+        value = reference.value(each.function.__name__, layout, **each.kwargs)
         total = total + each.weight * value.mean()
     if objective.projection is None:
         return total
     assert matrix is not None
-    options = {**objective.projection.options}
+    options = {**objective.projection.kwargs}
     if options.pop("form", "paper") == "authors":
         penalty = reference.low_rank_authors(matrix, [layout.anchor])
     else:

@@ -103,7 +103,7 @@ def test_what_waits_is_the_solver_and_the_nuclear_norm_alone() -> None:
     loss = term(info_nce, temperature=0.5)
     assert not Objective(loss, projection=Projection()).synchronises
     assert not Objective(
-        loss, projection=Projection(options={"form": "authors", "norm": "none"})
+        loss, projection=Projection(kwargs={"form": "authors", "norm": "none"})
     ).synchronises
 
 

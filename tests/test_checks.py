@@ -166,7 +166,7 @@ def mine(pairs: Pairs, similarity: Tensor, *, temperature: float) -> Tensor:
 
 
 def test_a_function_of_ones_own_has_its_own_ranges() -> None:
-    assert term(mine, temperature=-1.0).numbers == {"temperature": -1.0}
+    assert term(mine, temperature=-1.0).kwargs == {"temperature": -1.0}
 
 
 # Nothing to compare
@@ -187,8 +187,8 @@ PARTS: list[dict[str, Any]] = [
         {"penalties": (term(distance_polarization, reduction=reduction, among=among),)}
         for reduction, among in (("anchor_sum", "negatives"), ("mean", "anchors"))
     ),
-    {"projection": Projection(options={"norm": "none"})},
-    {"projection": Projection(options={"norm": "none", "form": "authors"})},
+    {"projection": Projection(kwargs={"norm": "none"})},
+    {"projection": Projection(kwargs={"norm": "none", "form": "authors"})},
 ]
 
 

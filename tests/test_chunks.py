@@ -72,7 +72,7 @@ def check_equal(
 @pytest.mark.parametrize("penalised", [False, True])
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_penalty_and_projection(name: str, penalised: bool, projected: bool) -> None:
-    projection = Projection(weight=0.1, options={"norm": "l21", "alpha": 0.1})
+    projection = Projection(weight=0.1, kwargs={"norm": "l21", "alpha": 0.1})
     objective = Objective(
         LOSSES[name], PENALTIES if penalised else (), projection if projected else None
     )

@@ -159,7 +159,7 @@ def test_terms_are_checked_against_the_signature() -> None:
     with pytest.raises(ValueError, match="distance_polarization takes no similarity"):
         term(distance_polarization, similarity=0.5)
     made = term(distance_polarization, weight=3.0, lower=0.2)
-    assert (made.weight, made.numbers) == (3.0, {"lower": 0.2})
+    assert (made.weight, made.kwargs) == (3.0, {"lower": 0.2})
     rows = torch.eye(2)
     pairs = query_key(rows, rows)
     value = made(pairs, torch.full((2, 2), 0.4))
@@ -201,7 +201,7 @@ def test_a_loss_that_is_not_finite_is_named_as_such() -> None:
 
 def test_the_criterion_can_be_saved_and_loaded() -> None:
     objective = Objective(
-        term(info_nce, temperature=0.5), projection=Projection(options={"init": "normal"})
+        term(info_nce, temperature=0.5), projection=Projection(kwargs={"init": "normal"})
     )
     first, second = objective.build(4), objective.build(4)
     second.load_state_dict(first.state_dict())
@@ -256,7 +256,7 @@ def test_a_compiled_criterion_gives_the_same_numbers() -> None:
     objective = Objective(
         term(margin_nce, temperature=temperature, angular=0.2),
         penalties=(term(distance_polarization, weight=0.1),),
-        projection=Projection(options={"alpha": 0.1}),
+        projection=Projection(kwargs={"alpha": 0.1}),
     )
     criterion = objective.build(4)
     compiled = torch.compile(copy.deepcopy(criterion), backend="aot_eager")
@@ -315,11 +315,11 @@ def wrong_calls() -> dict[str, tuple[Any, str]]:
         "loss": (lambda: Objective(max_margin), r"take term\(max_margin, \.\.\.\)"),
         "penalties": (lambda: Objective(loss, loss), "penalties is a tuple of terms"),
         "projection": (lambda: Objective(loss, projection=3), "projection is a Projection"),
-        "options": (lambda: Projection(options={"dim": -1}), "LowRankProjection takes no dim"),
+        "options": (lambda: Projection(kwargs={"dim": -1}), "LowRankProjection takes no dim"),
         "pairs alone": (lambda: max_margin(pairs), r"cosine\(pairs.anchor, pairs.candidate\)"),
         "embeddings": (lambda: max_margin(rows, rows), r"pairs = two_views\(first, second\)"),
         "missing": (lambda: info_nce(pairs, rows), "info_nce needs temperature"),
-        "norm": (lambda: Projection(options={"norm": "l1"}), "norm is 'l21', 'nuclear' or 'none'"),
+        "norm": (lambda: Projection(kwargs={"norm": "l1"}), "norm is 'l21', 'nuclear' or 'none'"),
         "mean": (
             lambda: Objective(term(mean)).build(3)(pairs),
             r"mean returns .*\(6,\).*; got \(\)",

@@ -68,7 +68,7 @@ def values(folder: Path) -> list[float]:
 def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
     loss = load_loss(losses, "my_loss", ["temperature=0.5", "turned=true"])
     assert loss.function.__name__ == "my_loss"
-    assert loss.numbers == {"temperature": 0.5, "turned": True}
+    assert loss.kwargs == {"temperature": 0.5, "turned": True}
     assert loss.weight == 1.0
 
 
@@ -185,7 +185,7 @@ def test_a_loss_may_fill_a_cache_and_draw_from_the_global_generator(
 
 def test_none_is_none_where_a_number_has_no_type(losses: Path) -> None:
     losses.write_text("def f(pairs, s, *, w=1):\n    return s.sum(1) * (w or 1)\n")
-    assert load_loss(losses, "f", ["w=None"]).numbers == {"w": None}
+    assert load_loss(losses, "f", ["w=None"]).kwargs == {"w": None}
 
 
 def test_a_file_that_is_not_there_or_hides_a_module_is_refused(

@@ -94,18 +94,18 @@ def test_numbers_of_the_objective() -> None:
         "objective.projection.rows=4",
     )
     found = with_settings(RICH, settings).objective
-    assert found.loss.numbers == {"temperature": 0.1, "positive_in_denominator": False}
+    assert found.loss.kwargs == {"temperature": 0.1, "positive_in_denominator": False}
     assert found.penalties[0].weight == 2.0
-    assert found.penalties[0].numbers == {"lower": 0.3}
+    assert found.penalties[0].kwargs == {"lower": 0.3}
     assert found.projection == Projection(0.5, {"norm": "nuclear", "rows": 4})
     margin = dataclasses.replace(GRAPH, objective=Objective(term(max_margin)))
-    assert with_settings(margin, ["objective.cost=inf"]).objective.loss.numbers["cost"] == math.inf
+    assert with_settings(margin, ["objective.cost=inf"]).objective.loss.kwargs["cost"] == math.inf
 
 
 @pytest.mark.parametrize("ends", [("lower=0.8", "upper=0.9"), ("upper=0.9", "lower=0.8")])
 def test_both_ends_of_the_band_can_be_set_in_any_order(ends: tuple[str, ...]) -> None:
     found = with_settings(RICH, [f"objective.distance_polarization.{each}" for each in ends])
-    assert found.objective.penalties[0].numbers == {"lower": 0.8, "upper": 0.9}
+    assert found.objective.penalties[0].kwargs == {"lower": 0.8, "upper": 0.9}
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,7 @@ def pairs_of(config: Config, f: Tensor, g: Tensor, chapter: Tensor) -> Pairs:
 def make_criterion(config: Config, dim: int) -> Criterion:
     """The configuration's criterion for encoders of width ``dim``; its projection sees [f ; g]."""
     projection = config.objective.projection
-    if projection is not None and projection.options.get("unit_features"):
+    if projection is not None and projection.kwargs.get("unit_features"):
         raise ValueError("the projection of sentence vectors has no unit_features; omit it")
     if config.similarity not in ("inner_product", "cosine"):
         raise ValueError(f"similarity is 'inner_product' or 'cosine'; got {config.similarity!r}")

@@ -126,7 +126,7 @@ TRIVIAL = (
 def _rows(base: Config, *moco: Row) -> tuple[Row, ...]:
     """All rows: those of MoCo, and those with in-batch negatives at ``base``'s temperature."""
     nce, batch = base.objective.loss, base.batch_size
-    temperature = nce.numbers["temperature"]
+    temperature = nce.kwargs["temperature"]
     features = round((1024 if base.network == "s3d" else 512) * base.width)
     numbers = {
         "whose": "CoCLR's" if temperature == 0.07 else "the reduced scale's",

@@ -239,8 +239,8 @@ class Config:
         if factor == 1.0:
             return self.objective
         loss = self.objective.loss
-        numbers = {**loss.numbers, "gamma": loss.numbers.get("gamma", 0.5) * factor}
-        return dataclasses.replace(self.objective, loss=dataclasses.replace(loss, numbers=numbers))
+        numbers = {**loss.kwargs, "gamma": loss.kwargs.get("gamma", 0.5) * factor}
+        return dataclasses.replace(self.objective, loss=dataclasses.replace(loss, kwargs=numbers))
 
 
 # Where [HCL] differs. Its probe, see vision.evaluation, is "linear-adam-v1".

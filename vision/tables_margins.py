@@ -34,7 +34,7 @@ from vision.tables_common import (
 )
 
 FILE = PUBLISHED / "margins.toml"
-TEMPERATURE = NT_XENT.loss.numbers["temperature"]
+TEMPERATURE = NT_XENT.loss.kwargs["temperature"]
 SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0, 1, 2), "smoke": (0,)}
 DEFAULTS = Config()
 METHODS = (("MoCo", "moco_v3"), ("SimCLR", "simclr"))

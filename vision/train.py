@@ -170,7 +170,7 @@ def _take(config: Config, folder: Path, device: str) -> tuple[nn.Module, LowRank
     if config.objective.projection is None:
         return encoder, None
     state = load_file(folder / PROJECTION)
-    projection = LowRankProjection(len(state["matrix"].T), **config.objective.projection.options)
+    projection = LowRankProjection(len(state["matrix"].T), **config.objective.projection.kwargs)
     projection.load_state_dict(state)
     return encoder, projection.to(device)
 

@@ -63,7 +63,7 @@ def kind_of(domain: str, config: Config, *, batch: int | None = None) -> str:
     objective = getattr(config, "objective", None)
     if isinstance(objective, Objective):
         loss = objective.loss
-        solver = loss.numbers.get("solver", "closed_form")
+        solver = loss.kwargs.get("solver", "closed_form")
         fields["loss"] = f"max_margin {solver}" if loss.function is max_margin else "softmax"
     fields["batch"] = getattr(config, "batch_size", 0) if batch is None else batch
     texts = (f"{name}={value}" for name, value in fields.items() if value not in (None, False, ()))

@@ -35,7 +35,7 @@ from shared.command.cells import (
     run_folder,
 )
 from shared.command.running import print_ending, run_waiting
-from shared.command.settings import checked_term, numbers_of, typed, with_settings
+from shared.command.settings import checked_term, kwargs_of, typed, with_settings
 from shared.errors import UserError, suggestion
 from shared.experiment.config import (
     USER_TIER,
@@ -114,7 +114,7 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
     if Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
         raise UserError(f"{file}: another module is called {file.stem!r}; rename the file")
     function = _function_of(module, name, file)
-    known = numbers_of(function)
+    known = kwargs_of(function)
     numbers = {}
     for setting in settings:
         key, _, text = (part.strip() for part in setting.partition("="))

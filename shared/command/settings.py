@@ -83,7 +83,7 @@ def typed(name: str, text: str, hint: Any) -> Any:
     raise UserError(f"{name} is {wanted}; got {text!r}")
 
 
-def numbers_of(function: Callable[..., Any]) -> dict[str, Any]:
+def kwargs_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The keyword arguments of a loss or penalty, with their type hints."""
     try:
         hints = get_type_hints(function)
@@ -96,10 +96,10 @@ def numbers_of(function: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
-def checked_term(function: Callable[..., Any], weight: float, numbers: Mapping[str, Any]) -> Term:
+def checked_term(function: Callable[..., Any], weight: float, kwargs: Mapping[str, Any]) -> Term:
     """The term; an invalid one raises a UserError."""
     try:
-        return term(function, weight=weight, **numbers)
+        return term(function, weight=weight, **kwargs)
     except ValueError as error:
         raise UserError(str(error)) from None
 
@@ -111,10 +111,10 @@ def _with_numbers(objective: Objective, texts: Mapping[str, str]) -> Objective:
     hints: dict[str, Any] = {}
     for prefix, part in terms.items():
         start = f"{prefix}." if prefix else ""
-        hints |= {start + name: hint for name, hint in numbers_of(part.function).items()}
+        hints |= {start + name: hint for name, hint in kwargs_of(part.function).items()}
         hints |= {f"{prefix}.weight": float} if prefix else {}
     if projection:
-        known = numbers_of(LowRankProjection.__init__)
+        known = kwargs_of(LowRankProjection.__init__)
         hints |= {"projection.weight": float}
         hints |= {f"projection.{name}": hint for name, hint in known.items()}
     changes: dict[str, dict[str, Any]] = {}  # by term, then by number
@@ -128,15 +128,15 @@ def _with_numbers(objective: Objective, texts: Mapping[str, str]) -> Objective:
     def new(part: Term, prefix: str = "") -> Term:
         if prefix not in changes:
             return part
-        numbers = {**part.numbers, **changes[prefix]}
-        weight = numbers.pop("weight", part.weight) if prefix else part.weight
-        return checked_term(part.function, weight, numbers)
+        kwargs = {**part.kwargs, **changes[prefix]}
+        weight = kwargs.pop("weight", part.weight) if prefix else part.weight
+        return checked_term(part.function, weight, kwargs)
 
     if projection and "projection" in changes:
-        options = {**projection.options, **changes["projection"]}
-        weight = options.pop("weight", projection.weight)
+        kwargs = {**projection.kwargs, **changes["projection"]}
+        weight = kwargs.pop("weight", projection.weight)
         try:
-            projection = dataclasses.replace(projection, weight=weight, options=options)
+            projection = dataclasses.replace(projection, weight=weight, kwargs=kwargs)
         except ValueError as error:
             raise UserError(str(error)) from None
     penalties = tuple(new(each, each.function.__name__) for each in objective.penalties)

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 from shared.functions import identity
 
 OPTION = "option"  # in the metadata of a field: see option
+KEY = "key"  # likewise: of the field in the canonical form, where it has another name than in code
 DATA_FIELDS = ("dataset", "task", "corpus", "data")  # what configurations call their data
 USER_TIER = "own"  # of runs outside tables, and the folder that they are in
 LONGEST = 60  # characters of the readable parts of a folder's name
@@ -73,7 +74,7 @@ def canonical(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         values = {item: getattr(value, item.name) for item in dataclasses.fields(value)}
         return {
-            item.name: canonical(each)
+            item.metadata.get(KEY, item.name): canonical(each)
             for item, each in values.items()
             if item.compare and not (OPTION in item.metadata and each == item.default)
         }

@@ -176,4 +176,4 @@ def test_every_row_is_declared() -> None:
         for label in (label for line in rows for label in line):
             assert cell_of(paper, label).row == label
     penalty = cell_of("lmcl", "LMCL(DCL+DP)").config.objective.penalties[0]
-    assert (penalty.numbers["lower"], penalty.numbers["upper"]) == figures.BAND
+    assert (penalty.kwargs["lower"], penalty.kwargs["upper"]) == figures.BAND

@@ -126,7 +126,7 @@ def test_the_teacher_keeps_more_and_more_with_cosine() -> None:
 def test_the_kernel_width_follows_its_schedule() -> None:
     schedule = ((75, 10.0), (125, 10.0))
     config = Config(objective=Objective(term(max_margin, gamma=0.02)), gamma_schedule=schedule)
-    gammas = [config.objective_at(epoch).loss.numbers["gamma"] for epoch in (0, 74, 75, 125, 399)]
+    gammas = [config.objective_at(epoch).loss.kwargs["gamma"] for epoch in (0, 74, 75, 125, 399)]
     assert gammas == pytest.approx([0.02, 0.02, 0.2, 2.0, 2.0])
     assert config.objective_at(10) is config.objective
 
