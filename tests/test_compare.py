@@ -36,6 +36,7 @@ from shared.report.comparison import (
 )
 from shared.report.files import tex_escaped
 from shared.report.statistics import ColumnModel, holm
+from shared.report.wording import LOOKED_NOTE
 from tests.pages import fault_of_latex
 
 # InfoNCE without the positive in the denominator, which GraphCL's row trains with.
@@ -282,6 +283,14 @@ def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     for label in ("GraphCL", "HCL", "mine"):
         assert re.search(rf"^\| {label} \| ", text, re.MULTILINE)
     assert "rows beside HCL" in text
+    assert "†" not in text
+
+    # Seeds that are added to a row after its numbers were seen mark it, in whatever is published.
+    at_once(*SMOKE, "--rows", "hcl", "--seeds", "0-1", "--to", "paper")
+    text = (paper / "table.md").read_text()
+    assert re.findall(r"^\| (\S+) \|.* †", text, re.MULTILINE) == ["HCL", "HCL"]  # two grids
+    assert LOOKED_NOTE in text
+    assert "Of HCL some seeds were declared after others" in (paper / "METHODS.md").read_text()
 
     # A changed loss is refused by the name of its file.
     edited(losses, LOSS.replace("negatives - positives", "2 * (negatives - positives)"))
@@ -300,10 +309,29 @@ def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     out, _ = at_once(*SMOKE, "--rows", "hcl", "--to", "mine", folder=other)
     assert "to run" not in out
     assert (other / "mine/table.md").read_text().count("| mine |") == text.count("| mine |")
+    assert LOOKED_NOTE in (other / "mine/table.md").read_text()
     file = next((other / "mine/records/theirs").rglob("*.records.jsonl"))
     file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1', 1))
     _, err = at_once(*SMOKE, "--rows", "hcl", "--to", "mine", folder=other, code=2)
     assert "its SHA-256 is that of another content; ask for the file again" in err
+
+
+def test_seeds_count_as_declared_until_a_number_of_their_row_is_there() -> None:
+    def index(runs: set[int], declared: set[int], row: str = "mine") -> command.Index:
+        keys = {(row, "MUTAG", seed): f"{seed}" for seed in runs}
+        cells = {(row, "MUTAG"): declared}
+        return command.Index("", "short", (), "", "plain", (), keys, declared=cells)
+
+    def declared(*indexes: command.Index) -> set[int]:
+        selected = [("mine", "MUTAG", seed) for seed in (0, 1, 2)]
+        return set(command._declared(selected, indexes)["mine", "MUTAG"])
+
+    assert declared() == {0, 1, 2}
+    assert declared(index({0}, {0})) == {0}  # 1 and 2 are added
+    assert declared(index({0}, {0, 1, 2})) == {0, 1, 2}  # that comparison was interrupted
+    assert declared(index(set(), {0})) == {0, 1, 2}  # the seed of that one has failed
+    assert declared(index({0}, {0}), index({5}, {5})) == {0, 5}  # the second is another's
+    assert declared(index({0}, {0}, row="other")) == {0, 1, 2}
 
 
 def test_a_committed_record_stands_in_on_the_same_processor(
@@ -350,6 +378,13 @@ def test_a_committed_record_stands_in_on_the_same_processor(
     tex = (tmp_path / "whole/table.tex").read_text()
     for label in ("GraphCL", "HCL", "DCL"):
         assert f"\n{label} & {page[label].partition(';')[0].removesuffix(' †')} & " in tex
+    # Seeds that a paper's table marks are marked here.
+    table = ("vision", "margins", "--table", "table-2-cifar10", "--tier", "short")
+    rows = ("--row", "SimCLR", "--row", "SimCLR + margins", "--results", str(root / "results"))
+    for seeds, marked in ("0-2", False), ("0-3", True):
+        out, _ = at_once("compare", *table, *rows, "--seeds", seeds)
+        assert "to run" not in out
+        assert (LOOKED_NOTE in " ".join(out.split())) == marked
     (tmp_path / "file").touch()
     _, err = at_once("compare", *run[:-2], "--to", "file", code=2)
     assert "file: cannot be written (Not a directory); choose another folder with --to" in err

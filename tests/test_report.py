@@ -340,7 +340,7 @@ def test_latex_compiles_and_fits_the_page(measured: Measured, broad: bool, tmp_p
 
 
 def test_latex_has_intervals_when_asked_and_seeds_added_after_a_look_are_marked() -> None:
-    table = make_table(looked={"paper": ("GraphCL",)})
+    table = make_table(looked={"paper": {"GraphCL": 1}})
     measured = measure(table, "paper", RECORDS)
     summary = next(cells[0].summary for cells in measured.cells if cells[0].row.label == "GraphCL")
     assert summary is not None
@@ -351,7 +351,7 @@ def test_latex_has_intervals_when_asked_and_seeds_added_after_a_look_are_marked(
     assert any("declared after others had been seen" in line for line in legend_of(measured))
     assert not any("†" in line for line in legend_of(measure(TABLE, "paper", RECORDS)))
     with pytest.raises(ValueError, match="undeclared rows: \\['no row'\\]"):
-        make_table(looked={"paper": ("no row",)})
+        make_table(looked={"paper": {"no row": 1}})
 
 
 def test_the_csv_is_what_was_measured(measured: Measured) -> None:

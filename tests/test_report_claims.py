@@ -527,7 +527,7 @@ def test_collapsed_readings_stand_first_in_the_line_of_a_finding() -> None:
 
 def test_a_page_says_what_its_mark_beside_a_number_of_seeds_means() -> None:
     note = f"\n{LOOKED_NOTE}\n"
-    for looked, marked in (({"paper": ("better",)}, True), ({}, False)):
+    for looked, marked in (({"paper": {"better": 1}}, True), ({}, False)):
         tables = (measured(UP, looked=looked),)
         page = paper_page(Results(tables, readings(tables)), CLAIM.paper)
         assert (f"| 3 {LOOKED} |" in page, note in page) == (marked, marked)

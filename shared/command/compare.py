@@ -5,7 +5,8 @@ rest is run, below ``runs/own/`` what a user has changed and as any cell of the 
 folder that a comparison was written to can be extended: it holds the records, and what they are.
 
     TO/table.md, table.tex, table.csv, gains.pdf, curves.pdf, METHODS.md
-    TO/records/comparison.json    rows, columns and seeds, with the key of each run
+    TO/records/comparison.json    rows, columns and seeds, with the key of each run, and which seeds
+                                  were chosen before any number of theirs was written
     TO/records/TABLE.records.jsonl
     TO/records/.../               the same of others, copied there
 """
@@ -16,7 +17,7 @@ import dataclasses
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ class Index:
         runs: the key of each run by row, column and seed; of a selection, those of runs that only
             the folder holds.
         failed: likewise why a run has failed.
+        declared: by row and column, the seeds that were chosen before a number of it was written.
     """
 
     table: str
@@ -104,6 +106,7 @@ class Index:
     rows: tuple[ComparisonRow, ...]
     runs: Mapping[Coordinates, str] = field(default_factory=dict)
     failed: Mapping[Coordinates, str] = field(default_factory=dict)
+    declared: Mapping[tuple[str, str], Collection[int]] = field(default_factory=dict)
 
     @property
     def scope(self) -> dict[str, str]:
@@ -508,6 +511,15 @@ def _read_index(file: Path) -> Index:
     try:
         if content["form"] != FORM:
             raise ValueError(f"has the form {content['form']}, this program reads {FORM}")
+        runs = {(run["row"], run["column"], run["seed"]): run["key"] for run in content["runs"]}
+        failed = {  # older ones have none
+            (run["row"], run["column"], run["seed"]): run["why"]
+            for run in content.get("failed", ())
+        }
+        declared = {
+            (cell["row"], cell["column"]): frozenset(cell["seeds"])
+            for cell in content.get("declared", ())
+        }
         return Index(
             content["table"],
             content["tier"],
@@ -515,11 +527,9 @@ def _read_index(file: Path) -> Index:
             content["own"],
             content["against"],
             tuple(ComparisonRow(**row) for row in content["rows"]),
-            {(run["row"], run["column"], run["seed"]): run["key"] for run in content["runs"]},
-            {
-                (run["row"], run["column"], run["seed"]): run["why"]
-                for run in content.get("failed", ())  # older ones have none
-            },
+            runs,
+            failed,
+            _seeds_by_cell(runs.keys() | failed.keys()) | declared,
         )
     except KeyError as error:
         raise UserError(f"{file} lacks {error}; move it away, or choose another --to") from None
@@ -559,8 +569,27 @@ def _with_earlier(
         runs=runs,
         failed={run: why for run, why in failed.items() if run not in selected | runs.keys()},
         against=against,
+        declared=_declared(selected, reusable.indexes.values()),
     )
     return dataclasses.replace(selection, index=index)
+
+
+def _declared(
+    selected: Iterable[Coordinates], indexes: Iterable[Index]
+) -> dict[tuple[str, str], frozenset[int]]:
+    """By row and column, the seeds of the first comparison with a number there, else today's."""
+    declared: dict[tuple[str, str], frozenset[int]] = {}
+    for index in indexes:
+        for cell in _seeds_by_cell(index.runs):
+            declared[cell] = declared.get(cell, frozenset()).union(index.declared[cell])
+    return _seeds_by_cell(selected) | declared
+
+
+def _seeds_by_cell(runs: Iterable[Coordinates]) -> dict[tuple[str, str], frozenset[int]]:
+    seeds: dict[tuple[str, str], set[int]] = {}
+    for row, column, seed in runs:
+        seeds.setdefault((row, column), set()).add(seed)
+    return {cell: frozenset(chosen) for cell, chosen in seeds.items()}
 
 
 def _check_earlier(
@@ -736,6 +765,13 @@ def _comparison_of(
         for column, metric in metrics.items()
         for row in index.rows
     }
+    first_looked = {} if index.changed or index.own else table.looked.get(index.tier, {})
+    looked = {
+        (row, column)
+        for (row, column), by_seed in sources.items()
+        if by_seed.keys() - index.declared[row, column]
+        or any(seed >= first_looked.get(row, seed + 1) for seed in by_seed)
+    }
     protocols = dict.fromkeys(
         str(source.record.result["protocol"])
         for by_seed in sources.values()
@@ -754,6 +790,7 @@ def _comparison_of(
         numbers,
         {metric: table.unit_of(metric) for metric in table.also if metric not in metrics.values()},
         table.blocked,
+        looked,
     )
 
 
@@ -818,8 +855,13 @@ def _write(folder: Path, comparison: Comparison, selection: Selection, spread: A
         for seed, why in sorted(number.missing.items())
         if why != NOT_RUN
     ]
+    declared = [
+        {"row": row, "column": column, "seeds": sorted(seeds)}
+        for (row, column), seeds in selection.index.declared.items()
+    ]
     rows = [dataclasses.asdict(row) for row in comparison.rows]
-    content = {"form": FORM, **vars(selection.index), "rows": rows, "runs": runs, "failed": failed}
+    lists = {"rows": rows, "runs": runs, "failed": failed, "declared": declared}
+    content = {"form": FORM, **vars(selection.index), **lists}
     write_atomically(folder / KEPT / INDEX, json.dumps(content, indent=1) + "\n")
     files = write(folder, comparison, spread=spread)  # later, since pictures take seconds
     return [file.name for file in files if file.parent == folder]

@@ -321,7 +321,8 @@ class Table:
         columns: the datasets or tasks.
         seeds: the seeds of each tier; the table does not have a tier without seeds.
         fewer: exceptions for rows or columns with only some of their tier's seeds, or none.
-        looked: labels of the rows to which seeds were added after some had been seen, by tier.
+        looked: by tier and label of a row, the first of its seeds that were declared after earlier
+            ones had been seen.
         published: the published numbers.
         claims: the claims about it, which ``shared.experiment.published`` fills in.
         settings: by tier how it relates to the paper, if not by default: ``paper's`` in the paper
@@ -358,7 +359,7 @@ class Table:
     also: tuple[str, ...] = ()
     aggregates: tuple[str, ...] = ()
     fewer: tuple[Seeds, ...] = ()
-    looked: Mapping[Tier, tuple[str, ...]] = field(default_factory=dict)
+    looked: Mapping[Tier, Mapping[str, int]] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[Tier, Setting] = field(default_factory=dict)
     blocked: bool = False

@@ -11,7 +11,7 @@ import io
 import json
 import re
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,8 @@ from shared.report.pictures import BLUE, GREEN, GREY, RED, Curves, Panel, Pictur
 from shared.report.statistics import LEVEL, ColumnModel, Summary, holm, summarise, wider
 from shared.report.wording import (
     DASH,
+    LOOKED,
+    LOOKED_NOTE,
     TIER_NOTES,
     Grid,
     Spread,
@@ -195,6 +197,7 @@ class Comparison:
         numbers: by row and column.
         also: further metrics of the runs that are shown, with their units.
         blocked: whether all rows of a seed share its data.
+        looked: rows and columns some of whose seeds were declared after others had been seen.
     """
 
     address: str
@@ -209,6 +212,7 @@ class Comparison:
     numbers: Mapping[tuple[str, str], Number]
     also: Mapping[str, str] = field(default_factory=dict)
     blocked: bool = False
+    looked: Collection[tuple[str, str]] = ()
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -398,6 +402,7 @@ def headline(comparison: Comparison, spread: Spread = "deviation") -> str:
                 if tests
                 else "",
                 f"Commit {commits(comparison)}.",
+                LOOKED_NOTE if comparison.looked else "",
             ),
         )
     )
@@ -629,6 +634,7 @@ def methods(comparison: Comparison, spread: Spread = "deviation") -> str:
         spread=spread,
         rows=rows,
         trivial=[row.label for row in comparison.rows if row.baseline],
+        looked=list(dict.fromkeys(label for label, _ in sorted(comparison.looked))),
         differing=sorted(
             {name for each in comparison.columns for name in _differing_data(comparison, each)}
         ),
@@ -698,7 +704,7 @@ def _grid(comparison: Comparison, metrics: Mapping[str, str], spread: Spread) ->
         (
             row.label,
             *(
-                _mean_text(comparison.numbers[row.label, column].read(metric), spread)
+                _mean_text(comparison, row.label, column, metric, spread)
                 for column, metric in metrics.items()
             ),
         )
@@ -707,8 +713,10 @@ def _grid(comparison: Comparison, metrics: Mapping[str, str], spread: Spread) ->
     return Grid("", ("method", *metrics), tuple(lines))
 
 
-def _mean_text(values: Mapping[int, float], spread: Spread) -> str:
-    return summary_text(summarise(values.values()) if values else None, spread)
+def _mean_text(comparison: Comparison, label: str, column: str, metric: str, spread: Spread) -> str:
+    values = comparison.numbers[label, column].read(metric).values()
+    text = summary_text(summarise(values) if values else None, spread)
+    return f"{text} {LOOKED}" if values and (label, column) in comparison.looked else text
 
 
 def _is_better(comparison: Comparison, label: str, column: str) -> bool:

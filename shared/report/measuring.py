@@ -263,7 +263,8 @@ def _measure_cell(table: Table, row: Row, column: Column, lines: Sequence[Line])
     if row.published is not None and lines:  # no published number where the row has no cell
         published = table.published.value(row.published, column.label)
     fewer = bool(lines) and row.seeds is None and tuple(seeds) != table.seeds[lines[0].tier]
-    looked = bool(lines) and row.label in table.looked.get(lines[0].tier, ())
+    first_looked = table.looked.get(lines[0].tier, {}).get(row.label) if lines else None
+    looked = first_looked is not None and any(seed >= first_looked for seed in seeds)
     return MeasuredCell(
         row, column, records, values, missing, published, tuple(seeds), fewer, looked
     )
