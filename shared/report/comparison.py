@@ -75,8 +75,13 @@ CITED: Mapping[str, str] = {
 }
 # What InfoNCE stands for by domain or method; elsewhere for SimCLR.
 FRAMEWORKS = {
-    **{"graph": "graphcl", "text": "quickthoughts", "rl": "curl"},
-    **{"moco": "moco", "moco_v2": "moco", "moco_v3": "mocov3", "cmc": "cmc"},
+    "graph": "graphcl",
+    "text": "quickthoughts",
+    "rl": "curl",
+    "moco": "moco",
+    "moco_v2": "moco",
+    "moco_v3": "mocov3",
+    "cmc": "cmc",
 }
 PROJECTION = "cllr"  # the key of the paper of an objective's projection
 HOLM = "holm"
