@@ -71,10 +71,10 @@ class Graphs:
         return self.y.numel()
 
     def to(self, device: torch.device | str) -> "Graphs":
-        """The same graphs on ``device``, by copies that nobody awaits."""
-        there = torch.device(device)
+        """The same graphs on ``device``, by copies that do not block."""
+        target = torch.device(device)
         parts = (self.x, self.edge_index, self.batch, self.y)
-        return Graphs(*(to_device(each, there) for each in parts))
+        return Graphs(*(to_device(part, target) for part in parts))
 
 
 def check(graphs: Graphs, name: str = "graphs") -> None:
@@ -86,7 +86,7 @@ def check(graphs: Graphs, name: str = "graphs") -> None:
     """
     if not isinstance(graphs, Graphs):
         what = type(graphs).__name__
-        raise ValueError(f"{name}: not graph.Graphs but {what}; take graph.from_pyg(dataset)")
+        raise ValueError(f"{name}: not graph.Graphs but {what}; use graph.from_pyg(dataset)")
     x, edges, batch, y = graphs.x, graphs.edge_index, graphs.batch, graphs.y
     if x.ndim != 2 or not x.is_floating_point():
         raise ValueError(f"{name}: x is {x.dtype} of shape {tuple(x.shape)}, not floats (V, F)")
@@ -142,14 +142,16 @@ def load(name: str, data_root: Path) -> Graphs:
     if not _raw_files(name, data_root):
         raise MissingData(name, raw, _command(name))
     source = fingerprint(name, data_root)
-    graphs = _kept(parsed, source)
+    graphs = _stored_graphs(parsed, source)
     if graphs is None:
         try:
             with FileLock(raw.parent / "processing.lock"):
-                graphs = _kept(parsed, source)  # another process may have parsed it in the meantime
+                graphs = _stored_graphs(
+                    parsed, source
+                )  # another process may have parsed it in the meantime
                 if graphs is None:
                     verify_raw(raw, name)
-                    graphs = _parsed(raw, name)
+                    graphs = _parsed_graphs(raw, name)
                     with replacing(parsed) as part:
                         write_state(part, {"source": source, **vars(graphs)})
         except OSError as error:
@@ -212,7 +214,8 @@ def layout(graphs: Graphs) -> Layout:
     """The layout of graphs, found once for all epochs."""
     owner = graphs.batch[graphs.edge_index[0]]
     nodes, edges = (
-        torch.bincount(each, minlength=graphs.num_graphs) for each in (graphs.batch, owner)
+        torch.bincount(graph_index, minlength=graphs.num_graphs)
+        for graph_index in (graphs.batch, owner)
     )
     # Edges need not be sorted by graph (appended self-loops are not).
     is_sorted = bool((owner[1:] >= owner[:-1]).all())
@@ -238,8 +241,8 @@ def batches(
     first_edge = graph_layout.edges.cumsum(0) - graph_layout.edges
     for chosen in torch.split(order.to(graphs.x.device), batch_size):
         count = graph_layout.nodes[chosen]
-        node, graph = _ranges(first_node[chosen], count)
-        edge, owner = _ranges(first_edge[chosen], graph_layout.edges[chosen])
+        node, graph = _concatenated_ranges(first_node[chosen], count)
+        edge, owner = _concatenated_ranges(first_edge[chosen], graph_layout.edges[chosen])
         shift = (count.cumsum(0) - count - first_node[chosen])[owner]
         edge = edge if graph_layout.by_graph is None else graph_layout.by_graph[edge]
         edge_index = graphs.edge_index.index_select(1, edge) + shift
@@ -265,8 +268,8 @@ class _RawFiles:
         return self.folder / f"{self.name}_{part}.txt"
 
     def fault(self, part: str, text: str, line: int | None = None) -> UserError:
-        place = f"{self.path(part)}, line {line}" if line else f"{self.path(part)}"
-        return UserError(f"{place}: {text}; delete {self.folder} and run: {_command(self.name)}")
+        location = f"{self.path(part)}, line {line}" if line else f"{self.path(part)}"
+        return UserError(f"{location}: {text}; delete {self.folder} and run: {_command(self.name)}")
 
     def read(self, part: str, columns: int | None, number: type = int) -> np.ndarray:
         """All rows; any number of columns if ``columns`` is None, but the same in every row."""
@@ -356,7 +359,7 @@ def _verify_edges(files: _RawFiles, published: Statistics, graph: np.ndarray) ->
         raise files.fault("A", text)
 
 
-def _kept(parsed: Path, source: str) -> Graphs | None:
+def _stored_graphs(parsed: Path, source: str) -> Graphs | None:
     """The stored graphs, if they were parsed from raw files with this fingerprint."""
     if not parsed.exists():
         return None
@@ -367,7 +370,7 @@ def _kept(parsed: Path, source: str) -> Graphs | None:
     return Graphs(**state) if state.pop("source") == source else None
 
 
-def _parsed(raw: Path, name: str) -> Graphs:
+def _parsed_graphs(raw: Path, name: str) -> Graphs:
     """Verified raw files as read by PyG; its own processed file is not to be trusted.
 
     Where ``weights_only`` refuses that file, PyG loads it without.
@@ -431,7 +434,7 @@ def _distinct(keys: np.ndarray) -> np.ndarray:
     return keys[np.flatnonzero(np.diff(keys, prepend=-1))]
 
 
-def _ranges(first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+def _concatenated_ranges(first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """Concatenated ranges ``first[i] .. first[i] + count[i] - 1``, and the ``i`` of each entry."""
     owner = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
     inside = torch.arange(len(owner), device=count.device) - (count.cumsum(0) - count)[owner]

@@ -74,8 +74,8 @@ NETWORKS: dict[str, Callable[..., Any]] = {
 }
 
 
-# Arguments of networks that no tensor shows; a norm without weights is one.
-UNSEEN = {"act", "norm", "jk", "act_first"}
+# Arguments of networks that cannot be told from the shapes of their weights.
+NOT_IN_WEIGHTS = {"act", "norm", "jk", "act_first"}
 
 
 class Pooled(nn.Module):
@@ -99,15 +99,15 @@ class Pooled(nn.Module):
         self.by_graph = bool(getattr(model, "supports_norm_batch", False))
         was_training = model.training
         with torch.no_grad():
-            found = model.eval()(torch.ones(3, features), torch.tensor([[0, 1], [1, 0]]))
+            output = model.eval()(torch.ones(3, features), torch.tensor([[0, 1], [1, 0]]))
         model.train(was_training)
-        if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 3:
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 3:
+            shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ValueError(
                 f"{type(model).__name__} returns {shape} for 3 nodes, not a row for each; give a "
                 f"node-level network, or a module with dim and the signature of graph.Encoder"
             )
-        self.dim = found.shape[1]
+        self.dim = output.shape[1]
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
         """Graph embeddings (G, D) of features x (V, F), edges (2, E), owners batch (V,)."""
@@ -138,7 +138,7 @@ def make_encoder(config: Config, features: int) -> nn.Module:
     if network == "gin":
         if config.readout != "sum":
             raise ValueError(f"gin sums over nodes; omit readout, got {config.readout!r}")
-        return _stated(Encoder(features, config.hidden, config.layers), config)
+        return _with_facts(Encoder(features, config.hidden, config.layers), config)
     if callable(network):
         model: Any = network(features)
         if not isinstance(model, nn.Module):
@@ -154,16 +154,16 @@ def make_encoder(config: Config, features: int) -> nn.Module:
         if not options:
             raise
         raise ValueError(f"{network} cannot be made with {options}: {error}") from error
-    return _stated(Pooled(model, features, config.readout), config)
+    return _with_facts(Pooled(model, features, config.readout), config)
 
 
-def _stated(encoder: nn.Module, config: Config) -> nn.Module:
-    """The encoder with what its export states of it and no tensor shows."""
+def _with_facts(encoder: nn.Module, config: Config) -> nn.Module:
+    """The encoder with the facts that its export states, since no tensor shows them."""
     names = ("network", "layers", "hidden", "readout")
     facts: dict[str, str | None] = {name: json.dumps(getattr(config, name)) for name in names}
-    given = config.network_options
+    options = config.network_options
     return stating(
-        encoder, **facts, network_options=json.dumps(canonical(given)) if given else None
+        encoder, **facts, network_options=json.dumps(canonical(options)) if options else None
     )
 
 
@@ -182,9 +182,9 @@ def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 def check_stated(config: Config, file: Path) -> None:
     """Compare what a file of weights states of its network with the configured one.
 
-    Read are the arguments beside the weights: ``config.json`` in the folder, as PyG's hub mixin
-    writes it, and the ``hyper_parameters`` of a checkpoint of Lightning. They tell what no tensor
-    shows, such as the activation.
+    The file states them in ``config.json`` in its folder, as PyG's hub mixin writes it, or in the
+    ``hyper_parameters`` of a checkpoint of Lightning. They tell what no tensor shows, such as the
+    activation.
     """
     if config.network not in NETWORKS:
         return
@@ -193,16 +193,19 @@ def check_stated(config: Config, file: Path) -> None:
         with contextlib.suppress(ValueError):
             stated.update(json.loads(beside.read_text(encoding="utf-8")))
     if not is_safetensors(file):
-        kept = read(file).get("hyper_parameters", {})
-        stated.update(kept if isinstance(kept, Mapping) else {})
+        hyper_parameters = read(file).get("hyper_parameters", {})
+        stated.update(hyper_parameters if isinstance(hyper_parameters, Mapping) else {})
     options = dict(config.network_options or {})
-    for name in UNSEEN & stated.keys():
-        there = stated[name]
-        here = options.get(name, inspect.signature(BasicGNN).parameters[name].default)
-        if isinstance(there, (str, bool, type(None))) and str(there).lower() != str(here).lower():
+    for name in NOT_IN_WEIGHTS & stated.keys():
+        value = stated[name]
+        configured = options.get(name, inspect.signature(BasicGNN).parameters[name].default)
+        if not isinstance(value, (str, bool, type(None))):
+            continue
+        if str(value).lower() != str(configured).lower():
             raise UserError(
-                f"{file}: its network has {name}={there!r}, not {here!r}; set network_options to "
-                f"{ {name: there}!r}, or remove {name} from what is stated beside the weights"
+                f"{file}: its network has {name}={value!r}, not {configured!r}; set "
+                f"network_options to { {name: value}!r}, or remove {name} from what is stated "
+                f"beside the weights"
             )
 
 
@@ -222,7 +225,7 @@ def _initialise(module: nn.Module) -> None:
 class _SumOverSources(torch.autograd.Function):
     """The product of an adjacency with features, whose gradient takes the transposed adjacency.
 
-    torch transposes in each backward pass, which sorts, and waits for the GPU.
+    torch would transpose in each backward pass, which sorts, and waits for the GPU.
     """
 
     @staticmethod
@@ -248,7 +251,8 @@ def _adjacency(edge_index: Tensor, x: Tensor) -> Tensor:
     degree = edge_index.new_zeros(nodes).scatter_add_(
         0, edge_index[1], edge_index.new_ones(len(order))
     )
-    # An argument would not do: torch 2.11 asks for the default first, and warns that it is not set.
+    # The argument check_invariants does not help: torch 2.11 reads the default first, and warns
+    # that it is not set.
     with torch.sparse.check_sparse_tensor_invariants(enable=False):
         return torch.sparse_csr_tensor(
             nn.functional.pad(degree.cumsum(0), (1, 0)),

@@ -90,7 +90,7 @@ def calibrate(encoder: torch.nn.Module, graphs: Graphs, batch_size: int = 128) -
     At initialisation batch norms are the identity, which they never are after training.
     """
     device = next(encoder.parameters()).device
-    norms = [each for each in encoder.modules() if isinstance(each, torch.nn.BatchNorm1d)]
+    norms = [module for module in encoder.modules() if isinstance(module, torch.nn.BatchNorm1d)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
@@ -108,9 +108,9 @@ def svm_both(
     features: np.ndarray, labels: np.ndarray, fold_seed: int, workers: int = 1
 ) -> dict[str, Any]:
     """Both metrics: :func:`svm_ten_fold` on raw features, and ``accuracy_standardised``."""
-    found = svm_ten_fold(features, labels, fold_seed, workers)
+    raw = svm_ten_fold(features, labels, fold_seed, workers)
     standardised = svm_ten_fold(features, labels, fold_seed, workers, standardise=True)
-    return {**found, STANDARDISED: standardised["accuracy"]}
+    return {**raw, STANDARDISED: standardised["accuracy"]}
 
 
 def score(
@@ -162,8 +162,8 @@ def logistic_ten_fold(
             for column, (_, validate) in enumerate(inner)
         ]
         best = int(torch.stack(scores).mean(0).cpu().numpy().argmax())  # ties go to the smallest
-        found = solution.predict(outside)[-1, best] == y[test]
-        accuracies.append(100 * float(found.double().mean()))
+        correct = solution.predict(outside)[-1, best] == y[test]
+        accuracies.append(100 * float(correct.double().mean()))
         costs.append(COSTS[best])
     return {
         "protocol": LOGISTIC,
@@ -214,7 +214,7 @@ def svm_ten_fold(
         context = multiprocessing.get_context("forkserver")
         with ProcessPoolExecutor(min(workers, len(folds)), mp_context=context) as pool:
             parts = pool.map(scores, ([fold] for fold in folds))
-            results = [each for part in parts for each in part]
+            results = [result for part in parts for result in part]
     accuracies = [100 * accuracy for accuracy, _ in results]
     return {
         "protocol": PROTOCOL,
@@ -266,17 +266,17 @@ def ten_folds(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The least populated class")
         folds = StratifiedKFold(10, shuffle=True, random_state=fold_seed)
-        found = list(folds.split(features, labels))
-    for number, (train, test) in enumerate(found, start=1):
+        splits = list(folds.split(features, labels))
+    for number, (train, test) in enumerate(splits, start=1):
         _check_learnable(f"fold {number} of ten", labels, train, test)
-    for number, (train, _) in enumerate(found, start=1):
+    for number, (train, _) in enumerate(splits, start=1):
         for inner, (fit, validate) in enumerate(_inner_folds(labels[train]), start=1):
-            place = f"inner fold {inner} of fold {number}"
-            _check_learnable(place, labels, train[fit], train[validate])
+            fold = f"inner fold {inner} of fold {number}"
+            _check_learnable(fold, labels, train[fit], train[validate])
     if counts.min() < 10:
         rare = ", ".join(f"{k} ({n})" for k, n in zip(classes, counts, strict=True) if n < 10)
         notice(f"classes with fewer than ten graphs, absent from some test folds: {rare}")
-    return found
+    return splits
 
 
 def _inner_folds(labels: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -286,12 +286,12 @@ def _inner_folds(labels: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         return list(StratifiedKFold(5).split(labels, labels))
 
 
-def _check_learnable(place: str, labels: np.ndarray, fit: np.ndarray, test: np.ndarray) -> None:
+def _check_learnable(fold: str, labels: np.ndarray, fit: np.ndarray, test: np.ndarray) -> None:
     missing = np.setdiff1d(labels[test], labels[fit])
     if len(missing):
         count = int((labels == missing[0]).sum())
         raise ValueError(
-            f"{place} is impossible: class {missing[0]} has {count} of {len(labels)} graphs, none "
+            f"{fold} is impossible: class {missing[0]} has {count} of {len(labels)} graphs, none "
             f"of them in the training part; omit classes of one or two graphs"
         )
 
@@ -348,4 +348,6 @@ def _accuracies(
     # Most of a fit on few graphs would be checks of what is known to be sound.
     with config_context(assume_finite=True, skip_parameter_validation=True):
         machines = (SVC(C=cost, kernel="precomputed").fit(kernel, labels[train]) for cost in costs)
-        return [float((each.predict(test_kernel) == labels[test]).mean()) for each in machines]
+        return [
+            float((machine.predict(test_kernel) == labels[test]).mean()) for machine in machines
+        ]

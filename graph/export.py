@@ -74,8 +74,8 @@ def save_encoder(
         dataset = OWN_DATA if config.dataset in (*DATASETS, ATLAS) else config.dataset
     config = dataclasses.replace(config, dataset=dataset)
     metadata = {"dim": str(encoder.dim), "features": str(features)}
-    kept = (*KEPT, OPTIONS) if config.network_options else KEPT
-    metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in kept}
+    names = (*KEPT, OPTIONS) if config.network_options else KEPT
+    metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in names}
     save_weights(encoder, folder, metadata)
 
 
@@ -134,9 +134,9 @@ def _read(path: Path, network: Callable[[int], Any] | None) -> tuple[nn.Module, 
     """The encoder of a file, the stored part of its configuration, and the number of features."""
     state, metadata = read_weights(path, (*KEPT, "features"))
     with naming_damage(path):
-        kept = (*KEPT, OPTIONS) if OPTIONS in metadata else KEPT
-        said = {name: json.loads(metadata[name]) for name in kept}
-        config = Config(**{**said, "network": network_of(path, said["network"], network)})
+        names = (*KEPT, OPTIONS) if OPTIONS in metadata else KEPT
+        stated = {name: json.loads(metadata[name]) for name in names}
+        config = Config(**{**stated, "network": network_of(path, stated["network"], network)})
         features = int(metadata["features"])
         kind = {"float64": torch.float64, "float32": torch.float32}[config.precision]
         return fill(lambda: make_encoder(config, features).to(kind), state), config, features

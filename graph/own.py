@@ -78,8 +78,8 @@ def from_pyg(dataset: Iterable[Any]) -> Graphs:
         )
     _check_widths([0 if x is None else x.shape[1] for x in features])
     union = Batch.from_data_list(members)
-    given = [x for x in features if x is not None]
-    x = torch.cat(given) if given else torch.ones(len(union.batch), 1)
+    present = [x for x in features if x is not None]
+    x = torch.cat(present) if present else torch.ones(len(union.batch), 1)
     graphs = Graphs(x, union.edge_index, union.batch, torch.tensor(labels))
     check(dataclasses.replace(graphs, x=x.float()))  # finite in either precision
     return graphs
@@ -224,16 +224,16 @@ def file(path: str | Path) -> Graphs:
     if not path.is_file():
         raise UserError(f"{path}: there is no such file; name a file of torch.save")
     try:
-        content = _loaded(path)
+        content = _load(path)
         if isinstance(content, tuple):  # (data, slices, ...) of InMemoryDataset.save
-            content = _unpacked(content)
+            content = _unpack(content)
         return from_pyg(content)
     except Exception as error:  # of other content, whatever PyG raises
         why = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{path}: {why}; save a list of torch_geometric.data.Data") from None
 
 
-def _loaded(path: Path) -> Any:
+def _load(path: Path) -> Any:
     """What ``torch.save`` wrote."""
     try:
         with torch.serialization.safe_globals(PYG):
@@ -244,12 +244,12 @@ def _loaded(path: Path) -> Any:
         raise ValueError("damaged, or not written by torch.save") from None
 
 
-def _unpacked(content: tuple[Any, ...]) -> list[Any]:
+def _unpack(content: tuple[Any, ...]) -> list[Any]:
     """The graphs of an ``InMemoryDataset``, from what it saves."""
     data, slices, *_ = content
     data = Data.from_dict(data) if isinstance(data, dict) else data
     count = len(next(iter(slices.values()))) - 1
-    return [separate(Data, data, each, slices, decrement=False) for each in range(count)]
+    return [separate(Data, data, number, slices, decrement=False) for number in range(count)]
 
 
 def read(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:

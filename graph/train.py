@@ -59,8 +59,8 @@ def measure(config: Config, run: Run) -> dict[str, object]:
 
     def score_so_far(encoder: nn.Module, criterion: Criterion, **_: object) -> dict[str, float]:
         features = evaluated_features(config, encoder, criterion, graphs)
-        found = score(LOGISTIC, features, graphs.y.numpy(), config.fold_seed)
-        return {"accuracy": found["accuracy"]}
+        metrics = score(LOGISTIC, features, graphs.y.numpy(), config.fold_seed)
+        return {"accuracy": metrics["accuracy"]}
 
     run.score = score_so_far
     encoder, criterion = pretrain(config, graphs, run)
@@ -125,8 +125,8 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
     for epoch in run.steps(epochs, "pretraining", save_every=SAVE_EVERY):
         for batch, (original, augmented) in enumerate(views(config, by_row, epoch, graph_layout)):
             step = epoch * per_epoch + batch
-            given = (original, augmented, step, features)
-            loss, parts = forward(config, encoder, head, criterion, *given)
+            arguments = (original, augmented, step, features)
+            loss, parts = forward(config, encoder, head, criterion, *arguments)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -225,14 +225,14 @@ def compare(
     On several processes these are of this one's part of the batch.
     """
     device = next(encoder.parameters()).device
-    there = [own_part(view).to(device) for view in (original, augmented)]
+    on_device = [own_part(view).to(device) for view in (original, augmented)]
     if kept is not None:
-        rows = [view.x[:, 0].long() for view in there]
-        there = [
+        rows = [view.x[:, 0].long() for view in on_device]
+        on_device = [
             dataclasses.replace(view, x=kept.index_select(0, row))
-            for view, row in zip(there, rows, strict=True)
+            for view, row in zip(on_device, rows, strict=True)
         ]
-    features = [encoded(encoder, view, config.chunk) for view in there]
+    features = [encoded(encoder, view, config.chunk) for view in on_device]
     x, z = (head(feature) for feature in features)
     collect = partial(gather, count=original.num_graphs)
     return paired_views(x, z, config.pairs, gather=collect), features
@@ -241,7 +241,7 @@ def compare(
 def encoded(encoder: nn.Module, view: Graphs, chunk: int | None) -> Tensor:
     """Features (B, H) of the graphs of a view, in chunks of so many."""
     parts = [view] if chunk is None else batches(view, chunk)
-    arguments = [(each.x, each.edge_index, each.batch, each.num_graphs) for each in parts]
+    arguments = [(part.x, part.edge_index, part.batch, part.num_graphs) for part in parts]
     features: Tensor = in_chunks(encoder, arguments, encoder)
     return features
 
@@ -250,8 +250,8 @@ def own_part(batch: Graphs) -> Graphs:
     """This process's part of a batch."""
     if world_size() == 1:
         return batch
-    own = local_slice(batch.num_graphs)
-    (graphs,) = batches(batch, batch.num_graphs, torch.arange(own.start, own.stop))
+    rows = local_slice(batch.num_graphs)
+    (graphs,) = batches(batch, batch.num_graphs, torch.arange(rows.start, rows.stop))
     return graphs
 
 
