@@ -141,8 +141,8 @@ class Contrast(nn.Module):
                 latent: Tensor = encoder(part)
                 return latent
 
-        every: Tensor = in_chunks(latents, split(self.config.chunk, crops))
-        return every
+        features: Tensor = in_chunks(latents, split(self.config.chunk, crops))
+        return features
 
     def update(
         self, anchor: Tensor, positive: Tensor, step: int, forward: Forward | None = None

@@ -212,7 +212,7 @@ def _rendered(key: dict[str, Any], act: Act, data_root: Path, progress: Progress
     name = f"{key['task']}-{key['frame_size']}-{key['quality']}-{short}"
     folder = data_root / "prepared" / "rl" / name
     build_once(folder, lambda part: _build(part, key, act, progress))
-    return _opened(folder)
+    return _read_frames(folder)
 
 
 def _build(part: Path, key: dict[str, Any], act: Act, progress: Progress | None) -> None:
@@ -258,7 +258,7 @@ def _episode(
             raise ValueError(f"{steps} frames of an episode that has no more than {step + 1}")
 
 
-def _opened(folder: Path) -> Frames:
+def _read_frames(folder: Path) -> Frames:
     """The frames stored in ``folder``, after checking that they are intact."""
     check_sums(folder, made_again(folder), FILES)
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The rl domain as one object; what is heavy is imported when it is called."""
+"""The rl domain as one object; heavy modules are imported only when they are needed."""
 
 from rl.config import Config, ImitationConfig, ProbeConfig
 from rl.tables import TABLES

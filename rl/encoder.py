@@ -39,8 +39,8 @@ class Convolutions(nn.Module):
         self.outputs = filters * self.side**2
         inputs = [channels] + [filters] * (layers - 1)
         stack = [
-            nn.Conv2d(width, filters, kernel_size=3, stride=2 if place == 0 else 1)
-            for place, width in enumerate(inputs)
+            nn.Conv2d(width, filters, kernel_size=3, stride=2 if number == 0 else 1)
+            for number, width in enumerate(inputs)
         ]
         for layer in stack:
             initialise(layer)

@@ -96,14 +96,14 @@ def renderer_in_use() -> str:
             name = context.call(GL.glGetString, GL.GL_RENDERER)
     finally:
         physics.free()
-    found = f"{choose_renderer()}: {name.decode()}"
-    if torch.cuda.is_available() and any(each in found for each in SOFTWARE):
+    renderer = f"{choose_renderer()}: {name.decode()}"
+    if torch.cuda.is_available() and any(software in renderer for software in SOFTWARE):
         notice(
-            f"frames are drawn by the CPU ({found}), 5 to 10 times slower than by the GPU that is "
-            f"there: give the container the driver's graphics libraries "
+            f"frames are drawn by the CPU ({renderer}), 5 to 10 times slower than by the available "
+            f"GPU: give the container the driver's graphics libraries "
             f"(NVIDIA_DRIVER_CAPABILITIES=all, or graphics beside compute)"
         )
-    return found
+    return renderer
 
 
 def task_fingerprint(task: str) -> str:
@@ -451,7 +451,7 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 def _egl_works() -> bool:
-    """Whether OpenGL's libraries are there and EGL can use one of its devices without a display."""
+    """Whether OpenGL is installed and EGL can use one of its devices without a display."""
     try:
         egl = ctypes.CDLL("libEGL.so.1")
     except OSError:
@@ -467,8 +467,8 @@ def _egl_works() -> bool:
     pointer, number = ctypes.c_void_p, ctypes.c_int
     query = ctypes.CFUNCTYPE(ctypes.c_uint, number, pointer, pointer)(query_address)
     display_of = ctypes.CFUNCTYPE(pointer, ctypes.c_uint, pointer, pointer)(display_address)
-    devices, found = (pointer * 16)(), number()
-    if not query(len(devices), devices, ctypes.byref(found)):
+    devices, count = (pointer * 16)(), number()
+    if not query(len(devices), devices, ctypes.byref(count)):
         return False
 
     # Not terminated: that would close the display for the whole process, and DM Control uses it.
@@ -477,7 +477,7 @@ def _egl_works() -> bool:
         return bool(display and egl.eglInitialize(display, None, None))
 
     chosen = os.environ.get("MUJOCO_EGL_DEVICE_ID")
-    usable = [device for device in range(found.value) if works(device)]
+    usable = [device for device in range(count.value) if works(device)]
     if chosen is not None and chosen not in map(str, usable):
         raise UserError(
             f"MUJOCO_EGL_DEVICE_ID={chosen} is not a device that EGL can use; unset it, or set one "
@@ -564,7 +564,7 @@ def _names(specification: dict[str, Any]) -> tuple[str, ...]:
     names: list[str] = []
     for name, array in specification.items():
         size = int(np.prod(array.shape))
-        names += [f"{name}[{place}]" for place in range(size)] if array.shape else [name]
+        names += [f"{name}[{index}]" for index in range(size)] if array.shape else [name]
     return tuple(names)
 
 

@@ -147,9 +147,9 @@ def returns(
         chosen = act(torch.from_numpy(observations))
         wanted = environments.action_space.shape
         if not isinstance(chosen, Tensor) or tuple(chosen.shape) != wanted:
-            got = tuple(chosen.shape) if hasattr(chosen, "shape") else ""
+            shape = tuple(chosen.shape) if hasattr(chosen, "shape") else ""
             raise ValueError(
-                f"act returns actions, a tensor {wanted}; got {type(chosen).__name__} {got}"
+                f"act returns actions, a tensor {wanted}; got {type(chosen).__name__} {shape}"
             )
         actions = chosen.detach().float().cpu().numpy()
         observations, rewards, terminated, truncated, _ = environments.step(actions)
@@ -157,7 +157,7 @@ def returns(
         ended = terminated | truncated
         running &= ~ended
         if ended.any() and running.any():
-            # A vector steps as a whole: finished environments go on with an ignored episode.
+            # A vector steps as a whole: finished environments continue with an ignored episode.
             observations, _ = environments.reset(options={"reset_mask": ended})
         done += 1
         if progress is not None:
@@ -273,15 +273,15 @@ def state_probe(
         (predicted,) = ridge(kernel, targets, test_kernel, (penalty,))
     scores = 100 * r2_score(scored, predicted, multioutput="raw_values")
 
-    kept = [name for name, varies in zip(names, varying, strict=True) if varies]
-    velocity = np.array([name.startswith("velocity") for name in kept])
-    touch = np.array([name.startswith("touch") for name in kept])
+    scored_names = [name for name, varies in zip(names, varying, strict=True) if varies]
+    velocity = np.array([name.startswith("velocity") for name in scored_names])
+    touch = np.array([name.startswith("touch") for name in scored_names])
     result: dict[str, Any] = {"r2": float(scores.mean())}
     for key, members in (("r2_position", ~velocity & ~touch), ("r2_velocity", velocity)):
         if members.any():
             result[key] = float(scores[members].mean())
     result["details"] = {
-        "targets": {name: float(score) for name, score in zip(kept, scores, strict=True)},
+        "targets": {name: float(score) for name, score in zip(scored_names, scores, strict=True)},
         "penalty": penalty,
         "left_out": [name for name, varies in zip(names, varying, strict=True) if not varies],
     }

@@ -53,9 +53,9 @@ TEMPERATURE = 0.1  # alpha at the start
 DISCOUNT = 0.99  # for each decision
 CRITIC_MOMENTUM = 0.01
 INITIAL = 15  # the first 1 / 15 of the decisions are random and without updates
-EVALUATIONS = 15  # during training, each over this many episodes:
-EPISODES = 3
-# Separates the seeds of its episodes from those of evaluations and everything else.
+EVALUATIONS = 15  # during training
+EPISODES = 3  # of an evaluation
+# Separates the seeds of these episodes from all others.
 STREAM = 0x65787065
 
 Progress = Callable[[int, int, str], None]
@@ -118,7 +118,7 @@ def trained_expert(
     short = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
     folder = data_root / "prepared" / "rl" / f"{task}-expert-{short}"
     build_once(folder, lambda part: _build(part, key, progress))
-    return _opened(folder)
+    return _read_expert(folder)
 
 
 def mean_action(policy: nn.Module, state: np.ndarray) -> np.ndarray:
@@ -153,15 +153,15 @@ def episode_return(policy: nn.Module, environment: DeepMindControl, seed: int) -
 
 def _build(part: Path, key: dict[str, Any], progress: Progress | None) -> None:
     with writing(part.parent):
-        kept, curve = _train(key, progress)
+        by_level, curve = _train(key, progress)
         weights = {
-            f"{level}.{name}": value.clone()  # one snapshot may be of several levels
-            for level, (policy, _) in kept.items()
+            f"{level}.{name}": value.clone()  # several levels may share a snapshot
+            for level, (policy, _) in by_level.items()
             for name, value in policy.state_dict().items()
         }
         save_file(weights, part / "policies.safetensors")
         meta = key | {
-            "returns": {level: total for level, (_, total) in kept.items()},
+            "returns": {level: total for level, (_, total) in by_level.items()},
             "curve": curve,
         }
         write_atomically(part / "meta.json", json.dumps(meta, indent=2) + "\n")
@@ -180,31 +180,33 @@ def _train(
         torch.set_num_threads(1)
         stack.callback(torch.set_num_threads, threads)
         settings = {name: key[name] for name in ("task", "action_repeat", "episode_steps")}
-        environment, other = (
+        environment, test_environment = (
             stack.enter_context(contextlib.closing(DeepMindControl(observe="state", **settings)))
             for _ in range(2)
         )
         learner = Learner(len(environment.state_names), environment.action_space.shape[0])
         memory = Memory(key["decisions"], learner.states, learner.actions)
-        initial, every = key["decisions"] // INITIAL, key["decisions"] // EVALUATIONS
+        random_steps, interval = key["decisions"] // INITIAL, key["decisions"] // EVALUATIONS
         snapshots: list[tuple[nn.Module, float]] = []
         state, _ = environment.reset(seed=key["seed"])
         for step in range(key["decisions"]):
-            if step < initial:
+            if step < random_steps:
                 action = (2 * torch.rand(learner.actions) - 1).numpy()
             else:
                 action = learner.act(state)
             following, reward, terminated, truncated, _ = environment.step(action)
             memory.add(state, action, reward, following)
             state = environment.reset()[0] if terminated or truncated else following
-            if step >= initial:
+            if step >= random_steps:
                 learner.update(memory.batch(BATCH), step)
-            if (step + 1) % every == 0:
+            if (step + 1) % interval == 0:
                 seeds = [
-                    int(np.random.SeedSequence((STREAM, key["seed"], each)).generate_state(1)[0])
-                    for each in range(EPISODES)
+                    int(np.random.SeedSequence((STREAM, key["seed"], episode)).generate_state(1)[0])
+                    for episode in range(EPISODES)
                 ]
-                total = fmean(episode_return(learner.policy, other, each) for each in seeds)
+                total = fmean(
+                    episode_return(learner.policy, test_environment, seed) for seed in seeds
+                )
                 snapshots.append((copy.deepcopy(learner.policy), total))
             if progress is not None:
                 progress(step + 1, key["decisions"], f"an expert learns {key['task']}")
@@ -215,11 +217,11 @@ def _train(
             f"imitated nevertheless: raise expert_decisions",
             stacklevel=2,
         )
-    kept = {
-        level: next(each for each in snapshots if each[1] >= share * max(curve))
+    by_level = {
+        level: next(snapshot for snapshot in snapshots if snapshot[1] >= share * max(curve))
         for level, share in LEVELS.items()
     }
-    return kept, curve
+    return by_level, curve
 
 
 class Memory:
@@ -290,21 +292,21 @@ class Learner:
             follow(self.targets, self.critics, CRITIC_MOMENTUM)
 
 
-def _opened(folder: Path) -> Expert:
+def _read_expert(folder: Path) -> Expert:
     """The expert stored in ``folder``, after checking that it is intact."""
     check_sums(folder, made_again(folder), FILES)
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     weights = load_file(folder / "policies.safetensors")
     policies = {}
     for level in LEVELS:
-        own = {
+        state = {
             name.removeprefix(f"{level}."): value
             for name, value in weights.items()
             if name.startswith(f"{level}.")
         }
         # Building a network draws initial weights; the caller's random state must not change.
         with torch.random.fork_rng(devices=[]):
-            policy = perceptron(own["0.weight"].shape[1], HIDDEN, len(own["4.bias"]))
-        policy.load_state_dict(own)
+            policy = perceptron(state["0.weight"].shape[1], HIDDEN, len(state["4.bias"]))
+        policy.load_state_dict(state)
         policies[level] = policy.eval()
     return Expert(policies, meta["returns"], sha256_of(folder / "policies.safetensors"))

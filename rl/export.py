@@ -53,13 +53,13 @@ POLICY_NAMES = ("contrast.encoder.", "actor.")
 ENCODER_NAMES = ("encoder.",)
 
 # The fields of a configuration that determine the networks and their input.
-BUILDING = (
+NETWORK_FIELDS = (
     *("frame_size", "crop", "stack"),
     *("filters", "convolutions", "latent", "hidden", "precision"),
 )
 
 # By protocol, the encoder's training data; the names are filled in from the configuration.
-SEEN = {
+TRAINING_DATA = {
     "state-probe-v1": "{probe_episodes} episodes of a random policy",
     "imitation-return-v1": "{probe_episodes} episodes at each of three levels of an expert's skill",
 }
@@ -108,15 +108,15 @@ def _build(file: Path, remedy: str) -> Policy | Encoder:
     """The network of the weights in a file, built from the configuration beside it."""
     with naming_damage(file, remedy):
         fields = upgraded_config(json.loads((file.parent / CONFIG).read_text()), Config)
-        config = dataclasses.replace(Config(), **{name: fields[name] for name in BUILDING})
+        config = dataclasses.replace(Config(), **{name: fields[name] for name in NETWORK_FIELDS})
         state = load_file(file)
         if any(name.startswith(POLICY_NAMES) for name in state):
             return _policy(config, state)
-        return fill(lambda: make_encoder(config), _bare(state))
+        return fill(lambda: make_encoder(config), _without_prefix(state))
 
 
-def _bare(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """An encoder's tensors under its own names; in the folder of a run they have one before."""
+def _without_prefix(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """An encoder's tensors without the prefix that their names have in the folder of a run."""
     return {name.removeprefix(ENCODER_NAMES[0]): item for name, item in state.items()}
 
 
@@ -124,11 +124,11 @@ def _policy(config: Config, state: Mapping[str, Tensor]) -> Policy:
     # The actor's last layer gives mean and standard deviation of each dimension.
     with torch.random.fork_rng(devices=[]):  # the caller's random state must not change
         agent = Agent(config, len(state["actor.policy.4.bias"]) // 2)
-    own = agent.state_dict()
-    expected = {name for name in own if name.startswith(POLICY_NAMES)}
+    initial = agent.state_dict()
+    expected = {name for name in initial if name.startswith(POLICY_NAMES)}
     if other := sorted(expected ^ set(state)):
         raise ValueError(f"missing or unexpected: {', '.join(other)}")
-    agent.load_state_dict({**own, **state})
+    agent.load_state_dict({**initial, **state})
     return partial(agent.eval().act, sample=False)
 
 
@@ -148,20 +148,22 @@ def _describe(folder: Path, record: Record) -> Export:
         shape = (1, 3 * stack, crop, crop)
         targets = [f"{name} {value:.2f}" for name, value in details["targets"].items()]
         return Export(
-            files={FILE: save(_bare(load_file(folder / MODEL))), CONFIG: folder / CONFIG},
+            files={FILE: save(_without_prefix(load_file(folder / MODEL))), CONFIG: folder / CONFIG},
             name=("encoder", config["task"]),
             about=f"An encoder of pictures of DM Control's `{config['task']}`, "
             f"{_training_of_encoder(config)}",
             input=f"crops of {crop} x {crop} pixels of {stack} frames, RGB, 0 to 255, the oldest "
             "first",
             output=f"{config['latent']} features",
-            loading=_loading(f"features = encoder(torch.zeros({shape}, dtype=torch.uint8))"),
+            loading=_loading_code(f"features = encoder(torch.zeros({shape}, dtype=torch.uint8))"),
             pipeline="image-feature-extraction",
             notes=[f"R^2 by target: {', '.join(targets)}."],
             **common,
         )
     shape = (1, 3 * stack, size, size)
-    curve = [f"{each['return']:.1f} after {each['step']}" for each in details["curve"]]
+    curve = [
+        f"{evaluation['return']:.1f} after {evaluation['step']}" for evaluation in details["curve"]
+    ]
     return Export(
         files={POLICY: folder / MODEL, CONFIG: folder / CONFIG},
         name=("policy", config["task"]),
@@ -172,7 +174,7 @@ def _describe(folder: Path, record: Record) -> Export:
         f"sees\n  their centre crop of {crop} pixels",
         output=f"an action in [-1, 1] for each dimension, repeated for {config['action_repeat']}\n"
         "  environment steps; the mean of the policy, without noise",
-        loading=_loading(f"action = policy(torch.zeros({shape}, dtype=torch.uint8))"),
+        loading=_loading_code(f"action = policy(torch.zeros({shape}, dtype=torch.uint8))"),
         pipeline="reinforcement-learning",
         notes=[f"Returns over the environment steps: {', '.join(curve)}."],
         **common,
@@ -185,7 +187,7 @@ def _training_of_encoder(config: Mapping[str, Any]) -> str:
     return (
         f"trained without rewards by the contrastive loss "
         f"`{' + '.join(loss_names(config['objective']))}` on\n"
-        f"{SEEN[config['protocol']].format(**config)}: {config['probe_updates']} updates, "
+        f"{TRAINING_DATA[config['protocol']].format(**config)}: {config['probe_updates']} updates, "
         f"batches of {config['batch_size']}, seed {config['seed']}"
     )
 
@@ -197,7 +199,7 @@ def _contrast_of_policy(config: Mapping[str, Any]) -> str:
     return f"whose encoder is trained by the contrastive loss `{losses}`, too"
 
 
-def _loading(use: str) -> str:
+def _loading_code(use: str) -> str:
     """How to load a network, for the card."""
     network = use.partition("= ")[2].partition("(")[0]
     return python_block(

@@ -60,7 +60,7 @@ LOGGED: dict[str, tuple[str, tuple[float, float] | None, tuple[float, float] | N
     "projection_norm": ("norm of L", None, None),
 }
 RANKED_AGAINST = "untrained encoder"
-ACROSS = 3  # panels in a line
+PANELS_IN_A_ROW = 3
 HIGHEST = 1000  # return of an episode of DeepMind Control
 SPREAD = (
     "Lines: mean over seeds; bands: one standard deviation over seeds; lines without a band have "
@@ -75,16 +75,18 @@ def learning_curves(source: Source) -> DrawnFigure:
     for column, runs in by_column(source):
         lines: dict[str, dict[float, list[float]]] = {}
         levels = {}
-        for row, some in by_row(runs).items():
-            line = _over_steps([run.metrics["details"]["curve"] for run in some], "return")
-            if some[0].config.train:
+        for row, runs_of_row in by_row(runs).items():
+            line = _values_by_step(
+                [run.metrics["details"]["curve"] for run in runs_of_row], "return"
+            )
+            if runs_of_row[0].config.train:
                 lines[row] = line
             else:  # a single evaluation, drawn as a horizontal line
                 levels[row] = fmean(value for values in line.values() for value in values)
         if (value := printed.value("CURL", column.label)) is not None:
             levels["CURL, 100K, as printed"] = value.mean
-        up = ("environment steps", "return")
-        panels.append(Curves(_task(column), *up, lines, levels, (0, HIGHEST)))
+        axes = ("environment steps", "return")
+        panels.append(Curves(_panel_title(column), *axes, lines, levels, (0, HIGHEST)))
     numbers = [
         {
             "row": run.row.label,
@@ -96,7 +98,7 @@ def learning_curves(source: Source) -> DrawnFigure:
         for entry in run.metrics["details"]["curve"]
     ]
     return DrawnFigure(
-        curves(panels, ACROSS),
+        curves(panels, PANELS_IN_A_ROW),
         "Learning curves",
         f"Computed here: return of {source.runs[0].config.evaluation_episodes} episodes without "
         f"noise. {SPREAD} As printed: {printed.source}.",
@@ -116,14 +118,14 @@ def probe_scores(source: Source) -> DrawnFigure:
             continue
         shown += runs
         lines, baselines = {}, []
-        for row, some in by_row(runs).items():
-            scores = tuple(float(run.metrics["r2"]) for run in some)
-            trained = some[0].config.train
+        for row, runs_of_row in by_row(runs).items():
+            scores = tuple(float(run.metrics["r2"]) for run in runs_of_row)
+            trained = runs_of_row[0].config.train
             lines[row] = [Mean(fmean(scores), color=BLUE if trained else GREY, values=scores)]
             if not trained:
                 baselines.append(fmean(scores))
         rule = max(baselines, default=None)
-        panels.append(Panel(_task(column), "R² of the state, %", lines, rule))
+        panels.append(Panel(_panel_title(column), "R² of the state, %", lines, rule))
     if not panels:
         raise CannotDraw(
             f"no finished run of {source.runs[0].cell.table_address} that trains an encoder"
@@ -162,9 +164,9 @@ def ranked(runs: Sequence[FinishedRun], than: str = RANKED_AGAINST) -> list[Plac
     """
     tasks = {run.config.task for run in runs}
     means: dict[str, dict[int, float]] = {}
-    for row, some in by_row(runs).items():
+    for row, runs_of_row in by_row(runs).items():
         seeds: dict[int, list[float]] = {}
-        for run in some:
+        for run in runs_of_row:
             seeds.setdefault(run.cell.seed, []).append(run.value)
         means[row] = {
             seed: fmean(values) for seed, values in seeds.items() if len(values) == len(tasks)
@@ -228,17 +230,17 @@ def distances(rows: Sequence[str]) -> Callable[[Source], DrawnFigure]:
         panels = []
         for column, runs in by_column(Source(shown, source.data, source.table)):
             for name in names:
-                up, limits, shade = LOGGED[name]
+                axis, limits, shade = LOGGED[name]
                 lines = {}
-                for row, some in by_row(runs).items():
-                    kept = [logs[run.cell.address] for run in some]
-                    if name in kept[0][0]:
-                        lines[row] = _over_steps(kept, name)
+                for row, runs_of_row in by_row(runs).items():
+                    logs_of_row = [logs[run.cell.address] for run in runs_of_row]
+                    if name in logs_of_row[0][0]:
+                        lines[row] = _values_by_step(logs_of_row, name)
                 panels.append(
                     Curves(
-                        _task(column),
+                        _panel_title(column),
                         "contrastive updates",
-                        up,
+                        axis,
                         lines,
                         limits=limits,
                         shade=shade,
@@ -264,15 +266,17 @@ def _log(run: FinishedRun) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def _over_steps(logs: Sequence[Sequence[dict[str, Any]]], name: str) -> dict[float, list[float]]:
+def _values_by_step(
+    logs: Sequence[Sequence[dict[str, Any]]], name: str
+) -> dict[float, list[float]]:
     """The values of a logged number in all runs, by step."""
-    found: dict[float, list[float]] = {}
+    values: dict[float, list[float]] = {}
     for entry in (entry for log in logs for entry in log):
-        found.setdefault(entry["step"], []).append(entry[name])
-    return found
+        values.setdefault(entry["step"], []).append(entry[name])
+    return values
 
 
-def _task(column: Column) -> str:
+def _panel_title(column: Column) -> str:
     return f"{column.label} ({column.changes['task']})"
 
 

@@ -44,19 +44,19 @@ def write(paper: str, tier: Tier, runs: Path) -> list[Path]:
     """
     if paper not in AGENTS:
         raise UserError(f"rl has no policies for {paper!r}; it has {', '.join(AGENTS)}")
-    tiers = [each for each in TIERS if any(each in table.tiers for table in AGENTS[paper])]
+    tiers = [name for name in TIERS if any(name in table.tiers for table in AGENTS[paper])]
     if tier not in tiers:
         raise UserError(
             f"rl/{paper} has no policy to film in the {tier} tier; use "
-            f"{' or '.join(f'--tier {each}' for each in tiers)}"
+            f"{' or '.join(f'--tier {allowed}' for allowed in tiers)}"
         )
     frame = load(AGENTS[paper], runs=runs, tiers=(tier,))
     frame.check()
-    found = [run for table in AGENTS[paper] for run in finished(frame, table, tier, runs)]
-    if not found:
+    agent_runs = [run for table in AGENTS[paper] for run in finished(frame, table, tier, runs)]
+    if not agent_runs:
         reasons = [str(no_runs_of(table, tier)) for table in AGENTS[paper] if tier in table.tiers]
         raise UserError(f"there is no policy to film: {'; '.join(reasons)}")
-    by_folder = {run.folder: run for run in reversed(found)}  # rows may share a run
+    by_folder = {run.folder: run for run in reversed(agent_runs)}  # rows may share a run
     return [film for run in reversed(by_folder.values()) for film in _films_of(run)]
 
 
@@ -116,8 +116,8 @@ def write_gif(file: Path, pictures: np.ndarray, comment: str) -> None:
         pictures: (n, P, P, 3) uint8.
         comment: stored in the file.
     """
-    some = pictures[:: max(1, len(pictures) // 8)]
-    palette = Image.fromarray(np.concatenate(some)).quantize(256)
+    sample = pictures[:: max(1, len(pictures) // 8)]
+    palette = Image.fromarray(np.concatenate(sample)).quantize(256)
     first, *rest = (
         Image.fromarray(picture).quantize(palette=palette, dither=Image.Dither.NONE)
         for picture in pictures

@@ -75,7 +75,7 @@ def measure(config: ImitationConfig, run: Run) -> Metrics:
         save_weights(run, contrast, ("encoder.",))
         features = feature_extractor(config, contrast.encoder.eval())
     train, test = (
-        extract_features(config, features, each) for each in (material.train, material.test)
+        extract_features(config, features, part) for part in (material.train, material.test)
     )
     head = fit_head(config, train, material.actions[0])
     agreement = 100 * float(r2_score(material.actions[1].numpy(), head(test).numpy()))
@@ -127,7 +127,7 @@ def material_of(config: ImitationConfig, run: Run) -> Material:
     train, test = part_of(frames, 0, cut), part_of(frames, cut, len(frames.frames))
     best = expert.policies["expert"]
     actions = tuple(
-        torch.from_numpy(mean_action(best, each.state.numpy())) for each in (train, test)
+        torch.from_numpy(mean_action(best, part.state.numpy())) for part in (train, test)
     )
     return Material(expert, train, test, (actions[0], actions[1]))
 
@@ -187,8 +187,8 @@ def principal_components(config: ImitationConfig, frames: Frames) -> Features:
     pixels -= mean
     # By the Gram matrix, since there are fewer frames than pixels.
     values, vectors = torch.linalg.eigh((pixels @ pixels.T).double())
-    kept = min(config.latent, len(rows) - 1)
-    values, vectors = values[-kept:], vectors[:, -kept:]
+    count = min(config.latent, len(rows) - 1)
+    values, vectors = values[-count:], vectors[:, -count:]
     # Unit variance on these frames; the floor damps components that are only rounding.
     floor = float(values[-1]) * 1e-9
     scale = (values / len(rows)).clamp(min=floor).sqrt()
@@ -228,12 +228,12 @@ def fit_head(
         optimiser = adam(network.parameters(), config.head_learning_rate)
         for _ in range(config.head_updates):
             rows = torch.randint(len(features), (config.head_batch,))
-            given = (features[rows] - mean) * scale
-            descend((network(given).tanh() - actions[rows]).square().mean(), optimiser)
+            inputs = (features[rows] - mean) * scale
+            descend((network(inputs).tanh() - actions[rows]).square().mean(), optimiser)
 
     @torch.no_grad()
-    def head(given: Tensor) -> Tensor:
-        action: Tensor = network((given - mean) * scale).tanh()
+    def head(inputs: Tensor) -> Tensor:
+        action: Tensor = network((inputs - mean) * scale).tanh()
         return action
 
     return head

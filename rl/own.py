@@ -28,16 +28,16 @@ Make = Callable[[], gymnasium.Env[Any, Any]]
 
 
 class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
-    """An environment of yours as the agent takes it: frames stacked, actions scaled to [-1, 1].
+    """Your environment in the form that the agent needs: stacked frames, actions in [-1, 1].
 
     Observations are (3K, S, S) uint8, the oldest frame first; the first frame of an episode is
     repeated K times. An action is repeated, and its rewards summed.
 
     Args:
         make: a function without arguments that makes the environment, whose observations are
-            (S, S, 3) or (3, S, S) uint8. A Box of actions (A,) is scaled from [-1, 1]; others are
-            taken as they are, which is enough for frames under random actions.
-        action_repeat: steps of a decision.
+            (S, S, 3) or (3, S, S) uint8. A Box of actions (A,) is scaled from [-1, 1]; other
+            spaces stay as they are, which suffices for frames under random actions.
+        action_repeat: for how many steps an action is repeated.
         frame_size: S.
         stack: K.
         episode_steps: steps until an episode is truncated.
@@ -66,7 +66,7 @@ class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
                 f"{space.dtype} of shape {space.shape}; wrap it in AddRenderObservation and "
                 f"ResizeObservation of gymnasium.wrappers, or set frame_size"
             )
-        self._last = space.shape == shapes[0]  # whether the channels come last
+        self._channels_last = space.shape == shapes[0]
         self._box = self._inner.action_space
         if isinstance(self._box, gymnasium.spaces.Box):
             if len(self._box.shape) != 1 or not self._box.is_bounded():
@@ -88,7 +88,7 @@ class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start an episode, a function of the last seed and of the episodes since."""
+        """Start an episode, determined by the last seed and the number of episodes since."""
         super().reset(seed=seed)
         if seed is not None:
             self._seed, self._episode = seed, 0
@@ -127,7 +127,7 @@ class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
         return self.observation, total, bool(terminated), bool(truncated), info
 
     def snapshot(self) -> dict[str, Any]:
-        """The seed and the actions since, from which :meth:`restore` repeats the episode."""
+        """Seed, actions and frames of the episode, from which :meth:`restore` repeats it."""
         return {
             "seed": self._seed,
             "episode": self._episode,
@@ -156,14 +156,14 @@ class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
         self._inner.close()
 
     def _add_frame(self, image: np.ndarray) -> None:
-        frame = image.transpose(2, 0, 1) if self._last else image
+        frame = image.transpose(2, 0, 1) if self._channels_last else image
         self.frame = np.ascontiguousarray(frame)
         self._frames.append(self.frame)
         self.observation = np.concatenate(self._frames)
 
 
 def train_agent(config: Config, make: Make, run: Run) -> dict[str, Any]:
-    """Train soft actor-critic with the contrastive step on an environment of yours.
+    """Train soft actor-critic with the contrastive step on your environment.
 
     Args:
         config: how; ``task`` is the name of your environment. ``quality`` is not used.
@@ -179,8 +179,8 @@ def train_agent(config: Config, make: Make, run: Run) -> dict[str, Any]:
         FloatingPointError: training diverged, or a reward is not finite.
     """
     check_agent(config)
-    made = _checked(config, make)
-    with contextlib.closing(made()) as environment:
+    make_checked = _checked_maker(config, make)
+    with contextlib.closing(make_checked()) as environment:
         if not isinstance(environment.action_space, gymnasium.spaces.Box):
             raise ValueError(
                 f"{make.__name__}: its actions are {environment.action_space}; the agent takes a "
@@ -188,17 +188,17 @@ def train_agent(config: Config, make: Make, run: Run) -> dict[str, Any]:
             )
 
     def several(config: Config, run: Run) -> Environments:
-        every = [made] * config.evaluation_episodes
+        makers = [make_checked] * config.evaluation_episodes
         if run.workers == 1:
-            return SyncVectorEnv(every, autoreset_mode=AutoresetMode.DISABLED)
-        return AsyncVectorEnv(every, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
+            return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
+        return AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
 
     run.record_data(**{config.task: identity(make).partition("@")[2]})
-    return train_with(config, run, made, several)
+    return train_with(config, run, make_checked, several)
 
 
 def pretrain(config: ProbeConfig, make: Make, run: Run) -> Contrast:
-    """Train the contrastive encoder on frames of an environment of yours under random actions.
+    """Train the contrastive encoder on frames of your environment under random actions.
 
     Args:
         config: how; ``task`` is the name of your environment, and there are ``probe_episodes`` of
@@ -215,8 +215,8 @@ def pretrain(config: ProbeConfig, make: Make, run: Run) -> Contrast:
         FloatingPointError: the training diverged.
     """
     check(config)
-    made = _checked(config, make)
-    with contextlib.closing(made()) as environment:
+    make_checked = _checked_maker(config, make)
+    with contextlib.closing(make_checked()) as environment:
         frames = random_frames_of(
             environment, config.probe_episodes, config.probe_steps, config.seed
         )
@@ -258,14 +258,14 @@ def random_frames_of(environment: OwnEnvironment, episodes: int, steps: int, see
     )
 
 
-def _checked(config: Config, make: Make) -> Callable[[], OwnEnvironment]:
-    """What makes the environment for the agent, once it keeps gymnasium's rules."""
+def _checked_maker(config: Config, make: Make) -> Callable[[], OwnEnvironment]:
+    """A function that makes the environment for the agent, after a check of gymnasium's rules."""
     if config.task in TASKS:
         raise ValueError(
             f"task {config.task!r} is of DM Control; give your environment a name of its own, "
             f"such as task={function_name(identity(make)).rpartition('.')[2]!r}"
         )
-    made = functools.partial(
+    make_checked = functools.partial(
         OwnEnvironment,
         make,
         action_repeat=config.action_repeat,
@@ -273,9 +273,9 @@ def _checked(config: Config, make: Make) -> Callable[[], OwnEnvironment]:
         stack=config.stack,
         episode_steps=config.episode_steps,
     )
-    # Checked as the agent takes it: gymnasium's check makes wrapped environments anew, which not
-    # every wrapper allows.
-    with contextlib.closing(made()) as environment:
+    # Our wrapper is checked, not the environment inside: gymnasium's check makes a wrapped
+    # environment again, which not every wrapper allows.
+    with contextlib.closing(make_checked()) as environment:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # advice about names and ranges
@@ -283,4 +283,4 @@ def _checked(config: Config, make: Make) -> Callable[[], OwnEnvironment]:
         except Exception as error:  # whatever the environment or the check raises
             reason = " ".join(str(error).split())
             raise ValueError(f"{make.__name__} breaks gymnasium's rules: {reason}") from error
-    return made
+    return make_checked

@@ -49,7 +49,7 @@ def measure(config: ProbeConfig, run: Run) -> Metrics:
     cut = config.probe_episodes * config.probe_steps
     train, test = part_of(frames, 0, cut), part_of(frames, cut, len(frames.frames))
     if config.probe_input == "pixels":
-        features = [pixels(each, crop=config.crop, stack=config.stack) for each in (train, test)]
+        features = [pixels(part, crop=config.crop, stack=config.stack) for part in (train, test)]
     else:
         run.score = partial(state_so_far, config, train, test)
         contrast = pretrain(config, train, run)
@@ -58,12 +58,12 @@ def measure(config: ProbeConfig, run: Run) -> Metrics:
         features = [
             embed(
                 contrast.encoder,
-                each,
+                part,
                 crop=config.crop,
                 stack=config.stack,
                 precision=config.precision,
             )
-            for each in (train, test)
+            for part in (train, test)
         ]
     return state_probe(
         features[0], train.state, train.episode, features[1], test.state, frames.names
@@ -76,14 +76,14 @@ def state_so_far(
     """``r2`` of the state probe, on every few frames."""
     shape = {"crop": config.crop, "stack": config.stack}
     features, test_features = (
-        embed(contrast.encoder, each, **shape, precision=config.precision)[::STRIDE]
-        for each in (train, test)
+        embed(contrast.encoder, part, **shape, precision=config.precision)[::STRIDE]
+        for part in (train, test)
     )
     state, episode, test_state = (
-        each[::STRIDE] for each in (train.state, train.episode, test.state)
+        values[::STRIDE] for values in (train.state, train.episode, test.state)
     )
-    found = state_probe(features, state, episode, test_features, test_state, train.names)
-    return {"r2": found["r2"]}
+    scores = state_probe(features, state, episode, test_features, test_state, train.names)
+    return {"r2": scores["r2"]}
 
 
 def part_of(frames: Frames, start: int, stop: int) -> Frames:
@@ -117,20 +117,20 @@ def pretrain(config: ProbeConfig, frames: Frames, run: Run) -> Contrast:
     forward = replicated(contrast.loss, contrast)
     images, first = frames.frames.to(device), frames.first.to(device)
     places = config.frame_size - config.crop + 1
-    own = local_slice(config.batch_size)
+    local = local_slice(config.batch_size)
     for step in run.steps(
         config.probe_updates,
         "contrastive updates",
         log_every=LOG_EVERY,
         save_every=SAVE_EVERY,
     ):
-        index = broadcast(torch.randint(len(images), (config.batch_size,)))[own]
-        offsets = broadcast(torch.randint(places, (2, config.batch_size, 2)))[:, own]
+        index = broadcast(torch.randint(len(images), (config.batch_size,)))[local]
+        offsets = broadcast(torch.randint(places, (2, config.batch_size, 2)))[:, local]
         offsets = offsets.to(device, non_blocking=True)
         index = index.to(device, non_blocking=True)
         anchor, positive = (
-            gather(images, index, first[index], each, stack=config.stack, crop=config.crop)
-            for each in offsets
+            gather(images, index, first[index], corners, stack=config.stack, crop=config.crop)
+            for corners in offsets
         )
         if step % config.update_every == 0:
             contrast.follow()

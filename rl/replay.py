@@ -191,18 +191,18 @@ class Replay:
                 full.
             UserError: the frame cannot be stored.
         """
-        actions, place = self._arrays["action"], self._transitions
+        actions, position = self._arrays["action"], self._transitions
         if not self._frames:
             raise ValueError("call begin with the first frame of an episode before add")
         if action.shape != actions.shape[1:]:
             raise ValueError(f"an action has {actions.shape[1]} numbers, not shape {action.shape}")
-        if place == len(actions):
-            raise ValueError(f"the replay is full: it was made for {place} transitions")
+        if position == len(actions):
+            raise ValueError(f"the replay is full: it was made for {position} transitions")
         self._append(frame)
-        actions[place] = torch.as_tensor(action)
-        self._arrays["reward"][place] = float(reward)
-        self._arrays["frame"][place] = self._frames - 2
-        self._arrays["first"][place] = self._episode
+        actions[position] = torch.as_tensor(action)
+        self._arrays["reward"][position] = float(reward)
+        self._arrays["frame"][position] = self._frames - 2
+        self._arrays["first"][position] = self._episode
         self._transitions += 1
 
     def draw(self, batch_size: int, crop: int) -> Draw:
@@ -233,13 +233,13 @@ class Replay:
             if int(draw.offsets.max()) > self._shape[-1] - crop:
                 raise ValueError(f"the draw is for smaller crops than {crop}; give both the same")
         index, offsets = _moved(draw.index, self.home), _moved(draw.offsets, self.home)
-        taken = {name: array[index] for name, array in self._arrays.items()}
-        frame, first = taken["frame"], taken["first"]
+        drawn = {name: array[index] for name, array in self._arrays.items()}
+        frame, first = drawn["frame"], drawn["first"]
         crops = (
             gather(self._stored, newest, first, corners, stack=self._stack, crop=crop)
             for newest, corners in zip((frame, frame + 1, frame), offsets, strict=True)
         )
-        parts = (*crops, taken["action"], taken["reward"])
+        parts = (*crops, drawn["action"], drawn["reward"])
         return Batch(*(_moved(part, self.device) for part in parts))
 
     def flush(self) -> None:
@@ -260,7 +260,7 @@ class Replay:
             "checksums": list(self._checksums),
             "episode": self._episode,
             # Copies, since saving a view would save its whole storage.
-            **{name: each[: len(self)].cpu().clone() for name, each in self._arrays.items()},
+            **{name: array[: len(self)].cpu().clone() for name, array in self._arrays.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
@@ -299,8 +299,8 @@ class Replay:
 
     def _append(self, frame: np.ndarray) -> None:
         if frame.shape != self._shape[1:] or frame.dtype != np.uint8:
-            given = f"{frame.dtype} of shape {frame.shape}"
-            raise ValueError(f"a frame is uint8 of shape {self._shape[1:]}, not {given}")
+            actual = f"{frame.dtype} of shape {frame.shape}"
+            raise ValueError(f"a frame is uint8 of shape {self._shape[1:]}, not {actual}")
         if self._frames == self._shape[0]:
             text = f"{self._frames} frames for {len(self)} transitions: the episodes are too short"
             raise ValueError(f"the replay is full: {text}")
@@ -344,14 +344,14 @@ class Replay:
 
     def _check_header(self) -> None:
         try:
-            there = json.loads(self._header.read_text(encoding="utf-8"))
-            named = {name: there[name] for name in self._about}
+            header = json.loads(self._header.read_text(encoding="utf-8"))
+            stored = {name: header[name] for name in self._about}
         except (OSError, ValueError, KeyError, TypeError):
             raise self._fault(self._header, "missing or damaged") from None
         if differences := [
-            f"{name} {named[name]} there, {value} here"
+            f"{name} {stored[name]} there, {value} here"
             for name, value in self._about.items()
-            if named[name] != value
+            if stored[name] != value
         ]:
             text = f"a replay with other settings ({'; '.join(differences)})"
             raise self._fault(self._header, text)
@@ -366,9 +366,9 @@ class Replay:
             for number, checksum in enumerate(self._checksums):
                 start, stop = number * CHUNK, min((number + 1) * CHUNK, self._frames)
                 content = bytearray((stop - start) * self._frame_bytes)
-                if (found := stream.readinto(content)) < len(content):
-                    found = start + found // self._frame_bytes
-                    raise self._fault(self._file, f"{found} frames of {self._frames}")
+                if (length := stream.readinto(content)) < len(content):
+                    length = start + length // self._frame_bytes
+                    raise self._fault(self._file, f"{length} frames of {self._frames}")
                 if zlib.crc32(content) != checksum:
                     raise self._fault(self._file, f"frames {start} to {stop - 1} are damaged")
                 if self.home.type != "cpu":

@@ -403,6 +403,6 @@ TABLES = with_claims(
 )
 # The tables whose runs have policies, which can be filmed, by paper.
 AGENTS = {
-    paper: tuple(table for table in some if table.protocol.startswith("dmc-return"))
-    for paper, some in TABLES.items()
+    paper: tuple(table for table in tables if table.protocol.startswith("dmc-return"))
+    for paper, tables in TABLES.items()
 }

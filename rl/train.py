@@ -161,7 +161,7 @@ def train_with(
             save_every=SAVE_EVERY,
         ):
             if step == 0:
-                _begin(environment, replay, config.seed)
+                _begin_episode(environment, replay, config.seed)
             updates = step >= config.initial_steps
             if updates:
                 observation = torch.from_numpy(environment.observation)[None].to(device)
@@ -173,25 +173,25 @@ def train_with(
             _, reward, terminated, truncated, _ = environment.step(action)
             replay.add(action, reward, environment.frame)
             if terminated or truncated:
-                _begin(environment, replay)
+                _begin_episode(environment, replay)
 
             done = (step + 1) * config.action_repeat
             if updates and ((step + 1) % LOG_EVERY == 0 or step + 1 == decisions):
                 agent.check_finite(step)
             if done % config.evaluate_every == 0:
                 progress.curve.append(evaluation(config, run, environments, act, done))
-                _note(config, run, progress.curve)
+                _report_evaluation(config, run, progress.curve)
         save_weights(run, agent, ("contrast.encoder.", "actor."))
         return summary_of(config, progress.curve)
 
 
-def _begin(environment: Any, replay: Replay, seed: int | None = None) -> None:
+def _begin_episode(environment: Any, replay: Replay, seed: int | None = None) -> None:
     """Begin an episode; with a seed the first."""
     environment.reset(seed=seed)
     replay.begin(environment.frame)
 
 
-def _note(config: Config, run: Run, curve: list[dict[str, Any]]) -> None:
+def _report_evaluation(config: Config, run: Run, curve: list[dict[str, Any]]) -> None:
     """Log, show and write the last evaluation of the curve."""
     done, scores = curve[-1]["step"], {"evaluation": curve[-1]["return"]}
     run.log(done, **scores)
@@ -265,9 +265,13 @@ def make_update(agent: Agent, replay: Replay, config: Config) -> Update:
 
     def changed() -> list[Tensor]:
         """Weights, moving averages, and the states of the optimisers."""
-        states = [state for each in agent.optimisers.values() for state in each.state.values()]
-        found = [each for state in states for each in state.values() if isinstance(each, Tensor)]
-        return [*agent.parameters(), *agent.buffers(), *found]
+        states = [
+            state for optimiser in agent.optimisers.values() for state in optimiser.state.values()
+        ]
+        tensors = [
+            value for state in states for value in state.values() if isinstance(value, Tensor)
+        ]
+        return [*agent.parameters(), *agent.buffers(), *tensors]
 
     # Updates with a step of the actor, and those without.
     graphs = {actor: Captured(eager, replay.device, changed=changed) for actor in (True, False)}
