@@ -71,9 +71,9 @@ def ppmi_vectors(corpus: Tokens, words: int, dimensions: int, seed: int) -> np.n
     share = of_context / max(of_context.sum(), 1.0)
     expected = of_word[counts.row] * share[counts.col]
     information = np.log(counts.data / expected).astype(np.float32)
-    kept = information > 0
+    above_zero = information > 0
     positive = sparse.csr_matrix(
-        (information[kept], (counts.row[kept], counts.col[kept])), counts.shape
+        (information[above_zero], (counts.row[above_zero], counts.col[above_zero])), counts.shape
     )
     left, values, _ = randomized_svd(positive, dimensions, n_iter=ITERATIONS, random_state=seed)
     vectors: np.ndarray = (left * np.sqrt(values)).astype(np.float32)
@@ -92,9 +92,9 @@ def encoder(vectors: np.ndarray, tokenizer: PreTrainedTokenizerFast) -> Encode:
     def encode(sentences: Sequence[str]) -> np.ndarray:
         rows = tokenizer(list(checked_sentences(sentences)), add_special_tokens=False)["input_ids"]
         ends = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-        ids = np.fromiter((each for row in rows for each in row), np.int32, ends[-1])
-        found: np.ndarray = normalize(_count_matrix(ids, ends, len(vectors)) @ vectors)
-        return found
+        ids = np.fromiter((number for row in rows for number in row), np.int32, ends[-1])
+        embeddings: np.ndarray = normalize(_count_matrix(ids, ends, len(vectors)) @ vectors)
+        return embeddings
 
     return encode
 
@@ -113,7 +113,7 @@ def _cosines(features: np.ndarray | sparse.csr_matrix) -> Scores:
     unit = normalize(features) if features.shape[0] else features  # there may be no held-out rows
 
     def scores(start: int, stop: int) -> Tensor:
-        found = unit[start:stop] @ unit[start:stop].T
-        return torch.from_numpy(found.toarray() if sparse.issparse(found) else found)
+        products = unit[start:stop] @ unit[start:stop].T
+        return torch.from_numpy(products.toarray() if sparse.issparse(products) else products)
 
     return scores

@@ -385,8 +385,8 @@ def _visible(text: str) -> str:
 
 def _corpus_folder(corpus: str, data_root: Path) -> Path:
     """The folder of a corpus: below the data root, or where the user says."""
-    own = corpus.startswith(OWN)
-    return Path(corpus.removeprefix(OWN)) if own else data_root / corpus
+    is_own = corpus.startswith(OWN)
+    return Path(corpus.removeprefix(OWN)) if is_own else data_root / corpus
 
 
 def _corpus_files(corpus: str, data_root: Path) -> list[Path]:
@@ -435,15 +435,15 @@ def _manual() -> Iterator[tuple[int, str]]:
 
 @functools.cache
 def _topic(name: str) -> tuple[str, ...]:
-    paragraphs = (" ".join(each.split()) for each in re.split(r"\n\s*\n", _MANUAL[name]))
+    paragraphs = (" ".join(block.split()) for block in re.split(r"\n\s*\n", _MANUAL[name]))
     prose = filter(_PROSE.fullmatch, paragraphs)
     return tuple(sentence for paragraph in prose for sentence in _split(paragraph))
 
 
 def _spread(topic: str, count: int) -> list[str]:
     """``count`` sentences of a topic, spread evenly over its length."""
-    found = _topic(topic)
-    return [found[place * len(found) // count] for place in range(count)]
+    topic_sentences = _topic(topic)
+    return [topic_sentences[number * len(topic_sentences) // count] for number in range(count)]
 
 
 def _topics() -> Task:
@@ -458,21 +458,26 @@ def _questions() -> Task:
         (label, sentence)
         for test in (False, True)
         for label, topic in enumerate(topics)
-        for place, sentence in enumerate(topic)
-        if (place % 5 == 4) == test
+        for position, sentence in enumerate(topic)
+        if (position % 5 == 4) == test
     ]
     labels = np.array([label for label, _ in rows])
     return Task(tuple(sentence for _, sentence in rows), None, labels, train=160)
 
 
 def _neighbours() -> Task:
-    found = _topic("specialnames")
-    places = [place * len(found) // 160 for place in range(160)]
+    topic_sentences = _topic("specialnames")
+    positions = [number * len(topic_sentences) // 160 for number in range(160)]
     labels = np.arange(160) % 2
     # Sentences that do not follow are taken from half a topic away.
-    steps = np.where(labels, 1, len(found) // 2)
-    second = [found[(place + step) % len(found)] for place, step in zip(places, steps, strict=True)]
-    return Task(tuple(found[place] for place in places), tuple(second), labels, train=120)
+    steps = np.where(labels, 1, len(topic_sentences) // 2)
+    second = [
+        topic_sentences[(position + step) % len(topic_sentences)]
+        for position, step in zip(positions, steps, strict=True)
+    ]
+    return Task(
+        tuple(topic_sentences[position] for position in positions), tuple(second), labels, train=120
+    )
 
 
 _EMBEDDED = dict(zip(EMBEDDED_TASKS, (_topics, _questions, _neighbours), strict=True))
@@ -537,14 +542,14 @@ def _task_files(name: str, data_root: Path) -> list[Path]:
 def _read(name: str, files: Sequence[Path]) -> list[list[str]]:
     """The lines of the two files of a task, checked against their known counts and hashes."""
     contents = [[_visible(line).strip() for line in lines_of(file)] for file in files]
-    found = [sha256_of_lines(lines)[:16] for lines in contents]
+    digests = [sha256_of_lines(lines)[:16] for lines in contents]
     known = [file.digest for file in _FILES[name]]
-    for file, digest, other in zip(files, found, known[::-1], strict=True):
+    for file, digest, other in zip(files, digests, known[::-1], strict=True):
         if digest == other:
-            one, two = (each.name for each in files)
+            one, two = (path.name for path in files)
             raise UserError(f"{file}: has the lines of the other file; swap {one} and {two}")
     changed = []
-    for file, lines, digest, expected in zip(files, contents, found, _FILES[name], strict=True):
+    for file, lines, digest, expected in zip(files, contents, digests, _FILES[name], strict=True):
         if len(lines) != expected.lines:
             raise UserError(
                 f"{file}: {len(lines)} lines, expected {expected.lines}; restore SentEval's file"
@@ -563,31 +568,31 @@ def _match(
     file: Path, lines: Sequence[str], pattern: re.Pattern[str], form: str, header: int = 0
 ) -> list[tuple[str, ...]]:
     """The groups of the pattern in each line after the header."""
-    found = []
+    groups = []
     for number, line in enumerate(lines[header:], start=header + 1):
         match = pattern.fullmatch(line)
         if not match:
             raise UserError(
                 f"{file}, line {number}: {line[:40]!r} is not {form}; restore SentEval's file"
             )
-        found.append(match.groups())
-    return found
+        groups.append(match.groups())
+    return groups
 
 
 def _questions_of_trec(files: Sequence[Path], contents: Sequence[Sequence[str]]) -> Task:
     train, test = (
-        _match(*each, _QUESTION, "'COARSE:fine question'")
-        for each in zip(files, contents, strict=True)
+        _match(*pair, _QUESTION, "'COARSE:fine question'")
+        for pair in zip(files, contents, strict=True)
     )
     coarse, questions = zip(*train, *test, strict=True)
-    labels = np.array([_COARSE.index(each) for each in coarse])
+    labels = np.array([_COARSE.index(label) for label in coarse])
     return Task(questions, None, labels, train=len(train))
 
 
 def _pairs_of_msrp(files: Sequence[Path], contents: Sequence[Sequence[str]]) -> Task:
     form = "0 or 1, two numbers and two sentences, separated by tabs"
     train, test = (
-        _match(*each, _PAIR, form, header=1) for each in zip(files, contents, strict=True)
+        _match(*pair, _PAIR, form, header=1) for pair in zip(files, contents, strict=True)
     )
     labels, first, second = zip(*train, *test, strict=True)
     return Task(first, second, np.array(labels).astype(np.int64), train=len(train))

@@ -174,13 +174,13 @@ def _last_of_cell(cell: nn.GRU | nn.LSTM, words: PackedSequence) -> Tensor:
 def _in_one_block(weights: Sequence[Tensor], kind: torch.dtype) -> list[Tensor]:
     """A cell's weights in another dtype as views of one tensor, matrices before biases.
 
-    That is cuDNN's order in memory; what lies otherwise it copies at every call.
+    That is cuDNN's order in memory; weights in another order are copied at every call.
     """
-    order = sorted(range(len(weights)), key=lambda place: weights[place].dim() == 1)
-    block = torch.cat([weights[place].flatten() for place in order]).to(kind)
-    parts = block.split([weights[place].numel() for place in order])
+    order = sorted(range(len(weights)), key=lambda index: weights[index].dim() == 1)
+    block = torch.cat([weights[index].flatten() for index in order]).to(kind)
+    parts = block.split([weights[index].numel() for index in order])
     moved = dict(zip(order, parts, strict=True))
-    return [moved[place].view_as(weight) for place, weight in enumerate(weights)]
+    return [moved[index].view_as(weight) for index, weight in enumerate(weights)]
 
 
 class BagOfWords(nn.Module):
@@ -194,11 +194,11 @@ class BagOfWords(nn.Module):
     def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
         """(B, T) ids and (B,) lengths on the CPU -> (B, H)."""
         # Without padding: takes half as long as a masked sum for sentences of 8 in rows of 13.
-        kept = _mask(lengths, input_ids.shape[1]).flatten().nonzero().squeeze(1)
+        positions = _mask(lengths, input_ids.shape[1]).flatten().nonzero().squeeze(1)
         starts = lengths.cumsum(0) - lengths
         device = input_ids.device
         return nn.functional.embedding_bag(
-            input_ids.flatten()[to_device(kept, device)],
+            input_ids.flatten()[to_device(positions, device)],
             self.embedding.weight,
             to_device(starts, device),
             mode="sum",
@@ -377,8 +377,8 @@ class QuickThoughtVectors(QuickThought):
             return_dict: False: a tuple with only the vectors, as for all transformers models.
         """
         f, g = self._pair(input_ids, attention_mask)
-        found = SentenceVectors(torch.cat([unit_rows(f), unit_rows(g)], dim=1))
-        return found if return_dict else (found[0],)
+        output = SentenceVectors(torch.cat([unit_rows(f), unit_rows(g)], dim=1))
+        return output if return_dict else (output[0],)
 
     def pair(self, input_ids: Tensor, attention_mask: Tensor) -> SentenceVectors:
         """The same for the unnormalised [f ; g], to which CLLR's L is applied."""
@@ -389,7 +389,7 @@ class QuickThoughtVectors(QuickThought):
         empty = ~mask.bool().any(1, keepdim=True)
         if empty.any():
             room = max(0, 1 - ids.shape[1])
-            ids, mask = (nn.functional.pad(each, (0, room)) for each in (ids, mask.bool()))
+            ids, mask = (nn.functional.pad(tensor, (0, room)) for tensor in (ids, mask.bool()))
             first = empty & (torch.arange(ids.shape[1], device=ids.device) == 0)
             ids, mask = ids.long().masked_fill(first, UNKNOWN_ID), mask | first
         return super().forward(ids, mask)
@@ -440,7 +440,7 @@ def side_by_side(*encoders: Encode | HasEncode) -> Encode:
 
     def encode(sentences: Iterable[str]) -> np.ndarray:
         checked = list(checked_sentences(sentences))
-        return np.concatenate([vectors_of(each, checked) for each in encoders], axis=1)
+        return np.concatenate([vectors_of(encoder, checked) for encoder in encoders], axis=1)
 
     return encode
 
@@ -458,12 +458,12 @@ def vectors_of(encode: Encode | HasEncode, sentences: list[str]) -> np.ndarray:
         raise ValueError(
             f"encode is a function of sentences, or has a method encode; got {encode!r}"
         )
-    found = function(sentences)
-    if isinstance(found, Sequence) and len(found) and isinstance(found[0], Tensor):
-        found = torch.stack(list(found))
-    if isinstance(found, Tensor):
-        found = found.detach().float().cpu().numpy()
-    return np.asarray(found, dtype=np.float32)
+    output = function(sentences)
+    if isinstance(output, Sequence) and len(output) and isinstance(output[0], Tensor):
+        output = torch.stack(list(output))
+    if isinstance(output, Tensor):
+        output = output.detach().float().cpu().numpy()
+    return np.asarray(output, dtype=np.float32)
 
 
 def sentence_encoder(
@@ -527,9 +527,9 @@ def _encode(
             blocks.append(vectors(batch).float().cpu().numpy())
     finally:
         model.train(training)
-    found = np.concatenate(blocks)
-    result = np.empty_like(found)
-    result[order] = found
+    by_length = np.concatenate(blocks)
+    result = np.empty_like(by_length)
+    result[order] = by_length
     return result
 
 

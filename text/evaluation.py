@@ -125,12 +125,12 @@ class Protocol:
         task = load_task(name, data_root)
         if self.blank_lines or task.second is not None:
             return task
-        kept = np.array([bool(sentence) for sentence in task.first])
+        not_blank = np.array([bool(sentence) for sentence in task.first])
         return Task(
-            tuple(itertools.compress(task.first, kept)),
+            tuple(itertools.compress(task.first, not_blank)),
             None,
-            task.labels[kept],
-            int(kept[: task.train].sum()),
+            task.labels[not_blank],
+            int(not_blank[: task.train].sum()),
         )
 
 
@@ -228,11 +228,11 @@ def tfidf(
     document frequencies come from each training set alone. scikit-learn solves the sparse problems.
     """
     with contextlib.ExitStack() as stack:
-        each: Callable[..., Iterable[np.ndarray]] = map
+        map_function: Callable[..., Iterable[np.ndarray]] = map
         if workers > 1:
             context = multiprocessing.get_context("forkserver")
             pool = ProcessPoolExecutor(workers, mp_context=context)
-            each = stack.enter_context(pool).map
+            map_function = stack.enter_context(pool).map
 
         def classifiers(name: str, task: Task, search: Search) -> Predict:
             if search.stopped_early:
@@ -242,7 +242,7 @@ def tfidf(
             def predict(training: Sequence[Training], costs: Sequence[float]) -> np.ndarray:
                 pairs = task.second is not None
                 one = partial(_tfidf_predictions, counts, task.labels, pairs, costs)
-                return np.stack(list(each(one, [rows for rows, _ in training])))
+                return np.stack(list(map_function(one, [rows for rows, _ in training])))
 
             return predict
 
@@ -281,7 +281,7 @@ def nested_splits(task: Task, search: Search) -> list[Split]:
     """The outer folds of a task without a test part, each with the inner folds of its training."""
     rows = _ordered_rows(task, search.order)
     return [
-        Split(rows[train], rows[test], _inner(rows[train], task.labels, search))
+        Split(rows[train], rows[test], _inner_training_sets(rows[train], task.labels, search))
         for train, test in search.folds.split(rows, task.labels[rows])
     ]
 
@@ -289,7 +289,11 @@ def nested_splits(task: Task, search: Search) -> list[Split]:
 def tested_split(task: Task, search: Search) -> Split:
     """Training part and test part of a task, and the folds of the training part."""
     rows = _ordered_rows(task, search.order)
-    return Split(rows, np.arange(task.train, len(task.labels)), _inner(rows, task.labels, search))
+    return Split(
+        rows,
+        np.arange(task.train, len(task.labels)),
+        _inner_training_sets(rows, task.labels, search),
+    )
 
 
 def choose_cost(scores: Sequence[Sequence[float]], decimals: int | None) -> int:
@@ -316,7 +320,7 @@ def _ordered_rows(task: Task, order: Literal["given", "shuffled", "length"]) -> 
     return rows
 
 
-def _inner(
+def _inner_training_sets(
     train: np.ndarray, labels: np.ndarray, search: Search
 ) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
     folds = search.folds.split(train, labels[train])
@@ -347,7 +351,7 @@ def _search(
     task: Task, search: Search, splits: Sequence[Split], predict: Predict
 ) -> tuple[list[float], list[np.ndarray]]:
     """The cost chosen in each split, and the predictions for its test rows with that cost."""
-    training = [each for split in splits for each in ((split.train, None), *split.inner)]
+    training = [pair for split in splits for pair in ((split.train, None), *split.inner)]
     predictions = iter(predict(training, search.costs))  # in the order of the training sets
     costs, predicted = [], []
     score = _SCORES[search.score]
@@ -369,7 +373,10 @@ def _scores(task: Task, splits: Sequence[Split], predicted: Sequence[np.ndarray]
     labels = [task.labels[split.test] for split in splits]
 
     def percent(score: Callable[[np.ndarray, np.ndarray], float]) -> list[float]:
-        return [100 * score(true, found) for true, found in zip(labels, predicted, strict=True)]
+        return [
+            100 * score(true, prediction)
+            for true, prediction in zip(labels, predicted, strict=True)
+        ]
 
     scored = np.concatenate(labels)
     details: dict[str, Any] = {"fold_accuracies": percent(_SCORES["accuracy"])}

@@ -142,8 +142,8 @@ def write(folder: Path, target: Path) -> Path:
 def score(asked: EvaluationRequest) -> Scores:
     """Score an exported folder, or any encoder that transformers reads, by named protocols."""
     names = asked.chosen((*PROTOCOLS, sts.PROTOCOL), DEFAULT_PROTOCOL)
-    kept = asked.model / MODEL  # of a run
-    folder = kept if (kept / SUMS).is_file() else asked.model
+    model_folder = asked.model / MODEL  # of a run
+    folder = model_folder if (model_folder / SUMS).is_file() else asked.model
     exported = (folder / SUMS).is_file()
     encode = load(folder) if exported else hugging_face_encoder(folder)
     projected = exported and (folder / PROJECTION).is_file()
@@ -171,12 +171,12 @@ def score(asked: EvaluationRequest) -> Scores:
 
         return measure_protocol(Config(tasks=tasks), protocol, by, asked)
 
-    data = dict.fromkeys(task for each in names for task in tasks_of(each))
+    data = dict.fromkeys(task for name in names for task in tasks_of(name))
     facts = {"model": str(folder), "data": list(data)}
     weights = folder / "model.safetensors"
     if weights.is_file():
         facts["sha256"] = sha256_of(weights)
-    return Scores(facts=facts, protocols={each: protocol_of(each) for each in names})
+    return Scores(facts=facts, protocols={name: protocol_of(name) for name in names})
 
 
 def _modules(matrix: Tensor | None) -> dict[str, bytes]:
@@ -204,18 +204,18 @@ def _modules(matrix: Tensor | None) -> dict[str, bytes]:
             "activation_function": "torch.nn.modules.linear.Identity",
         }
         weights[f"{DENSE}/model.safetensors"] = save({"linear.weight": matrix.contiguous()})
-    contents = {name: json.dumps(each, indent=2) + "\n" for name, each in configs.items()}
+    contents = {name: json.dumps(content, indent=2) + "\n" for name, content in configs.items()}
     return {name: content.encode() for name, content in contents.items()} | weights
 
 
 def _describe(folder: Path, record: Record) -> Export:
     config = record.config
     model, _, matrix = read(folder / MODEL)
-    kept = FILES if matrix is None else (*FILES, PROJECTION)
+    names = FILES if matrix is None else (*FILES, PROJECTION)
     sentences = f"consecutive sentences of `{config['corpus']}`"
     case = "lower case" if config["lower_case"] else "case matters"
     return Export(
-        files={**{name: folder / MODEL / name for name in kept}, **_modules(matrix)},
+        files={**{name: folder / MODEL / name for name in names}, **_modules(matrix)},
         name=("quick-thought", config["encoder"], config["corpus"]),
         losses=loss_names(config["objective"]) if config["train"] else (),
         about=f"Two sentence encoders f and g ({config['encoder']}, {model.dim} numbers each, no "

@@ -87,16 +87,16 @@ def distances_of(
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     nn.Module.to(model, device)  # transformers' own method is untyped
-    found: dict[str, list[Tensor]] = {"neighbours": [], "others": []}
+    by_kind: dict[str, list[Tensor]] = {"neighbours": [], "others": []}
     for start, stop in fixed_batches(len(tokens), config.batch_size):
         batch = tokens.batch(start, stop, config.length)
         f, g = model(batch.ids.to(device), batch.mask)
         first, second = compared(f.float(), g.float(), matrix)
         pairs = context_window(first, second, config.reach, document=batch.chapter.to(device))
         distances = ((1 - cosine(first, second)) / 2).clamp(0, 1)
-        found["neighbours"].append(distances[pairs.positive].cpu())
-        found["others"].append(distances[pairs.negative].cpu())
-    return {name: torch.cat(some).numpy() for name, some in found.items()}
+        by_kind["neighbours"].append(distances[pairs.positive].cpu())
+        by_kind["others"].append(distances[pairs.negative].cpu())
+    return {name: torch.cat(tensors).numpy() for name, tensors in by_kind.items()}
 
 
 def distances(
@@ -122,10 +122,10 @@ def distances(
                 f"no finished run of {where} still keeps a model under the folder of runs"
             )
         # Lines and columns without any run are left out.
-        columns = [some for some in zip(*rows, strict=True) if first.keys() & set(some)]
-        lines = [some for some in zip(*columns, strict=True) if first.keys() & set(some)]
+        columns = [column for column in zip(*rows, strict=True) if first.keys() & set(column)]
+        lines = [row for row in zip(*columns, strict=True) if first.keys() & set(row)]
         panels = []
-        for label in (each for line in lines for each in line):
+        for label in (name for line in lines for name in line):
             title = label if len(label) <= LONG else label.replace(", ", ",\n")
             groups = {}
             if label in first:

@@ -31,16 +31,16 @@ def neighbour_accuracies(scores: Scores, chapter: np.ndarray, size: int) -> dict
         chapter: of every sentence, (n,).
         size: B; an incomplete last block is ignored.
     """
-    own = torch.arange(size)
+    index = torch.arange(size)
     right, asked = dict.fromkeys(NEIGHBOURS, 0), dict.fromkeys(NEIGHBOURS, 0)
     for start in range(0, len(chapter) - size + 1, size):
         stop = start + size
         of = torch.from_numpy(chapter[start:stop].astype(np.int64))
-        found = scores(start, stop).cpu().fill_diagonal_(-torch.inf).argmax(1)
-        for name, place in ((NEXT, own + 1), (PREVIOUS, own - 1)):
-            inside = (place >= 0) & (place < size)
-            inside &= of[place.clamp(0, size - 1)] == of
-            right[name] += int((found == place)[inside].sum())
+        nearest = scores(start, stop).cpu().fill_diagonal_(-torch.inf).argmax(1)
+        for name, neighbour in ((NEXT, index + 1), (PREVIOUS, index - 1)):
+            inside = (neighbour >= 0) & (neighbour < size)
+            inside &= of[neighbour.clamp(0, size - 1)] == of
+            right[name] += int((nearest == neighbour)[inside].sum())
             asked[name] += int(inside.sum())
     if not asked[NEXT]:
         raise UserError(

@@ -74,7 +74,7 @@ class RowAdam:
             rows = late.to(table.device)
             m, v = first[rows], second[rows]
             weight, mean, second_order, third_order = (
-                each[:, None].to(table) for each in _around_mean(self._sums[since])
+                moment[:, None].to(table) for moment in _around_mean(self._sums[since])
             )
             below = v.sqrt() + EPSILON * mean
             share = EPSILON / below
@@ -127,13 +127,13 @@ class RowAdam:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of the same tables and parameters."""
         self._step, self._sums = state["step"], state["sums"].clone()
-        for mine, theirs in (
+        for own_tensors, saved_tensors in (
             (self._first, state["first"]),
             (self._second, state["second"]),
             (self._last, state["last"]),
         ):
-            for own, other in zip(mine, theirs, strict=True):
-                own.copy_(other)
+            for tensor, saved in zip(own_tensors, saved_tensors, strict=True):
+                tensor.copy_(saved)
         if self.dense is not None:
             self.dense.load_state_dict(state["dense"])
 

@@ -40,23 +40,23 @@ WORD_TABLES = ("embedding.weight", "word_embeddings.weight")
 POSITIONS = "position_embeddings.weight"
 
 
-def _first(states: Tensor, mask: Tensor) -> Tensor:
+def _pool_first(states: Tensor, mask: Tensor) -> Tensor:
     return states[:, 0]
 
 
-def _last(states: Tensor, mask: Tensor) -> Tensor:
+def _pool_last(states: Tensor, mask: Tensor) -> Tensor:
     return states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]
 
 
-def _largest(states: Tensor, mask: Tensor) -> Tensor:
+def _pool_largest(states: Tensor, mask: Tensor) -> Tensor:
     return states.masked_fill(~mask[..., None], -torch.inf).amax(1)
 
 
 POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # states (B, T, H) -> (B, H)
     "mean": mean_of_tokens,
-    "cls": _first,
-    "last": _last,
-    "max": _largest,
+    "cls": _pool_first,
+    "last": _pool_last,
+    "max": _pool_largest,
 }
 
 
@@ -104,10 +104,10 @@ def hugging_face_encoder(
                 f"says how; omit it"
             )
         return _of_the_library(folder, batch_size)
-    if found := [name for name in BESIDE if (folder / name).exists()]:
+    if names := [name for name in BESIDE if (folder / name).exists()]:
         raise UserError(
-            f"{folder}: has {found[0]} but no {MODULES}; get the folder of sentence-transformers "
-            f"again, or remove {found[0]}"
+            f"{folder}: has {names[0]} but no {MODULES}; get the folder of sentence-transformers "
+            f"again, or remove {names[0]}"
         )
     model, tokenizer = _loaded(folder)
     if isinstance(model, QuickThought):
@@ -152,12 +152,14 @@ def _of_the_library(folder: Path, batch_size: int) -> SentenceEncoder:
         model = SentenceTransformer(str(folder), device=device, local_files_only=True)
         inner = getattr(model[0], "model", None)
         if isinstance(inner, PreTrainedModel):
-            place = folder / json.loads((folder / MODULES).read_text(encoding="utf-8"))[0]["path"]
-            if (place / "config.json").is_file():
+            inner_folder = (
+                folder / json.loads((folder / MODULES).read_text(encoding="utf-8"))[0]["path"]
+            )
+            if (inner_folder / "config.json").is_file():
                 # The library does not tell which weights it found.
                 kind: Any = type(inner)
                 report = kind.from_pretrained(
-                    place, local_files_only=True, output_loading_info=True
+                    inner_folder, local_files_only=True, output_loading_info=True
                 )[1]
                 _check_complete(folder, inner, report)
     except UserError:
@@ -168,16 +170,16 @@ def _of_the_library(folder: Path, batch_size: int) -> SentenceEncoder:
         _check_words(folder, words)
 
     def vectors(sentences: list[str]) -> Tensor:
-        found: Tensor = model.encode(
+        embeddings: Tensor = model.encode(
             sentences, batch_size=len(sentences), show_progress_bar=False, convert_to_tensor=True
         )
-        if not (finite := found.isfinite().all(1)).all():
+        if not (finite := embeddings.isfinite().all(1)).all():
             raise ValueError(
                 f"the vector of {sentences[int(finite.int().argmin())]!r} is not finite"
             )
-        return found
+        return embeddings
 
-    steps = ", ".join(type(each).__name__ for each in model)
+    steps = ", ".join(type(module).__name__ for module in model)
     about = f"sentence-transformers' {steps}, at most {model.max_seq_length} tokens"
     left = getattr(words, "padding_side", "right") == "left"
     return SentenceEncoder(model, vectors, 1 if left else batch_size, about)
@@ -201,14 +203,14 @@ def initialise(
     if not init.file.is_dir():
         raise UserError(f"{init.file}: a file; give the folder that holds it and its tokenizer")
     with torch.random.fork_rng(devices=[]):
-        found, its_tokenizer = _loaded(init.file)
+        loaded, its_tokenizer = _loaded(init.file)
     pairs: list[tuple[Any, Any]]
-    if isinstance(found, QuickThought):
-        pairs = [(model.sentence, found.sentence), (model.context, found.context)]
-    elif isinstance(found, BertModel) and model.config.kind == "transformer":
-        pairs = [(each.bert, found) for each in (model.sentence, model.context)]
+    if isinstance(loaded, QuickThought):
+        pairs = [(model.sentence, loaded.sentence), (model.context, loaded.context)]
+    elif isinstance(loaded, BertModel) and model.config.kind == "transformer":
+        pairs = [(encoder.bert, loaded) for encoder in (model.sentence, model.context)]
     else:
-        kind = type(found).__name__
+        kind = type(loaded).__name__
         raise UserError(
             f"{init.file}: holds a {kind}, which does not fit encoder={model.config.kind!r}; give "
             f"a QuickThought, or a BertModel with encoder='transformer'"
@@ -216,7 +218,8 @@ def initialise(
     if model.config.kind == "transformer":
         for target, source in pairs:
             _check_function(
-                init.file, *(getattr(each, "bert", each).config for each in (target, source))
+                init.file,
+                *(getattr(encoder, "bert", encoder).config for encoder in (target, source)),
             )
     ids, rows = _common_words(tokenizer, its_tokenizer)
     if not ids:
@@ -267,12 +270,12 @@ FUNCTION = {
 def _check_function(file: Path, wanted: PretrainedConfig, stated: PretrainedConfig) -> None:
     """Refuse a BERT that computes something else than the configured one."""
     for name, default in FUNCTION.items():
-        own, its = (getattr(each, name, default) for each in (wanted, stated))
-        if own != its:
+        configured, its = (getattr(config, name, default) for config in (wanted, stated))
+        if configured != its:
             remedy = "set heads as in it" if name == "num_attention_heads" else "give another model"
             raise UserError(
-                f"{file}: its config.json has {name} {its!r}, encoder='transformer' has {own!r}; "
-                f"{remedy}"
+                f"{file}: its config.json has {name} {its!r}, encoder='transformer' has "
+                f"{configured!r}; {remedy}"
             )
 
 
@@ -281,12 +284,12 @@ def _common_words(
 ) -> tuple[list[int], list[int]]:
     """The ids of the words that both know, unknown words and padding among them, in both."""
     theirs = dict(other.get_vocab())
-    for own, its in (
+    for token, its in (
         (tokenizer.unk_token, other.unk_token_id),
         (tokenizer.pad_token, other.pad_token_id),
     ):
         if its is not None:
-            theirs[str(own)] = its
+            theirs[str(token)] = its
     common = sorted(
         (i, theirs[word]) for word, i in tokenizer.get_vocab().items() if word in theirs
     )
@@ -349,7 +352,7 @@ def _length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int |
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             padding = -1 if module.padding_idx is None else module.padding_idx
             limits.append(module.num_embeddings - padding - 1)
-    return min((int(each) for each in limits if each and 0 < each < NO_LIMIT), default=None)
+    return min((int(limit) for limit in limits if limit and 0 < limit < NO_LIMIT), default=None)
 
 
 def _pad_on_the_right(tokenizer: PreTrainedTokenizerBase) -> None:

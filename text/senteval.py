@@ -44,7 +44,7 @@ def predictions(
         decays: weight decays, C.
     """
     classes = int(labels.max()) + 1
-    found = torch.empty(
+    predicted = torch.empty(
         len(training), len(decays), len(features), dtype=torch.int64, device=features.device
     )
     # Classifiers of one size share the order of the batches, and whether rows are held out.
@@ -58,10 +58,10 @@ def predictions(
             weight, bias = _trained(
                 features, labels, [training[number] for number in block], decays, classes
             )
-            for place, number in enumerate(block):
-                scores = torch.einsum("ckd,nd->cnk", weight[place], features)
-                found[number] = (scores + bias[place][:, None]).argmax(2)
-    return found
+            for position, number in enumerate(block):
+                scores = torch.einsum("ckd,nd->cnk", weight[position], features)
+                predicted[number] = (scores + bias[position][:, None]).argmax(2)
+    return predicted
 
 
 def _trained(
@@ -77,21 +77,21 @@ def _trained(
         torch.manual_seed(SEED)
         start = nn.Linear(features.shape[1], classes)
     sets, device = len(training), features.device
-    rows = [torch.from_numpy(each) for each, _ in training]
-    validation = [None if each is None else torch.from_numpy(each) for _, each in training]
+    rows = [torch.from_numpy(indices) for indices, _ in training]
+    validation = [None if indices is None else torch.from_numpy(indices) for _, indices in training]
     if validation[0] is None:
         order = torch.from_numpy(random.permutation(len(rows[0])))
         held = int(HELD_OUT * len(order))
-        validation = [each[order[:held]] for each in rows]
-        rows = [each[order[held:]] for each in rows]
+        validation = [indices[order[:held]] for indices in rows]
+        rows = [indices[order[held:]] for indices in rows]
     table = torch.stack(rows).to(device)  # (F, rows of each)
-    checked = [each.to(device) for each in validation if each is not None]
+    checked = [indices.to(device) for indices in validation if indices is not None]
 
     shape = (sets, len(decays))
     weight = start.weight.detach().to(features).expand(*shape, -1, -1).clone()
     bias = start.bias.detach().to(features).expand(*shape, -1).clone()
     decay = torch.tensor(decays, dtype=features.dtype, device=device)[:, None]
-    moments = [torch.zeros_like(each) for each in (weight, weight, bias, bias)]
+    moments = [torch.zeros_like(tensor) for tensor in (weight, weight, bias, bias)]
     best_weight, best_bias = weight.clone(), bias.clone()
     best = torch.full(shape, -1, device=device)
     worse = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -123,18 +123,18 @@ def _trained(
                     step,
                 )
                 _adam((bias, slope.sum(2), decay), moments[2:], at_work, step)
-        for place in at_work.tolist():
-            held_out = checked[place]
-            scores = torch.einsum("ckd,nd->cnk", weight[place], features[held_out])
-            scores += bias[place][:, None]
+        for number in at_work.tolist():
+            held_out = checked[number]
+            scores = torch.einsum("ckd,nd->cnk", weight[number], features[held_out])
+            scores += bias[number][:, None]
             right = (scores.argmax(2) == labels[held_out]).sum(1)
-            better = active[place] & (right > best[place])
-            best[place] = torch.where(better, right, best[place])
-            best_weight[place, better] = weight[place, better]
-            best_bias[place, better] = bias[place, better]
-            missed = active[place] & ~better
-            active[place] &= ~(missed & (worse[place] >= PATIENCE))
-            worse[place] += missed
+            better = active[number] & (right > best[number])
+            best[number] = torch.where(better, right, best[number])
+            best_weight[number, better] = weight[number, better]
+            best_bias[number, better] = bias[number, better]
+            missed = active[number] & ~better
+            active[number] &= ~(missed & (worse[number] >= PATIENCE))
+            worse[number] += missed
     return best_weight, best_bias
 
 

@@ -103,9 +103,9 @@ def evaluate_sts(
         parts = load_sts(name, data_root)
         details[name] = {part: _correlations(encode, name, part, of) for part, of in parts.items()}
         for kind in ("spearman", "pearson"):
-            values = [each[kind] for each in details[name].values()]
+            values = [scores[kind] for scores in details[name].values()]
             if name in YEARS:
-                pairs = [each["pairs"] for each in details[name].values()]
+                pairs = [scores["pairs"] for scores in details[name].values()]
                 metrics[f"{name}_{kind}_mean"] = float(np.mean(values))
                 metrics[f"{name}_{kind}_wmean"] = float(np.average(values, weights=pairs))
             else:

@@ -198,11 +198,11 @@ def _both_readings(published: Published) -> Published:
     )
 
 
-def _at_small_rate(own: Row) -> Row:
+def _at_small_rate(declared: Row) -> Row:
     """A row at reduced scale, where raw inner products have their own learning rate."""
-    if own.baseline or own.changes.get("similarity") == "cosine":
-        return own
-    return dataclasses.replace(own, changes={**own.changes, "learning_rate": RAW_RATE})
+    if declared.baseline or declared.changes.get("similarity") == "cosine":
+        return declared
+    return dataclasses.replace(declared, changes={**declared.changes, "learning_rate": RAW_RATE})
 
 
 def _tables(

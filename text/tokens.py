@@ -184,10 +184,10 @@ class Tokens:
         column = np.arange(count.max())
         mask = column < count[:, None]
         # Beyond the end of a sentence any valid index will do.
-        place = np.minimum(first[:, None] + column, len(flat) - 1)
-        ids = np.where(mask, flat[place], PAD_ID).astype(np.int64)
+        index = np.minimum(first[:, None] + column, len(flat) - 1)
+        ids = np.where(mask, flat[index], PAD_ID).astype(np.int64)
         chapter = self.chapter[start:stop].astype(np.int64)
-        return Batch(*(torch.from_numpy(np.asarray(each)) for each in (ids, mask, chapter)))
+        return Batch(*(torch.from_numpy(np.asarray(array)) for array in (ids, mask, chapter)))
 
 
 def prepare(
@@ -232,7 +232,7 @@ def prepare(
     name = f"{re.sub('[/:]', '-', corpus)}-{layout}-{vocabulary}-{case}-{short}"
     folder = data_root / "prepared" / name
     build_once(folder, lambda part: _build(part, key, data_root, progress))
-    return _opened(folder)
+    return _read_tokens(folder)
 
 
 def order_of_batches(batches: int, seed: int, epoch: int, shuffled: bool) -> np.ndarray:
@@ -348,7 +348,7 @@ def _write_tokens(
 
     tokenizer = make_tokenizer(texts(), key["vocabulary"], key["lower_case"])
     kind = "<u2" if len(tokenizer) <= 1 << 16 else "<i4"
-    kept, tokens, done = 0, 0, 0
+    written, tokens, done = 0, 0, 0
     with contextlib.ExitStack() as files:
         with writing(folder):
             text = tokenizer.backend_tokenizer.to_str()
@@ -363,14 +363,14 @@ def _write_tokens(
             encoded = tokenizer.backend_tokenizer.encode_batch_fast(
                 strings, add_special_tokens=False
             )
-            rows = [each.ids for each in encoded]
+            rows = [encoding.ids for encoding in encoded]
             count = np.fromiter(map(len, rows), np.int64, len(rows))
             ends = tokens + count[count > 0].cumsum()
             with writing(folder):
                 _write(ids, np.fromiter(itertools.chain.from_iterable(rows), kind))
                 _write(offsets, ends.astype("<i8"))
                 _write(chapters, np.array(numbers, "<i4")[count > 0])
-            kept, tokens, done = kept + len(ends), tokens + int(count.sum()), done + len(rows)
+            written, tokens, done = written + len(ends), tokens + int(count.sum()), done + len(rows)
             if progress is not None:
                 progress(done, read, f"encoding {corpus}")
         with writing(folder):
@@ -378,7 +378,7 @@ def _write_tokens(
                 os.fsync(file.fileno())
     if not tokens:
         raise UserError(f"{data_root / corpus}: no sentence with a word in it")
-    counts = {"sentences": kept, "skipped": done - kept, "tokens": tokens}
+    counts = {"sentences": written, "skipped": done - written, "tokens": tokens}
     return counts | {"words": len(tokenizer), "type": kind} | key
 
 
@@ -394,7 +394,7 @@ def _chunks(pairs: Iterator[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]
         yield chunk
 
 
-def _opened(folder: Path) -> tuple[Tokens, PreTrainedTokenizerFast]:
+def _read_tokens(folder: Path) -> tuple[Tokens, PreTrainedTokenizerFast]:
     """The content of ``folder``, after checking that it is intact."""
     check_sums(folder, made_again(folder), FILES)
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
@@ -402,17 +402,17 @@ def _opened(folder: Path) -> tuple[Tokens, PreTrainedTokenizerFast]:
     def mapped(name: str, kind: str) -> np.ndarray:
         return np.memmap(folder / name, kind, mode="r")
 
-    made = Tokens(
+    tokens = Tokens(
         mapped("ids.bin", meta["type"]),
         mapped("offsets.bin", "<i8"),
         mapped("chapters.bin", "<i4"),
     )
-    return made, _wrapped(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    return tokens, _wrapped(Tokenizer.from_file(str(folder / "tokenizer.json")))
 
 
 def _read_vectors(file: Path, tokenizer: Tokenizer) -> tuple[list[str], np.ndarray]:
     """The words of a file that are single tokens, and their vectors (words, d) float32."""
-    found: dict[str, None] = {}
+    words: dict[str, None] = {}
     values = bytearray()  # grows in place; joining a list of arrays would double the memory
     count = dimensions = None
     rows = 0
@@ -430,15 +430,15 @@ def _read_vectors(file: Path, tokenizer: Tokenizer) -> tuple[list[str], np.ndarr
             if vector is None or len(vector) != dimensions or not dimensions:
                 text = f"expected a word and {dimensions or 'its'} finite numbers"
                 raise UserError(f"{file}, line {number}: {text}")
-            if word not in found and _is_token(word, tokenizer):
-                found[word] = None
+            if word not in words and _is_token(word, tokenizer):
+                words[word] = None
                 values += vector.tobytes()
     except OSError as error:
         raise UserError(f"{file}: cannot be read ({error.strerror})") from None
     if dimensions is None or count not in (None, rows):
         expected = "no word vectors" if count is None else f"{rows} of {count} word vectors"
         raise UserError(f"{file}: has {expected}; get the file again")
-    return list(found), np.frombuffer(values, np.float32).reshape(-1, dimensions)
+    return list(words), np.frombuffer(values, np.float32).reshape(-1, dimensions)
 
 
 def _floats(fields: list[str]) -> np.ndarray | None:
@@ -457,7 +457,7 @@ def _is_token(word: str, tokenizer: Tokenizer) -> bool:
 
 
 def _append(table: nn.Embedding, ids: Tensor, known: np.ndarray, new: np.ndarray) -> None:
-    """Append ``new`` vectors, (m, d), by the map that takes ``known``, (s, d), to rows ``ids``."""
+    """Append ``new`` vectors, (m, d), mapped as ``known``, (s, d), are mapped to rows ``ids``."""
     old = table.weight.detach()
     learned = old[ids.to(old.device)].double().cpu().numpy()
     with_one = np.column_stack([known, np.ones(len(known))])

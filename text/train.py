@@ -85,17 +85,17 @@ def measure(config: Config, run: Run) -> dict[str, object]:
     )
     unread, tokens = held_out(config, tokens, run.data_root)
     if config.baseline == "tfidf":
-        found = tfidf(run.data_root, tasks=tasks, protocol=protocol, workers=run.workers)
+        metrics = tfidf(run.data_root, tasks=tasks, protocol=protocol, workers=run.workers)
         scores = baselines.tfidf_scores(tokens, unread, len(tokenizer))
     else:
         prepared = counted if config.baseline == "ppmi_svd" else pretrained
         encode, scores = prepared(config, tokens, unread, tokenizer, run)
-        found = evaluate(
+        metrics = evaluate(
             encode, run.data_root, tasks=tasks, protocol=protocol, progress=run.progress
         )
     if not config.held_out:
-        return found
-    return {**found, **neighbour_accuracies(scores, unread.chapter, config.batch_size)}
+        return metrics
+    return {**metrics, **neighbour_accuracies(scores, unread.chapter, config.batch_size)}
 
 
 def counted(
@@ -225,13 +225,13 @@ def pretrain(
     model.train()
     total = config.epochs * per_epoch
     total = total if config.steps is None else min(total, config.steps)
-    own = local_slice(config.batch_size)
+    local = local_slice(config.batch_size)
     for step in run.steps(total, "pretraining", log_every=LOG_EVERY, save_every=SAVE_EVERY):
-        epoch, place = divmod(step, per_epoch)
-        if place == 0 or step == first:
+        epoch, number = divmod(step, per_epoch)
+        if number == 0 or step == first:
             order = order_of_batches(per_epoch, config.seed, epoch, config.order == "shuffled")
-        start = int(order[place]) * config.batch_size
-        batch = tokens.batch(start + own.start, start + own.stop, config.length)
+        start = int(order[number]) * config.batch_size
+        batch = tokens.batch(start + local.start, start + local.stop, config.length)
         run.means.add(train_step(config, model, criterion, optimiser, batch, step, forward))
     if isinstance(optimiser, RowAdam):
         optimiser.finish()
@@ -276,7 +276,9 @@ def make_optimiser(
     if config.update == "dense":
         return torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
     words = [table.weight for table in tables]
-    others = [each for each in parameters if all(each is not table for table in words)]
+    others = [
+        parameter for parameter in parameters if all(parameter is not table for table in words)
+    ]
     return RowAdam(words, others, config.learning_rate)
 
 
@@ -292,8 +294,8 @@ def losses(
     if half:  # for the encoders only: scores are computed in float32
         f, g = f.float(), g.float()
     if config.dropout:
-        kept = (broadcast(torch.rand(1, f.shape[1])) > config.dropout).to(f)
-        f, g = f * kept, g * kept
+        mask = (broadcast(torch.rand(1, f.shape[1])) > config.dropout).to(f)
+        f, g = f * mask, g * mask
     pairs = pairs_of(config, f, g, to_device(batch.chapter, device))
     features = None if criterion.projection is None else torch.cat([f, g], dim=1)
     loss, parts = criterion(pairs, features=features, step=step)
@@ -344,9 +346,9 @@ def pairs_of(config: Config, f: Tensor, g: Tensor, chapter: Tensor) -> Pairs:
     pairs = context_window(f, g, config.reach, document=chapter, gather=gather)
     if config.diagonal == "masked":
         return pairs
-    own = _own(pairs.negative)
+    own_pairs = _self_mask(pairs.negative)
     return dataclasses.replace(
-        pairs, negative=pairs.negative | own, non_negative_index=pairs.positive_index
+        pairs, negative=pairs.negative | own_pairs, non_negative_index=pairs.positive_index
     )
 
 
@@ -370,10 +372,10 @@ def make_criterion(config: Config, dim: int) -> Criterion:
 def inner_product_without_self(sentence: Tensor, context: Tensor) -> Tensor:
     """Inner products (B, H), (B, H) -> (B, B), 0 for a sentence with itself, as in S2V."""
     scores = inner_product(sentence, context)
-    return scores.masked_fill(_own(scores), 0.0)
+    return scores.masked_fill(_self_mask(scores), 0.0)
 
 
-def _own(scores: Tensor) -> Tensor:
+def _self_mask(scores: Tensor) -> Tensor:
     """Mask of a sentence with itself; rows are of this process, columns of all processes."""
     everyone = torch.eye(scores.shape[1], dtype=torch.bool, device=scores.device)
     return everyone[local_slice(scores.shape[1])]
