@@ -122,19 +122,19 @@ class Videos:
 
     def of(self, train: bool) -> "Videos":
         """The training or the test videos; they share the frames of all."""
-        kept = [place for place, video in enumerate(self.videos) if video.train == train]
+        index = [number for number, video in enumerate(self.videos) if video.train == train]
         return replace(
             self,
-            videos=tuple(self.videos[place] for place in kept),
-            start=self.start[kept],
-            length=self.length[kept],
+            videos=tuple(self.videos[number] for number in index),
+            start=self.start[index],
+            length=self.length[index],
         )
 
     def every(self, stride: int) -> "Videos":
         """Every ``stride``-th video, from the first on; frames are shared."""
-        kept = slice(None, None, stride)
-        start, length = self.start[kept], self.length[kept]
-        return replace(self, videos=self.videos[kept], start=start, length=length)
+        selection = slice(None, None, stride)
+        start, length = self.start[selection], self.length[selection]
+        return replace(self, videos=self.videos[selection], start=start, length=length)
 
     def check(self, modality: str) -> None:
         """Refuse frames of another modality than a configuration's.
@@ -198,8 +198,8 @@ def load(
     if flow not in FLOWS:
         raise ValueError(f"flow is by {' or '.join(FLOWS)}; got {flow!r}")
     layout = layout_of(dataset, data_root)
-    classes = _present(dataset, layout)
-    listed = _listed(layout, split, classes)
+    classes = _present_classes(dataset, layout)
+    listed = _listed_videos(layout, split, classes)
     files = _files(layout, classes)
     unusable = _missing(layout, listed, files, classes)
     _tolerate(layout, unusable, len(listed), allow_missing)
@@ -216,7 +216,7 @@ def load(
             _store(part, list(files.values()), reader, modality, resize, workers, progress)
 
     build_once(folder, build, (SUMS,))
-    frames, places, damaged = _opened(folder)
+    frames, places, damaged = _read_frames(folder)
     unusable |= {name: why for name, why in damaged.items() if name in listed}
     _tolerate(layout, unusable, len(listed), allow_missing)
     names = [name for name in files if name in listed and name in places]
@@ -242,7 +242,7 @@ def fingerprint(dataset: str, data_root: Path) -> str:
     modification has changed.
     """
     layout = layout_of(dataset, data_root)
-    files = _files(layout, _present(dataset, layout))
+    files = _files(layout, _present_classes(dataset, layout))
     lists = sha256_of_files(layout.lists.glob("*.txt"))
     return sha256_of_lines([lists, _sha256_of_videos(dataset, data_root, layout, files)])
 
@@ -258,20 +258,22 @@ def fetch(name: str, data_root: Path) -> str:
     """
     layout = layout_of(name, data_root)
     try:
-        classes = _present(name, layout)
+        classes = _present_classes(name, layout)
     except MissingData:
         raise UserError(f"{data_root}: {name} is missing; {layout.remedy}") from None
     files = _files(layout, classes)
     for split in SPLITS:
-        listed = _listed(layout, split, classes)
+        listed = _listed_videos(layout, split, classes)
         missing = _missing(layout, listed, files, classes)
         _tolerate(layout, missing, len(listed), allow_missing=False)
         counts = Counter(video.label for video in listed.values())
-        if unlisted := [each for label, each in enumerate(classes) if not counts[label]]:
+        if unlisted := [
+            class_name for label, class_name in enumerate(classes) if not counts[label]
+        ]:
             raise UserError(f"{layout.lists}: split {split} lists no video of {unlisted[0]}")
     check_prepared(data_root / "prepared" / "video", f"{name}-*")
-    each = ", ".join(f"{name} {counts[label]}" for label, name in enumerate(classes))
-    return f"{len(listed)} videos of {len(classes)} of {len(_numbers(layout))} classes: {each}"
+    counted = ", ".join(f"{name} {counts[label]}" for label, name in enumerate(classes))
+    return f"{len(listed)} videos of {len(classes)} of {len(_numbers(layout))} classes: {counted}"
 
 
 def flow_folder(data_root: Path, dataset: str, method: str) -> Path:
@@ -289,7 +291,7 @@ def stored_side(size: int) -> int:
 
 
 def layout_of(dataset: str, data_root: Path) -> Layout:
-    """Where a data set lies, whether it is there or not; the embedded one is made."""
+    """Where a data set is or has to be put; the embedded one is made."""
     root = data_root
     if dataset == HMDB51:
         folder, lists = "hmdb51_org", "testTrainMulti_7030_splits"
@@ -322,10 +324,10 @@ def layout_of(dataset: str, data_root: Path) -> Layout:
     )
 
 
-def _present(dataset: str, layout: Layout) -> tuple[str, ...]:
+def _present_classes(dataset: str, layout: Layout) -> tuple[str, ...]:
     """The classes that have a folder, in the order of their numbers."""
     command = f"{program()} data video" + (" --dataset hmdb51" if layout.hmdb51 else "")
-    how = f"what to put there is said by: {command}"
+    how = f"run {command} to see which files it needs"
     if not layout.folder.is_dir():
         raise MissingData(dataset, layout.folder, command, how)
     numbers = _numbers(layout)
@@ -347,25 +349,25 @@ def _numbers(layout: Layout) -> dict[str, int]:
     """The number of each class: UCF-101's official one, of HMDB51 its place in the alphabet."""
     if layout.hmdb51:
         files = sorted(layout.lists.glob("*.txt")) if layout.lists.is_dir() else []
-        names = sorted({found[1] for file in files if (found := _SPLIT.fullmatch(file.name))})
+        names = sorted({match[1] for file in files if (match := _SPLIT.fullmatch(file.name))})
         if not names:
             raise UserError(f"{layout.lists}: no <class>_test_split1.txt; {layout.remedy}")
         return {name: number for number, name in enumerate(names)}
     numbers: dict[str, int] = {}
-    for place, line in _lines(layout.lists / "classInd.txt", layout):
+    for location, line in _lines(layout.lists / "classInd.txt", layout):
         number, _, name = line.replace("\t", " ").partition(" ")
         name = name.strip()
         if not number.isdecimal() or not name:
             raise UserError(
-                f"{place}: {line!r} is not a number and the name of a class; {layout.remedy}"
+                f"{location}: {line!r} is not a number and the name of a class; {layout.remedy}"
             )
         if name in numbers or int(number) in numbers.values():
-            raise UserError(f"{place}: {line!r} is there twice; {layout.remedy}")
+            raise UserError(f"{location}: {line!r} is listed twice; {layout.remedy}")
         numbers[name] = int(number)
     return numbers
 
 
-def _listed(layout: Layout, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
+def _listed_videos(layout: Layout, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
     """The videos of present classes that the lists of a split have, by name."""
     return (_listed_in_hmdb51 if layout.hmdb51 else _listed_in_ucf101)(layout, split, classes)
 
@@ -375,12 +377,12 @@ def _listed_in_hmdb51(layout: Layout, split: int, classes: tuple[str, ...]) -> d
     listed: dict[str, Video] = {}
     groups: dict[str, int] = {}
     for label, name in enumerate(classes):
-        for place, line in _lines(layout.lists / f"{name}_test_split{split}.txt", layout):
+        for location, line in _lines(layout.lists / f"{name}_test_split{split}.txt", layout):
             file, _, part = line.rpartition(" ")
             video = re.sub(r"\.avi$", "", file.strip(), flags=re.IGNORECASE)
             if part not in _PART_OF or not video or video in listed:
                 why = "is listed twice" if video in listed else "is not a video and 0, 1 or 2"
-                raise UserError(f"{place}: {line!r} {why}; {layout.remedy}")
+                raise UserError(f"{location}: {line!r} {why}; {layout.remedy}")
             group = groups.setdefault(video.rpartition(f"_{name}_")[0] or video, len(groups))
             if (train := _PART_OF[part]) is not None:
                 listed[video] = Video(video, label, group, train)
@@ -394,7 +396,7 @@ def _listed_in_ucf101(layout: Layout, split: int, classes: tuple[str, ...]) -> d
     listed: dict[str, Video] = {}
     for train in (True, False):
         file = layout.lists / f"{'train' if train else 'test'}list{split:02d}.txt"
-        for place, line in _lines(file, layout):
+        for location, line in _lines(file, layout):
             # Training lists add the official number of the class; classInd.txt has it, too.
             path = re.sub(r"\s+\d+$", "", line).replace("\\", "/")
             folder, _, base = path.rpartition("/")
@@ -403,10 +405,10 @@ def _listed_in_ucf101(layout: Layout, split: int, classes: tuple[str, ...]) -> d
             matched = _NAME.fullmatch(name)
             if not folder or not matched or name in listed:
                 why = "is listed twice" if name in listed else "is no <class>/v_*_g01_c01.avi"
-                raise UserError(f"{place}: {line!r} {why}; {layout.remedy}")
+                raise UserError(f"{location}: {line!r} {why}; {layout.remedy}")
             if folder not in numbers:
                 near = suggestion(folder, sorted(numbers), "classes are")
-                raise UserError(f"{place}: {folder!r} is not a class of classInd.txt{near}")
+                raise UserError(f"{location}: {folder!r} is not a class of classInd.txt{near}")
             if folder in labels:
                 listed[name] = Video(name, labels[folder], int(matched[1]), train)
     return listed
@@ -430,7 +432,7 @@ def _lines(file: Path, layout: Layout) -> Iterator[tuple[str, str]]:
 def _files(layout: Layout, classes: tuple[str, ...]) -> dict[str, Path]:
     """All videos of some classes by name, in the order in which they are kept."""
     files: dict[str, Path] = {}
-    for file in (each for name in classes for each in _videos_in(layout.folder / name, layout)):
+    for file in (path for name in classes for path in _videos_in(layout.folder / name, layout)):
         if file.stem in files:
             raise UserError(f"{printable(file)}: {files[file.stem]} has the same name; keep one")
         files[file.stem] = file
@@ -468,8 +470,8 @@ def _missing(
     for name, video in listed.items():
         folder = layout.folder / classes[video.label]
         if name not in files or files[name].parent != folder:
-            there = os.path.lexists(folder / f"{name}.avi")
-            missing[name] = "cannot be read" if there else "missing"
+            exists = os.path.lexists(folder / f"{name}.avi")
+            missing[name] = "cannot be read" if exists else "missing"
     return missing
 
 
@@ -479,7 +481,7 @@ def _tolerate(layout: Layout, unusable: dict[str, str], listed: int, allow_missi
         first = ", ".join(named[:MOST_NAMED])
         more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
         text = f"{len(unusable)} of {listed} videos cannot be used: {first}{more}"
-        remedy = "restore them, or go on without: --allow-missing"
+        remedy = "restore them, or continue without them: --allow-missing"
         raise UserError(f"{layout.folder}: {text}; {remedy}")
 
 
@@ -586,7 +588,7 @@ def _flow_of(images: Path, file: Path) -> np.ndarray:
 
 
 @dataclass
-class _Kept:
+class _VideosOfOneSize:
     """The videos of one size that are written to a file."""
 
     file: Path
@@ -616,43 +618,48 @@ def _store(
     read, left_out = reader(files, workers, progress)
     files = [file for file in files if file.stem not in left_out]
     stored = in_order(functools.partial(_stored_frames, read, resize), files, workers)
-    sizes: dict[tuple[int, ...], _Kept] = {}  # by (3, h, w); the first video may be the odd one
+    sizes: dict[
+        tuple[int, ...], _VideosOfOneSize
+    ] = {}  # by (3, h, w); the first video may be the odd one
     with contextlib.ExitStack() as stack:
         for done, (file, frames) in enumerate(zip(files, stored, strict=True), start=1):
             if isinstance(frames, str):
                 left_out[file.stem] = frames
             else:
-                kept = sizes.get(frames.shape[1:])
-                if kept is None:
+                same_size = sizes.get(frames.shape[1:])
+                if same_size is None:
                     target = part / f"{len(sizes)}.bin"
-                    kept = _Kept(target, stack.enter_context(target.open("wb")))
-                    sizes[frames.shape[1:]] = kept
-                kept.add(file.stem, frames)
+                    same_size = _VideosOfOneSize(target, stack.enter_context(target.open("wb")))
+                    sizes[frames.shape[1:]] = same_size
+                same_size.add(file.stem, frames)
             if progress is not None:
                 progress(done, len(files), f"decoding ({modality})")
     if not sizes:
         first = ": ".join(next(iter(left_out.items())))
         raise UserError(f"{part.parent}: would hold no video, none can be used: {first}")
-    shape, kept = max(sizes.items(), key=lambda item: len(item[1].names))
+    shape, same_size = max(sizes.items(), key=lambda item: len(item[1].names))
     for (_, height, width), other in sizes.items():
-        if other is not kept:
+        if other is not same_size:
             why = f"frames of {width} x {height} pixels, most others {shape[2]} x {shape[1]}"
             left_out |= dict.fromkeys(other.names, why)
             other.file.unlink()
-    kept.file.rename(part / "frames.bin")
+    same_size.file.rename(part / "frames.bin")
     index = {
-        "names": kept.names,
-        "lengths": kept.lengths,
+        "names": same_size.names,
+        "lengths": same_size.lengths,
         "shape": shape,
         "left_out": {name: left_out[name] for name in order if name in left_out},
     }
     write_atomically(part / "index.json", json.dumps(index) + "\n")
-    sums = {"frames.bin": kept.digest.hexdigest(), "index.json": sha256_of(part / "index.json")}
+    sums = {
+        "frames.bin": same_size.digest.hexdigest(),
+        "index.json": sha256_of(part / "index.json"),
+    }
     write_sums(part, sums)
 
 
-def _opened(folder: Path) -> tuple[Tensor, dict[str, tuple[int, int]], dict[str, str]]:
-    """What is kept: frames, start and length of each video, and why others are left out."""
+def _read_frames(folder: Path) -> tuple[Tensor, dict[str, tuple[int, int]], dict[str, str]]:
+    """The stored frames, start and length of each video, and why others are left out."""
     file = folder / "frames.bin"
 
     def fault(name: str, text: str) -> UserError:
@@ -664,9 +671,9 @@ def _opened(folder: Path) -> tuple[Tensor, dict[str, tuple[int, int]], dict[str,
         shape = (sum(lengths), *index["shape"])
     except (OSError, ValueError, KeyError, TypeError):
         raise fault("index.json", "damaged") from None
-    found = file.stat().st_size if file.is_file() else 0
-    if found != (expected := math.prod(shape)):
-        raise fault("frames.bin", f"{found} bytes where index.json says {expected}")
+    size = file.stat().st_size if file.is_file() else 0
+    if size != (expected := math.prod(shape)):
+        raise fault("frames.bin", f"{size} bytes where index.json says {expected}")
 
     def intact() -> str:
         check_sums(folder, made_again(folder), FILES)

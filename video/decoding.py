@@ -59,9 +59,9 @@ def decode(file: Path) -> Iterator[np.ndarray]:
             # Matroska and WebM do not count frames. `end` excludes the duration of the last one.
             start = (stream.start_time or 0) * float(stream.time_base or 0)
             whole = _seconds(container, stream, start)
-            found = (end - start) * count / max(count - 1, 1)
-            if not stream.frames and count > 1 and found < COMPLETE * whole:
-                raise UserError(f"{file}: damaged, {found:.2f} of {whole:.2f} seconds")
+            decoded = (end - start) * count / max(count - 1, 1)
+            if not stream.frames and count > 1 and decoded < COMPLETE * whole:
+                raise UserError(f"{file}: damaged, {decoded:.2f} of {whole:.2f} seconds")
     except (FFmpegError, OSError) as error:
         reason = error.strerror or type(error).__name__
         raise UserError(f"{file}: cannot be decoded ({reason})") from error
@@ -79,9 +79,9 @@ def _seconds(container: InputContainer, stream: av.VideoStream, start: float) ->
     """
     if stream.duration and stream.time_base:
         return float(stream.duration * stream.time_base)
-    if said := stream.metadata.get("DURATION"):
+    if duration := stream.metadata.get("DURATION"):
         try:
-            hours, minutes, seconds = (float(part) for part in said.split(":"))
+            hours, minutes, seconds = (float(part) for part in duration.split(":"))
         except ValueError:
             return 0.0
         return 3600 * hours + 60 * minutes + seconds - start
@@ -139,20 +139,20 @@ def _check_length(file: Path) -> None:
 
 def _end_of_segment(header: bytes) -> int:
     """The end of the single segment of a Matroska file; 0 if it is not stated, as in streams."""
-    length, place = _ebml_number(header, len(_EBML))
-    place += length
-    if header[place : place + 4] != _SEGMENT:
+    length, offset = _ebml_number(header, len(_EBML))
+    offset += length
+    if header[offset : offset + 4] != _SEGMENT:
         return 0
-    length, place = _ebml_number(header, place + 4)
-    return place + length if length else 0
+    length, offset = _ebml_number(header, offset + 4)
+    return offset + length if length else 0
 
 
-def _ebml_number(data: bytes, place: int) -> tuple[int, int]:
+def _ebml_number(data: bytes, offset: int) -> tuple[int, int]:
     """A Matroska number at an offset, and the offset after it; 0 for an unknown number.
 
     Leading zero bits of the first byte give the number of further bytes; all ones mean unknown.
     """
-    width = 9 - data[place].bit_length() if place < len(data) and data[place] else 8
+    width = 9 - data[offset].bit_length() if offset < len(data) and data[offset] else 8
     bits = 7 * width
-    number = int.from_bytes(data[place : place + width], "big") & ((1 << bits) - 1)
-    return (0 if number == (1 << bits) - 1 else number), place + width
+    number = int.from_bytes(data[offset : offset + width], "big") & ((1 << bits) - 1)
+    return (0 if number == (1 << bits) - 1 else number), offset + width

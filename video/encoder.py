@@ -110,7 +110,7 @@ class S3D(nn.Module):
         if width <= 0:
             raise ValueError(f"width is positive; got {width}")
         norm = partial(nn.BatchNorm3d, eps=epsilon, momentum=momentum)
-        scaled = partial(_scaled, width=width)
+        scaled = partial(_scaled_channels, width=width)
 
         layers: list[nn.Module] = [
             TemporalSeparableConv(3, scaled(64), 7, 2, 3, norm),
@@ -191,7 +191,9 @@ class R2Plus1D(nn.Module):
             raise ValueError(f"width is positive; got {width}")
         if len(strides) != len(STRIDES) or min(strides) < 1:
             raise ValueError(f"strides are those of the stem and of four stages; got {strides}")
-        inputs, *planes = (_scaled(channels, width) for channels in (64, 64, 128, 256, 512))
+        inputs, *planes = (
+            _scaled_channels(channels, width) for channels in (64, 64, 128, 256, 512)
+        )
         between = (3 * inputs * 27) // (3 * 9 + inputs * 3)
         self.stem = nn.Sequential(
             nn.Conv3d(3, between, (1, 3, 3), (1, strides[0], strides[0]), (0, 1, 1), bias=False),
@@ -261,28 +263,28 @@ class Colours(nn.Module):
         """Shares (B, H) float32 of the pixels of clips (B, 3, T, S, S), as normalised."""
         colours = clips.float() * self.deviation + self.mean
         steps = (colours * self.STEPS).long().clamp(0, self.STEPS - 1)
-        place = (steps[:, 0] * self.STEPS + steps[:, 1]) * self.STEPS + steps[:, 2]
-        place = place.flatten(1)
-        counts = torch.zeros(len(place), self.dim, device=clips.device)
-        counts.scatter_add_(1, place, torch.ones_like(place, dtype=torch.float32))
-        return counts / place.size(1)
+        bins = (steps[:, 0] * self.STEPS + steps[:, 1]) * self.STEPS + steps[:, 2]
+        bins = bins.flatten(1)
+        counts = torch.zeros(len(bins), self.dim, device=clips.device)
+        counts.scatter_add_(1, bins, torch.ones_like(bins, dtype=torch.float32))
+        return counts / bins.size(1)
 
 
 def encoder_of(config: Config) -> nn.Module:
     """The encoder that a configuration names, (B, 3, T, S, S) -> (B, H); its ``dim`` is H."""
     network = config.network
     if callable(network):
-        return _of_a_function(network, config)
+        return _network_of_function(network, config)
     # What no tensor shows. Files of an S3D from before there were others lack its name.
     facts: dict[str, str | None] = {
         name: json.dumps(getattr(config, name)) for name in ("batch_norm_epsilon", "modality")
     }
     if network != "s3d":
         facts |= {name: json.dumps(getattr(config, name)) for name in ("network", "strides")}
-    return stating(_named(network, config), **facts)
+    return stating(_built_in_network(network, config), **facts)
 
 
-def _named(network: str, config: Config) -> nn.Module:
+def _built_in_network(network: str, config: Config) -> nn.Module:
     constants = {
         "width": config.width,
         "momentum": config.batch_norm_momentum,
@@ -312,25 +314,25 @@ def _check_name(network: str) -> None:
         raise ValueError(f"no network {network!r}{suggestion(network, known, 'there are')}")
 
 
-def _of_a_function(make: Callable[[], Any], config: Config) -> nn.Module:
+def _network_of_function(make: Callable[[], Any], config: Config) -> nn.Module:
     """The module made by a user's function, with its width as ``dim``."""
-    made = make()
-    if not isinstance(made, nn.Module):
-        what = type(made).__name__
+    encoder = make()
+    if not isinstance(encoder, nn.Module):
+        what = type(encoder).__name__
         raise ValueError(f"{make.__name__} makes a {what}; it has to make a torch module")
-    was_training = made.training
+    was_training = encoder.training
     clips = torch.zeros(1, 3, config.clip_frames, config.size, config.size)
     with torch.no_grad():
-        found = made.eval()(clips)
-    made.train(was_training)
-    if not isinstance(found, Tensor) or found.ndim != 2:
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        features = encoder.eval()(clips)
+    encoder.train(was_training)
+    if not isinstance(features, Tensor) or features.ndim != 2:
+        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ValueError(
             f"an encoder returns features (B, H), that of {make.__name__} returns {shape} for 1 "
             f"clip; remove its classifier and pool its feature maps"
         )
-    made.dim = found.shape[1]  # type: ignore[assignment] # as of the encoders here
-    return made
+    encoder.dim = features.shape[1]  # type: ignore[assignment] # as of the encoders here
+    return encoder
 
 
 def name_of(network: str | Callable[[], Any]) -> str:
@@ -338,7 +340,7 @@ def name_of(network: str | Callable[[], Any]) -> str:
     return network if isinstance(network, str) else network.__name__
 
 
-def _scaled(channels: int, width: float) -> int:
+def _scaled_channels(channels: int, width: float) -> int:
     return max(8, 8 * int(channels * width / 8 + 0.5))
 
 
@@ -380,9 +382,9 @@ class ShuffledTeacher(Teacher):
         """(B, 3, T, S, S) -> (B, D), row i of clip i."""
         everyone = gather(clips)
         order = broadcast(torch.randperm(len(everyone), device=clips.device))
-        own = local_slice(len(everyone))
-        keys = gather(embedded(self.head, in_groups(self.encoder, everyone[order[own]])))
-        return keys[order.argsort()[own]]
+        local = local_slice(len(everyone))
+        keys = gather(embedded(self.head, in_groups(self.encoder, everyone[order[local]])))
+        return keys[order.argsort()[local]]
 
 
 def in_groups(encoder: nn.Module, clips: Tensor) -> Tensor:

@@ -190,8 +190,8 @@ def evaluate(
         video_features(config, embed, part, device, after=tell(f"features of {name} videos"))
         for name, part in (("training", train), ("test", test))
     )
-    found = nearest(features, test_features, max(RANKS), own_means=protocol.own_means)
-    hit = labels[found] == test_labels[:, None]
+    neighbours = nearest(features, test_features, max(RANKS), own_means=protocol.own_means)
+    hit = labels[neighbours] == test_labels[:, None]
     metrics: dict[str, Any] = {}
     for rank in RANKS:
         metrics |= accuracy(f"R@{rank}", hit[:, :rank].any(1))
@@ -218,7 +218,7 @@ def evaluate(
     )
     tops, right_of["top1"] = _top(probabilities, test_labels)
     if protocol.version > 1:
-        details["right"] = {name: packed(each) for name, each in right_of.items()}
+        details["right"] = {name: packed(correct) for name, correct in right_of.items()}
     return metrics | tops | {"details": details}
 
 
@@ -235,8 +235,8 @@ def retrieval_so_far(
         for part, most in zip(_parts(videos), WATCHED_VIDEOS, strict=True)
     )
     features, asked = (video_features(config, embed, part, device) for part in (train, test))
-    found = nearest(features, asked, 1, own_means=PROTOCOLS[config.protocol].own_means)
-    hit = _labels(train, device)[found[:, 0]] == _labels(test, device)
+    neighbours = nearest(features, asked, 1, own_means=PROTOCOLS[config.protocol].own_means)
+    hit = _labels(train, device)[neighbours[:, 0]] == _labels(test, device)
     return {"R@1": accuracy("R@1", hit)["R@1"]}
 
 
@@ -322,9 +322,7 @@ def finetune(
     if epochs < 1:
         raise ValueError(f"fine-tuning takes at least 1 epoch; got {epochs}")
     if not list(encoder.parameters()):
-        raise ValueError(
-            "an encoder without parameters cannot be fine-tuned; take another protocol"
-        )
+        raise ValueError("an encoder without parameters cannot be fine-tuned; use another protocol")
     device = next(encoder.parameters()).device
     labels = torch.tensor([video.label for video in videos.videos], device=device)
     generator = torch.Generator().manual_seed(config.seed)
@@ -369,10 +367,10 @@ def _top(probabilities: Tensor, labels: Tensor) -> tuple[dict[str, float], Tenso
     """
     classes = probabilities.shape[1]
     right = probabilities.topk(min(5, classes)).indices == labels[:, None]
-    found = accuracy("top1", right[:, 0])
+    metrics = accuracy("top1", right[:, 0])
     if classes > 5:
-        found |= accuracy("top5", right.any(1))
-    return found, right[:, 0]
+        metrics |= accuracy("top5", right.any(1))
+    return metrics, right[:, 0]
 
 
 def _linear(features: int, classes: int, generator: torch.Generator) -> nn.Linear:
@@ -588,17 +586,17 @@ def over_windows(
         after: called after each batch with the number of windows done, and the total.
     """
     starts = [windows(length, clip_frames, most) for length in videos.length.tolist()]
-    counts = [len(each) for each in starts]
+    counts = [len(positions) for positions in starts]
     index = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     start = torch.cat(starts)
     values, done = [], 0
-    for some, its_start in zip(index.split(batch), start.split(batch), strict=True):
-        clips = gather_clips(videos, some, its_start, clip_frames)
+    for index_of_chunk, start_of_chunk in zip(index.split(batch), start.split(batch), strict=True):
+        clips = gather_clips(videos, index_of_chunk, start_of_chunk, clip_frames)
         values.append(function(clips.to(device)))
-        done += len(some)
+        done += len(index_of_chunk)
         if after is not None:
             after(done, len(index))
-    return torch.stack([each.mean(0) for each in torch.cat(values).split(counts)])
+    return torch.stack([features.mean(0) for features in torch.cat(values).split(counts)])
 
 
 def nearest(train: Tensor, test: Tensor, count: int, *, own_means: bool = False) -> Tensor:
@@ -640,16 +638,16 @@ def ridge(train: Tensor, labels: Tensor, groups: Tensor, test: Tensor) -> Tensor
     inputs, queries = (inputs - mean) / scale, (queries - mean) / scale
     targets = torch.nn.functional.one_hot(labels).double()
 
-    def scores(kept: Tensor, asked: Tensor) -> Tensor:
+    def scores(fitted: Tensor, asked: Tensor) -> Tensor:
         """Scores (penalties, asked, C) by the regression on the videos ``kept``."""
-        offset, level = inputs[kept].mean(0), targets[kept].mean(0)
-        centred = inputs[kept] - offset
+        offset, level = inputs[fitted].mean(0), targets[fitted].mean(0)
+        centred = inputs[fitted] - offset
         values, vectors = torch.linalg.eigh(centred.T @ centred)
-        wanted = vectors.T @ centred.T @ (targets[kept] - level)
+        wanted = vectors.T @ centred.T @ (targets[fitted] - level)
         penalties = len(centred) * torch.tensor(PENALTIES, dtype=values.dtype, device=values.device)
         shrunk = wanted / (values.clamp(min=0) + penalties[:, None])[..., None]
-        found: Tensor = (asked - offset) @ vectors @ shrunk + level
-        return found
+        result: Tensor = (asked - offset) @ vectors @ shrunk + level
+        return result
 
     hits = torch.zeros(len(PENALTIES), dtype=torch.int64, device=labels.device)
     folds = groups.unique()
@@ -657,8 +655,8 @@ def ridge(train: Tensor, labels: Tensor, groups: Tensor, test: Tensor) -> Tensor
         out = groups == group
         hits += (scores(~out, inputs[out]).argmax(2) == labels[out]).sum(1)
     best = len(PENALTIES) - 1 - int(hits.flip(0).argmax())
-    every = torch.ones_like(labels, dtype=torch.bool)
-    return scores(every, queries)[best].argmax(1)
+    everything = torch.ones_like(labels, dtype=torch.bool)
+    return scores(everything, queries)[best].argmax(1)
 
 
 def packed(right: Tensor) -> str:

@@ -97,39 +97,41 @@ def score(asked: EvaluationRequest) -> Scores:
     protocols = asked.chosen(PROTOCOLS, Config().protocol)
     encoder, described = _read(asked.model, None)
     config = dataclasses.replace(described, dataset=name)
-    asked.say(f"took every tensor of {_called(name_of(config.network))} of width {config.width:g}")
+    asked.say(
+        f"took every tensor of {_display_name(name_of(config.network))} of width {config.width:g}"
+    )
     encoder = encoder.to("cuda" if torch.cuda.is_available() else "cpu")
 
-    own = Path(name).is_dir()
+    is_folder = Path(name).is_dir()
     split = asked.options.get("split")
-    if own and split:
+    if is_folder and split:
         raise UserError(f"{name}: a folder of your own has no splits; omit --split")
     if split not in (None, "all", *map(str, SPLITS)):
         raise UserError(f"--split {split}: there are {', '.join(map(str, SPLITS))}, and all")
     splits = SPLITS if split == "all" else (int(split or config.split),)
 
     def by(config: Any, run: Run) -> Mapping[str, Any]:
-        if own:
+        if is_folder:
             flow = config.flow if config.modality == "flow" else None
             videos = own_folder(name, config.size, flow=flow, skip_damaged=run.allow_missing)
-            run.record_data(**{name: sha256_of_files(Path(each.name) for each in videos.videos)})
+            run.record_data(**{name: sha256_of_files(Path(video.name) for video in videos.videos)})
             return evaluate(config, encoder, videos, run)
         run.record_data(**{name: fingerprint(name, run.data_root)})
-        found = {}
-        for each in splits:
+        by_split = {}
+        for number in splits:
             videos = load(
                 name,
                 run.data_root,
-                split=each,
+                split=number,
                 modality=config.modality,
                 flow=config.flow,
                 size=config.size,
                 workers=run.workers,
                 allow_missing=run.allow_missing,
             )
-            chosen = dataclasses.replace(config, split=each)
-            found[each] = evaluate(chosen, encoder, videos, run)
-        return over_splits(found) if len(found) > 1 else found[splits[0]]
+            chosen = dataclasses.replace(config, split=number)
+            by_split[number] = evaluate(chosen, encoder, videos, run)
+        return over_splits(by_split) if len(by_split) > 1 else by_split[splits[0]]
 
     return scores_of(asked, file_of(asked.model), name, protocols, config, by)
 
@@ -139,7 +141,7 @@ def over_splits(by_split: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
 
     The mean has no interval: the splits share videos.
     """
-    own = {
+    single = {
         f"{name}_split{split}": value
         for split, metrics in by_split.items()
         for name, value in metrics.items()
@@ -150,9 +152,13 @@ def over_splits(by_split: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         for name in next(iter(by_split.values()))
         if name != "details" and not name.endswith(("_low", "_high"))
     ]
-    means = {name: sum(each[name] for each in by_split.values()) / len(by_split) for name in names}
+    means = {
+        name: sum(scores[name] for scores in by_split.values()) / len(by_split) for name in names
+    }
     return (
-        means | own | {"details": {f"split{split}": m["details"] for split, m in by_split.items()}}
+        means
+        | single
+        | {"details": {f"split{split}": m["details"] for split, m in by_split.items()}}
     )
 
 
@@ -167,7 +173,7 @@ def _read(path: Path, network: Callable[[], Any] | None) -> tuple[nn.Module, Con
         return fill(lambda: encoder_of(config), state), config
 
 
-def _called(network: str) -> str:
+def _display_name(network: str) -> str:
     return NAMES.get(network, network)
 
 
@@ -194,7 +200,7 @@ def _describe(folder: Path, record: Record) -> Export:
             config["method"] if config["train"] else "untrained",
         ),
         losses=loss_names(config["objective"]) if config["train"] else (),
-        about=f"An encoder of clips, {_called(network)} of width {config['width']:g}, "
+        about=f"An encoder of clips, {_display_name(network)} of width {config['width']:g}, "
         f"{training_of(config, f'clips of {dataset}')}",
         input=f"clips (B, 3, {frames}, {size}, {size}) of consecutive\n  frames, {channels}\n"
         f"  in [0, 1], normalised with mean {list(MEAN)} and deviation {list(STD)}",

@@ -53,9 +53,9 @@ def neighbours(source: Source) -> DrawnFigure:
     )
     train, test = videos.of(train=True), videos.of(train=False)
     queries = part_of(test, chosen(test))
-    found = nearest(features_of(run, train), features_of(run, queries), NEIGHBOURS)
+    nearest_videos = nearest(features_of(run, train), features_of(run, queries), NEIGHBOURS)
     return DrawnFigure(
-        images(tiles(queries, train, found)),
+        images(tiles(queries, train, nearest_videos)),
         "Nearest training videos of test videos",
         "Computed here: central crops, mean over all windows, centred by the mean of the training "
         "videos, cosine; as for R@1. One test video of each of "
@@ -70,28 +70,28 @@ def neighbours(source: Source) -> DrawnFigure:
 
 def with_encoder(runs: Sequence[FinishedRun]) -> FinishedRun:
     """The run whose neighbours are drawn: one of MMCL, else the first trained one."""
-    kept = [run for run in runs if run.config.train and (run.folder / FILE).is_file()]
-    if not kept:
+    candidates = [run for run in runs if run.config.train and (run.folder / FILE).is_file()]
+    if not candidates:
         raise CannotDraw(f"no trained run of {runs[0].cell.table_address} keeps an encoder")
-    return min(kept, key=lambda run: run.row.label != SHOWN)
+    return min(candidates, key=lambda run: run.row.label != SHOWN)
 
 
 def chosen(test: Videos) -> list[int]:
     """Positions of the first test video of each of the first classes."""
     first: dict[int, int] = {}
-    for place, video in enumerate(test.videos):
-        first.setdefault(video.label, place)
+    for position, video in enumerate(test.videos):
+        first.setdefault(video.label, position)
     return [first[label] for label in sorted(first)][:QUERIES]
 
 
 def part_of(videos: Videos, places: Sequence[int]) -> Videos:
     """A subset of the videos; it shares all frames."""
-    kept = list(places)
+    index = list(places)
     return dataclasses.replace(
         videos,
-        videos=tuple(videos.videos[place] for place in kept),
-        start=videos.start[kept],
-        length=videos.length[kept],
+        videos=tuple(videos.videos[position] for position in index),
+        start=videos.start[index],
+        length=videos.length[index],
     )
 
 
@@ -117,18 +117,18 @@ def tiles(queries: Videos, train: Videos, positions: Tensor) -> list[list[Tile]]
     rows = []
     for number, query in enumerate(queries.videos):
         row = [Tile(frame_strip(queries, number), queries.classes[query.label][:TITLE])]
-        for place in positions[number].tolist():
-            label = train.videos[place].label
+        for position in positions[number].tolist():
+            label = train.videos[position].label
             sign, color = ("✓", GREEN) if label == query.label else ("✗", RED)
             title = f"{sign} {train.classes[label]}"[:TITLE]
-            row.append(Tile(frame_strip(train, place), title, color))
+            row.append(Tile(frame_strip(train, position), title, color))
         rows.append(row)
     return rows
 
 
-def frame_strip(videos: Videos, place: int) -> np.ndarray:
+def frame_strip(videos: Videos, position: int) -> np.ndarray:
     """Frames of a video side by side, (h, STRIP * (w + GAP) - GAP, 3) uint8."""
-    start, length = int(videos.start[place]), int(videos.length[place])
+    start, length = int(videos.start[position]), int(videos.length[position])
     frames = torch.linspace(0, length - 1, STRIP).round().long() + start
     pictures = videos.frames[frames].permute(0, 2, 3, 1).numpy()
     padded = np.pad(pictures, ((0, 0), (0, 0), (0, GAP), (0, 0)), constant_values=255)

@@ -146,8 +146,8 @@ def flow_frames(frames: np.ndarray, method: str = "tvl1") -> np.ndarray:
         algorithm = cv2.DISOpticalFlow_create(medium)  # type: ignore[attr-defined]
     grays = [cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in frames]
     flow = np.full(frames.shape, FILLER, np.uint8)
-    for place, (gray, following) in enumerate(itertools.pairwise(grays)):
-        flow[place, ..., :2] = encoded(algorithm.calc(gray, following, None))
+    for number, (gray, following) in enumerate(itertools.pairwise(grays)):
+        flow[number, ..., :2] = encoded(algorithm.calc(gray, following, None))
     flow[-1] = flow[-2]
     return flow
 

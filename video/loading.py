@@ -149,9 +149,9 @@ def _submit_copies(
         first, lack = first_frames(videos, index, start, config.clip_frames)
         clips = target[view, : len(index)]
         work = list(zip(clips, first.tolist(), lack.tolist(), drawn.box.T, strict=True))
-        for place in range(0, len(index), CLIPS_PER_TASK):
-            some = work[place : place + CLIPS_PER_TASK]
-            parts.append(pool.submit(_copy, frames, some, buffer.transfer_done))
+        for begin in range(0, len(index), CLIPS_PER_TASK):
+            task = work[begin : begin + CLIPS_PER_TASK]
+            parts.append(pool.submit(_copy, frames, task, buffer.transfer_done))
         every_drawn.append(drawn)
     return _PendingBatch(index, epoch, (every_drawn[0], every_drawn[1]), buffer, parts)
 
@@ -175,7 +175,7 @@ def _await_views(
     for part in copied.parts:
         part.result()
     buffer, size = copied.buffer, len(copied.index)
-    every_clips = [each[:size].to(device, non_blocking=True) for each in buffer.clips]
+    every_clips = [stored[:size].to(device, non_blocking=True) for stored in buffer.clips]
     if buffer.transfer_done is not None:
         buffer.transfer_done.record()
     first, second = (

@@ -50,9 +50,9 @@ def folder(
         raise ValueError(f"flow is by {' or '.join(FLOWS)}; got {flow!r}")
     content = read_folder(Path(path), str(path), WHAT, ENDINGS)
     content.warn()
-    found = [(file, label, True) for file, label in content.train]
-    found += [(file, label, False) for file, label in content.test or ()]
-    return _decoded(found, content.classes, size, Path(path), skip_damaged, flow)
+    entries = [(file, label, True) for file, label in content.train]
+    entries += [(file, label, False) for file, label in content.test or ()]
+    return _decoded(entries, content.classes, size, Path(path), skip_damaged, flow)
 
 
 def from_pytorchvideo(
@@ -72,22 +72,22 @@ def from_pytorchvideo(
     from video.pytorchvideo import paths_of
 
     parts = [(train, True)] if test is None else [(train, True), (test, False)]
-    found = [
+    entries = [
         (Path(file), label, is_train) for part, is_train in parts for file, label in paths_of(part)
     ]
-    if not found:
+    if not entries:
         raise UserError("a dataset without videos; give pairs of a path and a label")
-    count = 1 + max(label for _, label, _ in found)
+    count = 1 + max(label for _, label, _ in entries)
     classes = [str(number) for number in range(count)]
-    place = Path(os.path.commonpath([file.absolute().parent for file, _, _ in found]))
-    return _decoded(found, classes, size, place, skip_damaged)
+    common_folder = Path(os.path.commonpath([file.absolute().parent for file, _, _ in entries]))
+    return _decoded(entries, classes, size, common_folder, skip_damaged)
 
 
 def _decoded(
-    found: Sequence[tuple[Path, int, bool]],
+    entries: Sequence[tuple[Path, int, bool]],
     classes: Sequence[str],
     size: int,
-    place: Path,
+    common_folder: Path,
     skip_damaged: bool,
     flow: str | None = None,
 ) -> Videos:
@@ -110,25 +110,27 @@ def _decoded(
         if why := too_short(len(squares)):
             return why
         if flow is not None:
-            squares = [_square(each, side) for each in stored_flow(np.stack(squares), flow)]
+            squares = [
+                _square(flow_frame, side) for flow_frame in stored_flow(np.stack(squares), flow)
+            ]
         frames[file] = torch.from_numpy(np.stack(squares).transpose(0, 3, 1, 2).copy())
         return None
 
-    files = [file for file, _, _ in found]
+    files = [file for file, _, _ in entries]
     with threads:
-        good = undamaged(files, fault, place=place, what=WHAT, skip_damaged=skip_damaged)
+        good = undamaged(files, fault, folder=common_folder, what=WHAT, skip_damaged=skip_damaged)
     if not good:
-        raise UserError(f"{printable(place)}: no video in it can be used")
+        raise UserError(f"{printable(common_folder)}: no video in it can be used")
     videos = [
         Video(str(file), label, number % GROUPS, train)
-        for number, (file, label, train) in enumerate(found[each] for each in good)
+        for number, (file, label, train) in enumerate(entries[position] for position in good)
     ]
-    kept = [frames[files[number]] for number in good]
-    length = torch.tensor([len(each) for each in kept])
+    kept_frames = [frames[files[number]] for number in good]
+    length = torch.tensor([len(clip) for clip in kept_frames])
     return Videos(
         tuple(videos),
         tuple(classes),
-        torch.cat(kept),
+        torch.cat(kept_frames),
         length.cumsum(0) - length,
         length,
         modality="rgb" if flow is None else "flow",

@@ -50,21 +50,21 @@ class Headless(nn.Module):
             del self.network.blocks[-1]
         try:
             with torch.no_grad():
-                found = self.eval()(torch.zeros(1, 3, frames, size, size))
+                output = self.eval()(torch.zeros(1, 3, frames, size, size))
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise ValueError(
                 f"{name} cannot take clips of {frames} frames and {size} pixels: {reason}"
             ) from error
-        self.dim = found.shape[1]
+        self.dim = output.shape[1]
         self.train()
 
     def forward(self, clips: Tensor) -> Tensor:
         """Features (B, H) of clips (B, 3, T, S, S)."""
-        found: Tensor = self.network(clips)
-        if found.ndim == 5:
-            return found.mean(dim=(2, 3, 4), dtype=torch.float32)
-        return found[:, 0].float()
+        output: Tensor = self.network(clips)
+        if output.ndim == 5:
+            return output.mean(dim=(2, 3, 4), dtype=torch.float32)
+        return output[:, 0].float()
 
 
 def policy_of(name: str) -> Callable[[Tensor], Tensor]:
@@ -72,8 +72,8 @@ def policy_of(name: str) -> Callable[[Tensor], Tensor]:
     make_pytorchvideo_importable()
     from pytorchvideo.transforms import AugMix, RandAugment
 
-    made: Callable[[Tensor], Tensor] = {"randaugment": RandAugment, "augmix": AugMix}[name]()
-    return made
+    policy: Callable[[Tensor], Tensor] = {"randaugment": RandAugment, "augmix": AugMix}[name]()
+    return policy
 
 
 def apply_policy(
@@ -117,12 +117,12 @@ def starts_of(sampler: Any, length: int, clip_frames: int, rate: float = 1.0) ->
     starts, end, last = [], 0.0, False
     sampler.reset()
     while not last:
-        found = sampler(end, length / rate, {})
-        several = isinstance(found.clip_start_sec, list)
-        begins = found.clip_start_sec if several else [found.clip_start_sec]
+        clip = sampler(end, length / rate, {})
+        is_list = isinstance(clip.clip_start_sec, list)
+        begins = clip.clip_start_sec if is_list else [clip.clip_start_sec]
         starts += [round(float(begin) * rate) for begin in begins]
-        end = found.clip_end_sec[-1] if several else found.clip_end_sec
-        last = found.is_last_clip[-1] if several else found.is_last_clip
+        end = clip.clip_end_sec[-1] if is_list else clip.clip_end_sec
+        last = clip.is_last_clip[-1] if is_list else clip.is_last_clip
     sampler.reset()
     latest = max(length - clip_frames, 0)
     return torch.tensor(sorted({min(start, latest) for start in starts}))
@@ -134,9 +134,9 @@ def paths_of(dataset: Any) -> list[tuple[str, int]]:
     A video without a label has -1.
     """
     pairs = getattr(dataset, "_labeled_videos", dataset)
-    found = []
+    listed = []
     for number in range(len(pairs)):
-        path, said = pairs[number]
-        label = said.get("label", -1) if isinstance(said, Mapping) else said
-        found.append((str(path), int(label)))
-    return found
+        path, info = pairs[number]
+        label = info.get("label", -1) if isinstance(info, Mapping) else info
+        listed.append((str(path), int(label)))
+    return listed

@@ -215,10 +215,10 @@ def batches_of(config: Config, videos: int, first: int, total: int) -> Iterator[
     """
     per_epoch = videos // config.batch_size
     for step in range(first, total):
-        epoch, place = divmod(step, per_epoch)
-        if place == 0 or step == first:
+        epoch, number = divmod(step, per_epoch)
+        if number == 0 or step == first:
             order = order_of(videos, config.seed, epoch)
-        index = order[place * config.batch_size : (place + 1) * config.batch_size]
+        index = order[number * config.batch_size : (number + 1) * config.batch_size]
         yield index[local_slice(config.batch_size)], epoch
 
 

@@ -185,7 +185,7 @@ def test_missing_lists_and_classes(official: Path):
         ("trainlist01.txt", "punch/v_Punch_g09_c01.avi 1", "'punch' is not a class of"),
         ("testlist01.txt", "Punch/v_Punch_g02_c01.avi", "is listed twice"),
         ("classInd.txt", "Four", "line 4: 'Four' is not a number and the name"),
-        ("classInd.txt", "3 Diving", "line 4: '3 Diving' is there twice"),
+        ("classInd.txt", "3 Diving", "line 4: '3 Diving' is listed twice"),
     ],
 )
 def test_damaged_lists(official: Path, file: str, line: str, expected: str):
