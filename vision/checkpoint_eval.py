@@ -52,9 +52,9 @@ def score(asked: EvaluationRequest) -> Scores:
         if options:
             raise UserError(f"{file} states its own network; omit --{min(options)}")
         network = load_encoder(asked.model)
-        own = read_weights(file, NEEDS)[1]
-        lines = [f"took every tensor of {own['backbone']}"]
-        size = size or int(own["image_size"])
+        stated = read_weights(file, NEEDS)[1]
+        lines = [f"took every tensor of {stated['backbone']}"]
+        size = size or int(stated["image_size"])
     else:
         size = size or described.size
         network, match = loaded(file, size=size, **options)
@@ -73,11 +73,11 @@ def score(asked: EvaluationRequest) -> Scores:
     colours = f"mean {', '.join(map(str, mean))} and deviation {', '.join(map(str, std))}"
     asked.say(f"colours in [0, 1] are normalised with {colours}; else see --statistics")
     network = network.to("cuda" if torch.cuda.is_available() else "cpu")
-    kept: dict[str, Tensor] = {}
+    features: dict[str, Tensor] = {}
 
     def by(config: Any, run: Any) -> Mapping[str, Any]:
         record_data(run, name)
-        return evaluate(config, network, run, kept=kept)
+        return evaluate(config, network, run, kept=features)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LeftOut)  # the summary has been printed
@@ -128,7 +128,7 @@ def loaded(
     without = other_stem(network, match)
     for part in without:
         setattr(network, part, nn.Identity())
-    return network.eval(), replace(match, assumed=_assumed(network, name, first, without))
+    return network.eval(), replace(match, assumed=_assumptions(network, name, first, without))
 
 
 def _exported(
@@ -137,30 +137,30 @@ def _exported(
     """An export of this project, which has to agree with what is asked for."""
     stated = read_weights(file, NEEDS)[1]
     asked = {"backbone": backbone, "stem": stem, "heads": None if heads is None else str(heads)}
-    given = {name: value for name, value in asked.items() if isinstance(value, str)}
-    check_facts(file, stated, given, "omit it")
+    wanted = {name: value for name, value in asked.items() if isinstance(value, str)}
+    check_facts(file, stated, wanted, "omit it")
     network = load_encoder(file, backbone if callable(backbone) else None)
     return network, Match("an export of this project", network.state_dict())
 
 
-def _assumed(network: nn.Module, name: Backbone, stem: Stem, without: Sequence[str]) -> str:
+def _assumptions(network: nn.Module, name: Backbone, stem: Stem, without: Sequence[str]) -> str:
     """What a network computes that no tensor shows, and how to choose otherwise."""
     if name in BUILDERS:
         first: Any = network.get_submodule("conv1")
         pooling = "no pooling" if stem in UNPOOLED or "maxpool" in without else "pooling"
-        said = (
+        text = (
             f"a {first.kernel_size[0]}x{first.kernel_size[0]} stem of stride {first.stride[0]}, "
             f"padding {first.padding[0]} and {pooling}"
         )
         if "relu" in without:
-            said += ", no ReLU behind it"
-        return said + (
+            text += ", no ReLU after it"
+        return text + (
             "" if stem == "imagenet" else "; solo-learn's has padding 2; else see --stem"
         )
-    attention = next((each for each in network.modules() if hasattr(each, "num_heads")), None)
+    attention = next((module for module in network.modules() if hasattr(module, "num_heads")), None)
     if attention is None:
         return f"timm's {name_of(name)} in what tensors do not show"
-    return f"{attention.num_heads} attention heads, timm's number unless --heads says so"
+    return f"{attention.num_heads} attention heads, timm's number unless --heads gives another"
 
 
 def _outline(backbone: Backbone, stem: Stem, size: int) -> nn.Module:
@@ -188,20 +188,20 @@ def _unfilled(
     remedy = "name its network with --backbone"
     if backbone is not None:
         others = [
-            each
-            for each in BUILDERS
+            builder
+            for builder in BUILDERS
             for stem in STEMS
-            if best_match(states, _outline(each, stem, 224), prefix).filled
+            if best_match(states, _outline(builder, stem, 224), prefix).filled
         ]
-        remedy = f"take --backbone {others[-1]}" if others else "take another --backbone, or --size"
+        remedy = f"use --backbone {others[-1]}" if others else "use another --backbone, or --size"
     return f"{file}: {unfilled(match, name, remedy)}"
 
 
 def _network_options(options: Mapping[str, str]) -> dict[str, Any]:
     known = ("backbone", "stem", "prefix", "heads")
-    found: dict[str, Any] = {name: options[name] for name in known if name in options}
-    if "heads" in found:
-        found["heads"] = int(found["heads"])
-    if (stem := found.get("stem")) is not None and stem not in get_args(Stem):
+    values: dict[str, Any] = {name: options[name] for name in known if name in options}
+    if "heads" in values:
+        values["heads"] = int(values["heads"])
+    if (stem := values.get("stem")) is not None and stem not in get_args(Stem):
         raise UserError(f"no stem {stem!r}{suggestion(stem, get_args(Stem), 'there are')}")
-    return found
+    return values

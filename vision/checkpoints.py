@@ -50,7 +50,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
 
 
 def missing(name: str, data_root: Path) -> list[MissingData]:
-    """What has to be obtained before a checkpoint can be read; empty if the file is there."""
+    """What has to be obtained before a checkpoint can be read; empty if the file exists."""
     file = file_of(name, data_root)
     if file.is_file():
         return []
@@ -59,7 +59,7 @@ def missing(name: str, data_root: Path) -> list[MissingData]:
 
 
 def fetch(name: str, data_root: Path) -> None:
-    """Check that the file of a checkpoint is there; no checksums are published for them."""
+    """Check that the file of a checkpoint exists; no checksums are published for them."""
     for absent in missing(name, data_root):
         raise absent
 

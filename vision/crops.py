@@ -40,12 +40,12 @@ def random_crops(
         seed: of the run.
         epoch: number of the epoch.
     """
-    heights, widths = np.array([_sides(image) for image in images]).T
+    heights, widths = np.array([_height_and_width(image) for image in images]).T
     views = []
     for view, (policy, size) in enumerate(zip(policies, sizes, strict=True)):
         drawn = parameters(policy, seed, epoch, samples, view, heights, widths)
         boxes = np.stack([drawn.left, drawn.top, drawn.width, drawn.height], axis=1).tolist()
-        parts = [_cut(image, *box) for image, box in zip(images, boxes, strict=True)]
+        parts = [_cropped(image, *box) for image, box in zip(images, boxes, strict=True)]
         views.append([_resized(part, size, size, bicubic=policy.bicubic) for part in parts])
     return views
 
@@ -63,8 +63,8 @@ def central_crops(
     """
     from torchvision.transforms.v2.functional import center_crop
 
-    sides = [with_shorter_side(*_sides(image), resized) for image in images]
-    whole = [_resized(image, *each) for image, each in zip(images, sides, strict=True)]
+    sides = [with_shorter_side(*_height_and_width(image), resized) for image in images]
+    whole = [_resized(image, *side) for image, side in zip(images, sides, strict=True)]
     return [[center_crop(image, [size, size]) for image in whole]]
 
 
@@ -82,14 +82,14 @@ def with_shorter_side(height: int, width: int, side: int) -> tuple[int, int]:
     return int(side * height / shorter), int(side * width / shorter)
 
 
-def _sides(image: Decoded) -> tuple[int, int]:
+def _height_and_width(image: Decoded) -> tuple[int, int]:
     """Height and width."""
     if isinstance(image, Tensor):
         return image.shape[1], image.shape[2]
     return image.height, image.width
 
 
-def _cut(image: Decoded, left: int, top: int, width: int, height: int) -> Decoded:
+def _cropped(image: Decoded, left: int, top: int, width: int, height: int) -> Decoded:
     # Filters widen with the scale, so that nothing aliases; with Pillow's resize(box=...) they
     # would reach over the border of the box.
     if isinstance(image, Tensor):

@@ -57,7 +57,7 @@ from vision.crops import Crops
 from vision.images import decode as _decode
 from vision.images import fault_of
 from vision.prepared import PreparedImages
-from vision.transfer_data import SOURCES, sources
+from vision.transfer_data import SOURCES, torchvision_datasets
 
 if TYPE_CHECKING:
     from vision.own import HubColumn
@@ -167,14 +167,14 @@ def load(
 
 
 def fetch(name: str, data_root: Path) -> None:
-    """Download the dataset if it is not there, and verify it in any case.
+    """Download the dataset if it is missing, and verify it in any case.
 
     Decoding all of ImageNet takes hours; it is not repeated while names and sizes are the same.
     """
     if name == DIGITS:
         return
     if name.startswith(OWN):
-        raise UserError(f"{name} is a folder of yours: there is nothing to fetch")
+        raise UserError(f"{name} is your own folder: there is nothing to fetch")
     folder = data_root / describe(name).folder
     if not folder.is_dir():
         _download(name, data_root)
@@ -246,14 +246,14 @@ def fingerprint(name: str, data_root: Path) -> str:
 
 def missing(names: Iterable[str], data_root: Path) -> list[MissingData]:
     """Which of some datasets have no folder below the data root."""
-    found = []
+    errors = []
     for name in names:
         try:
             if name != DIGITS:
                 _folder(name, data_root)
         except MissingData as error:
-            found.append(error)
-    return found
+            errors.append(error)
+    return errors
 
 
 def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:
@@ -261,7 +261,7 @@ def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:
 
     Each class has the same count, the first ones one more where it does not come out even; what a
     class is short of comes from the others. A split with unlabelled images, or with several classes
-    in one, is drawn from uniformly. With one seed, a smaller part lies in the larger ones.
+    in one, is drawn from uniformly. With one seed, the larger parts contain the smaller ones.
 
     Args:
         images: the split.
@@ -375,7 +375,7 @@ _ARCHIVES = ("CIFAR10", "CIFAR100", "STL10")
 def _reader(name: str) -> Any:
     """Torchvision's class for an archive, whose files need not be hashed again at every load."""
     verified = {"_check_integrity": lambda self: True}
-    return type(name, (getattr(sources(), name),), verified)
+    return type(name, (getattr(torchvision_datasets(), name),), verified)
 
 
 def _archive(name: str, data_root: Path, split: Split) -> Images:
@@ -395,8 +395,8 @@ def _archive(name: str, data_root: Path, split: Split) -> Images:
 
 def _checksums(name: str, folder: Path) -> dict[str, str]:
     """The MD5 of each file: as torchvision has them, or as the marker of a copy says."""
-    if (said := approximation(folder)) is not None:
-        return dict(said.md5)
+    if (marker := approximation(folder)) is not None:
+        return dict(marker.md5)
     source = _reader(name)
     checksums = dict(source.train_list + source.test_list)
     if name != "STL10":
@@ -409,7 +409,7 @@ def _verify_checksums(name: str, folder: Path) -> None:
     for part, checksum in _checksums(name, folder).items():
         if not (folder / part).is_file():
             raise UserError(f"{folder}: expected {part}, found {_content(folder)}; {remedy}")
-        if not sources().utils.check_integrity(folder / part, checksum):
+        if not torchvision_datasets().utils.check_integrity(folder / part, checksum):
             raise UserError(f"{folder / part}: its MD5 is not {checksum}; {remedy}")
 
 
@@ -426,18 +426,18 @@ def _tiny_imagenet(data_root: Path, part: Part, allow_missing: bool) -> Images:
     files, labels = _listing(name, folder, part)
     _check_count(name, folder, part, len(files), allow_missing)
     source = fingerprint(name, data_root)
-    kept = folder / f"decoded-{part}.npz"
-    found = _read_decoded(kept, source)
-    if found is None:
+    file = folder / f"decoded-{part}.npz"
+    decoded = _read_decoded(file, source)
+    if decoded is None:
         try:
             with FileLock(folder / ".decoding.lock"):
-                found = _read_decoded(kept, source)
-                if found is None:
-                    found = _decoded(folder, files, labels, describe(name).size)
-                    _keep_decoded(kept, source, *found)
+                decoded = _read_decoded(file, source)
+                if decoded is None:
+                    decoded = _decoded(folder, files, labels, describe(name).size)
+                    _keep_decoded(file, source, *decoded)
         except OSError as error:
-            raise UserError(f"{kept}: cannot store the decoded images: {error}") from error
-    images, damaged = found
+            raise UserError(f"{file}: cannot store the decoded images: {error}") from error
+    images, damaged = decoded
     if damaged:
         _leave_out(name, folder, damaged, allow_missing)
     return images
@@ -459,8 +459,8 @@ def _decoded(
     return images, [_name(folder, files[position]) for position in np.flatnonzero(~intact).tolist()]
 
 
-def _keep_decoded(kept: Path, source: str, images: Images, damaged: list[str]) -> None:
-    with replacing(kept) as part, part.open("wb") as stream:
+def _keep_decoded(file: Path, source: str, images: Images, damaged: list[str]) -> None:
+    with replacing(file) as part, part.open("wb") as stream:
         np.savez(
             stream,
             source=np.array(source),
@@ -470,19 +470,19 @@ def _keep_decoded(kept: Path, source: str, images: Images, damaged: list[str]) -
         )
 
 
-def _read_decoded(kept: Path, source: str) -> tuple[Images, list[str]] | None:
+def _read_decoded(file: Path, source: str) -> tuple[Images, list[str]] | None:
     """What was kept, if it was made from ``source``."""
-    if not kept.exists():
+    if not file.exists():
         return None
     try:
-        with np.load(kept) as content:
+        with np.load(file) as content:
             if str(content["source"]) != source:
                 return None
             pixels, labels = (torch.from_numpy(content[key]) for key in ("pixels", "labels"))
             return Images(pixels, labels), content["damaged"].tolist()
     # A damaged archive can raise anything.
     except Exception as error:
-        raise UserError(f"{kept}: damaged, delete it and run again") from error
+        raise UserError(f"{file}: damaged, delete it and run again") from error
 
 
 def _imagenet(name: str, data_root: Path, part: Part, allow_missing: bool) -> ImageFiles:
@@ -534,70 +534,72 @@ def _listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[Any]
     classes = {wnid: label for label, wnid in enumerate(_classes(name, folder))}
     if name == "TinyImageNet" and part == "test":
         return _annotated(name, folder / "val", classes)
-    place = folder / ("val" if part == "test" else "train")
+    folder_of_part = folder / ("val" if part == "test" else "train")
     for wnid in classes:
-        if not (place / wnid).is_dir():
-            raise _wrong_layout(name, place, f"a folder {wnid}")
-    found = class_files(place, classes, sources().folder.IMG_EXTENSIONS)
-    return [file for file, _ in found], [label for _, label in found]
+        if not (folder_of_part / wnid).is_dir():
+            raise _wrong_layout(name, folder_of_part, f"a folder {wnid}")
+    entries = class_files(folder_of_part, classes, torchvision_datasets().folder.IMG_EXTENSIONS)
+    return [file for file, _ in entries], [label for _, label in entries]
 
 
 def _suite_listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[Any]]:
     root = Path(*folder.parts[: -len(Path(describe(name).folder).parts)])
     try:
-        found = SOURCES[name].files(root, part)
-    # What a loader raises depends on what is not where it looks.
+        entries = SOURCES[name].files(root, part)
+    # What a loader raises depends on which file is missing.
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(
             f"{folder}: not {name} as torchvision lays it out ({reason}); {_remedy(name, folder)}"
         ) from error
-    return [file for file, _ in found], [label for _, label in found]
+    return [file for file, _ in entries], [label for _, label in entries]
 
 
 def _classes(name: str, folder: Path) -> list[str]:
     if name == "ImageNet100":
         return _IMAGENET100.read_text().split()
-    found = (path.name for path in (folder / "train").glob("n*") if path.is_dir())
-    classes = sorted(wnid for wnid in found if re.fullmatch(r"n\d{8}", wnid))
+    names = (path.name for path in (folder / "train").glob("n*") if path.is_dir())
+    classes = sorted(wnid for wnid in names if re.fullmatch(r"n\d{8}", wnid))
     if len(classes) != (expected := describe(name).classes):
-        what = f"{expected} folders named like n01440764 ({len(classes)} are there)"
+        what = f"{expected} folders named like n01440764 (there are {len(classes)})"
         raise _wrong_layout(name, folder / "train", what)
     return classes
 
 
-def _annotated(name: str, place: Path, classes: dict[str, int]) -> tuple[list[Path], list[int]]:
+def _annotated(name: str, folder: Path, classes: dict[str, int]) -> tuple[list[Path], list[int]]:
     """The validation images of TinyImageNet as its annotations list them, there or not."""
-    annotations = place / "val_annotations.txt"
-    for path in (annotations, place / "images"):
+    annotations = folder / "val_annotations.txt"
+    for path in (annotations, folder / "images"):
         if not path.exists():
-            raise _wrong_layout(name, place, path.name)
+            raise _wrong_layout(name, folder, path.name)
     files, labels = [], []
     lines = annotations.read_text(errors="replace").splitlines()
     for number, line in enumerate(lines, start=1):
         file, _, rest = line.partition("\t")
         wnid = rest.partition("\t")[0]
         if wnid not in classes:
-            text = f"{wnid!r} is not a class of {place.parent / 'train'}"
-            raise UserError(f"{annotations}, line {number}: {text}; {_remedy(name, place.parent)}")
-        files.append(place / "images" / file)
+            text = f"{wnid!r} is not a class of {folder.parent / 'train'}"
+            raise UserError(f"{annotations}, line {number}: {text}; {_remedy(name, folder.parent)}")
+        files.append(folder / "images" / file)
         labels.append(classes[wnid])
     return files, labels
 
 
-def _check_count(name: str, folder: Path, part: Part, found: int, allow_missing: bool) -> None:
+def _check_count(name: str, folder: Path, part: Part, count: int, allow_missing: bool) -> None:
     expected: int = getattr(describe(name), part)
-    if found and approximation(folder) is not None:
+    if count and approximation(folder) is not None:
         return
     if not expected:
         raise UserError(f"{name} has no {part} images: it is one part, for few-shot episodes")
-    place = folder
+    searched = folder
     if name not in SOURCES:
-        place = folder / ("val" if part == "test" else "train")
-    if found > expected or not found:
-        raise UserError(f"{place}: {found} images, {name} has {expected}; {_remedy(name, folder)}")
-    if found < expected:
-        fault = f"{place}: {expected - found} of {expected} images missing"
+        searched = folder / ("val" if part == "test" else "train")
+    if count > expected or not count:
+        raise UserError(
+            f"{searched}: {count} images, {name} has {expected}; {_remedy(name, folder)}"
+        )
+    if count < expected:
+        fault = f"{searched}: {expected - count} of {expected} images missing"
         _tolerate(name, fault, allow_missing)
 
 
@@ -609,14 +611,16 @@ def _leave_out(name: str, folder: Path, damaged: list[str], allow_missing: bool)
 
 def _tolerate(name: str, fault: str, allow_missing: bool) -> None:
     if not allow_missing:
-        remedy = f"restore them and run: {_command(name)}, or go on without: --allow-missing"
+        remedy = (
+            f"restore them and run: {_command(name)}, or continue without them: --allow-missing"
+        )
         raise UserError(f"{fault}; {remedy}")
-    warnings.warn(f"{fault}; going on without them", stacklevel=2)
+    warnings.warn(f"{fault}; continuing without them", stacklevel=2)
 
 
-def _wrong_layout(name: str, place: Path, expected: str) -> UserError:
-    remedy = _remedy(name, place.parent)
-    return UserError(f"{place}: expected {expected}, found {_content(place)}; {remedy}")
+def _wrong_layout(name: str, folder: Path, expected: str) -> UserError:
+    remedy = _remedy(name, folder.parent)
+    return UserError(f"{folder}: expected {expected}, found {_content(folder)}; {remedy}")
 
 
 # Prepared images
@@ -648,7 +652,7 @@ def _prepared_folder(name: str, data_root: Path, side: int) -> Path:
 
 def _check_preparable(name: str) -> None:
     if name.startswith(OWN) or not describe(name).streams:
-        able = ", ".join(each for each in DATASETS if describe(each).streams)
+        able = ", ".join(dataset for dataset in DATASETS if describe(dataset).streams)
         raise UserError(f"{name} cannot be prepared; these can, which are streamed: {able}")
 
 
@@ -720,7 +724,9 @@ def _raw_files(name: str, folder: Path) -> list[Path]:
     if name == "TinyImageNet":
         files.append(folder / "val" / "val_annotations.txt")
     if name in SOURCES:
-        files += [file for each in SOURCES[name].annotations for file in sorted(folder.glob(each))]
+        files += [
+            file for pattern in SOURCES[name].annotations for file in sorted(folder.glob(pattern))
+        ]
     return [*marker, *files]
 
 

@@ -125,7 +125,7 @@ DATASETS: dict[str, Dataset] = {
 
 _DIGITS = Dataset("", 10, 8, 1297, 500, (0.3059, 0.3059, 0.3059), (0.3754, 0.3754, 0.3754))
 
-# By folder, where those come from that nobody may or need pass on.
+# By folder, the sources of those that may not, or need not, be redistributed.
 _STREAMED = {
     "imagenet": "ILSVRC 2012 from image-net.org",
     "imagenette": "imagenette2-160 from github.com/fastai/imagenette",

@@ -61,10 +61,10 @@ class SmallResNet(nn.Module):
         more = range(1, blocks)
         self.layer1 = nn.Sequential(*(BasicBlock(width, width) for _ in range(blocks)))
         self.layer2 = nn.Sequential(
-            _halving(width), *(BasicBlock(2 * width, 2 * width) for _ in more)
+            _halving_block(width), *(BasicBlock(2 * width, 2 * width) for _ in more)
         )
         self.layer3 = nn.Sequential(
-            _halving(2 * width), *(BasicBlock(4 * width, 4 * width) for _ in more)
+            _halving_block(2 * width), *(BasicBlock(4 * width, 4 * width) for _ in more)
         )
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -77,7 +77,7 @@ class SmallResNet(nn.Module):
         return features
 
 
-def _halving(channels: int) -> BasicBlock:
+def _halving_block(channels: int) -> BasicBlock:
     """A block that halves the side and doubles the channels."""
     downsample = nn.Sequential(conv1x1(channels, 2 * channels, 2), nn.BatchNorm2d(2 * channels))
     return BasicBlock(channels, 2 * channels, 2, downsample)
@@ -102,7 +102,7 @@ WIDTH = {
 
 
 class _HalfResNet(ResNet):
-    """torchvision's ResNet with half as many channels behind its stem."""
+    """torchvision's ResNet with half as many channels after its stem."""
 
     def _make_layer(self, block: Any, planes: int, *others: Any, **options: Any) -> nn.Sequential:
         layers: nn.Sequential = super()._make_layer(block, planes // 2, *others, **options)
@@ -175,11 +175,11 @@ def make_encoder(
             if heads is None:
                 raise
             raise ValueError(f"{backbone} cannot have {heads} attention heads: {error}") from error
-    made: nn.Module = network.to(memory_format=torch.channels_last)
+    model: nn.Module = network.to(memory_format=torch.channels_last)
     if callable(backbone):
-        return made
+        return model
     return stating(
-        made,
+        model,
         backbone=backbone,
         stem=stem,
         heads=None if heads is None else str(heads),
@@ -261,9 +261,9 @@ def width_of(network: nn.Module, backbone: Backbone, size: int) -> int:
     finally:
         network.train(was_training)
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
-        found = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ValueError(
-            f"a backbone returns features (B, H), {name_of(backbone)} returns {found} for 2 "
+            f"a backbone returns features (B, H), {name_of(backbone)} returns {shape} for 2 "
             f"images; remove its classifier and pool its feature maps"
         )
     return features.shape[1]
@@ -273,7 +273,7 @@ class LabEncoder(nn.Module):
     """CMC's encoder: (B, 3, S, S) in [0, 1], RGB -> (B, H), of two networks half as wide.
 
     The first sees the lightness of CIE Lab, the second its two colours; the first half of the
-    features is the first's. A network of half the width has half the channels behind its stem.
+    features is the first's. A network of half the width has half the channels after its stem.
 
     Args:
         backbone: as of :func:`make_encoder`; H is that of one network of full width.
@@ -359,18 +359,18 @@ def head(
         output_norm: a batch norm without trainable shift after the last layer (MMCL on ImageNet).
         output_scale: whether that batch norm has a trainable scale (MoCo v3's has none).
     """
-    made: list[nn.Module] = []
+    modules: list[nn.Module] = []
     if layers == 2:
-        made += [
+        modules += [
             nn.Linear(inputs, hidden, bias=False),  # the batch norm has a bias
             nn.BatchNorm1d(hidden),
             nn.ReLU(inplace=True),
         ]
         inputs = hidden
-    made.append(nn.Linear(inputs, outputs, bias=not output_norm))
+    modules.append(nn.Linear(inputs, outputs, bias=not output_norm))
     if output_norm:
         norm = nn.BatchNorm1d(outputs, affine=output_scale)
         if output_scale:
             norm.bias.requires_grad_(False)
-        made.append(norm)
-    return nn.Sequential(*made)
+        modules.append(norm)
+    return nn.Sequential(*modules)

@@ -258,7 +258,7 @@ def evaluate(
             kept[name] = embedded(part).cpu()  # a protocol that needs none has the GPU's memory
         return kept[name].to(device)
 
-    found = Features(
+    all_features = Features(
         features_in("train", train),
         train.labels.to(device),
         features_in("test", test),
@@ -266,18 +266,18 @@ def evaluate(
         classes,
     )
     if config.features == "encoder" and images is None:
-        run.record(effective_rank=f"{effective_rank(found.test):.4g}")
+        run.record(effective_rank=f"{effective_rank(all_features.test):.4g}")
     top1 = knn(
-        found.train,
-        found.labels,
-        found.test,
-        found.test_labels,
+        all_features.train,
+        all_features.labels,
+        all_features.test,
+        all_features.test_labels,
         classes=classes,
         temperature=protocol.temperature,
     )
     metrics: dict[str, object] = {"knn_top1": top1}
     if protocol.penalties:
-        metrics |= _regularised(protocol.penalties, found, run)
+        metrics |= _regularised(protocol.penalties, all_features, run)
     if probe is None:
         return metrics
 
@@ -297,10 +297,10 @@ def evaluate(
 
     with left_as_they_were(encoder):
         result = linear_probe(
-            batches if drifts or config.probe_augmentation else found.train,
-            found.labels,
-            found.test,
-            found.test_labels,
+            batches if drifts or config.probe_augmentation else all_features.train,
+            all_features.labels,
+            all_features.test,
+            all_features.test_labels,
             classes=classes,
             probe=probe,
             seed=config.seed,
@@ -393,13 +393,13 @@ def linear_probe(
     """
     if probe.epochs < 1:
         raise ValueError(f"a probe trains for at least 1 epoch; got {probe.epochs}")
-    for each in (labels, test_labels):
-        check_labels(each, classes)
+    for values in (labels, test_labels):
+        check_labels(values, classes)
     classifier = starting_classifier(test.shape[1], classes, probe.deviation, seed).to(test.device)
     optimiser = _optimiser(probe, classifier)
     per_epoch = math.ceil(len(labels) / probe.batch_size)
     step = 0
-    found = []
+    hits = []
     for epoch in range(probe.epochs):
         order = torch.from_numpy(permutation(len(labels), seed, epoch))
         index = order.to(labels.device).split(probe.batch_size)
@@ -419,12 +419,12 @@ def linear_probe(
             test = test_again()
         with torch.no_grad():
             best = classifier(test).topk(min(5, classes)).indices == test_labels[:, None]
-            found.append(torch.stack([best[:, 0].sum(), best.any(1).sum()]))
+            hits.append(torch.stack([best[:, 0].sum(), best.any(1).sum()]))
         if after_epoch is not None:
             after_epoch(epoch + 1)
     if not all(torch.isfinite(parameter).all() for parameter in classifier.parameters()):
         raise FloatingPointError(f"the probe diverged at a learning rate of {probe.learning_rate}")
-    top1, top5 = 100 * torch.stack(found, dim=1).cpu().double() / len(test_labels)
+    top1, top5 = 100 * torch.stack(hits, dim=1).cpu().double() / len(test_labels)
     return ProbeResult(classifier, top1, top5)
 
 
@@ -590,9 +590,9 @@ def kmeans_accuracy(
     from sklearn.cluster import KMeans
 
     with threadpool_limits(1):  # sums, and with them the result, depend on the number of threads
-        found = KMeans(clusters, n_init=restarts, random_state=seed).fit_predict(points)
+        assigned = KMeans(clusters, n_init=restarts, random_state=seed).fit_predict(points)
     together = np.zeros((clusters, clusters), dtype=np.int64)
-    np.add.at(together, (found, labels), 1)
+    np.add.at(together, (assigned, labels), 1)
     return 100 * float(together[linear_sum_assignment(together, maximize=True)].sum()) / len(points)
 
 

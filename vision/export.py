@@ -153,13 +153,13 @@ def check_architecture(file: Path, backbone: str) -> None:
     """
     beside = file.with_name("config.json")
     try:
-        said = json.loads(beside.read_text(encoding="utf-8"))
+        content = json.loads(beside.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
-    name = said.get("architecture") if isinstance(said, dict) else None
+    name = content.get("architecture") if isinstance(content, dict) else None
     if isinstance(name, str) and name.partition(".")[0] != backbone.partition(".")[0]:
         raise UserError(
-            f"{file}: {beside.name} beside it says {name}, not {backbone}; take --backbone {name}, "
+            f"{file}: {beside.name} beside it says {name}, not {backbone}; use --backbone {name}, "
             f"or move the file elsewhere if it is another"
         )
 
@@ -173,7 +173,7 @@ def other_stem(network: nn.Module, match: Match) -> list[str]:
         return []
     between = match.numbers["layer1"] - match.numbers["bn1"] - 1
     absent = {0: ("relu", "maxpool"), 1: ("maxpool",)}.get(between, ())
-    return [each for each in absent if not isinstance(network.get_submodule(each), nn.Identity)]
+    return [layer for layer in absent if not isinstance(network.get_submodule(layer), nn.Identity)]
 
 
 def write(folder: Path, target: Path) -> Path:
@@ -193,7 +193,7 @@ def _probe(network: nn.Module, backbone: Backbone, size: int) -> Tensor:
     # A wave whose length is not a divisor of a row, so that every position differs.
     images = torch.sin(0.37 * torch.arange(3 * side**2, dtype=torch.float64, device="cpu")).float()
     features: Tensor = network(images.view(1, 3, side, side))
-    return torch.stack([each.sum() for each in features.double()[0].tensor_split(PROBE_GROUPS)])
+    return torch.stack([group.sum() for group in features.double()[0].tensor_split(PROBE_GROUPS)])
 
 
 def _check_features(

@@ -114,13 +114,13 @@ def load_split(config: Config, name: str, split: Split, run: Run) -> Images | Im
 
 def record_data(run: Run, name: str) -> None:
     """Record the fingerprint of a dataset that a run uses."""
-    found = fingerprint(name, run.data_root)
-    if run.tier == "paper" and is_approximate(found):
+    digest = fingerprint(name, run.data_root)
+    if run.tier == "paper" and is_approximate(digest):
         raise UserError(
             f"{name} in {run.data_root} is an approximate copy, which the paper tier does not "
             f"accept; get the published files, or choose --tier short"
         )
-    run.record_data(**{name: found})
+    run.record_data(**{name: digest})
 
 
 def statistics(config: Config, dataset: Dataset) -> tuple[tuple[float, ...], tuple[float, ...]]:

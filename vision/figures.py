@@ -121,9 +121,9 @@ def margin_maps(source: Source) -> DrawnFigure:
     }
     figure, axes = grid(6, 3, (2.6, 2.4))
     titled = [
-        (f"{label}\n{what}", some[row])
+        (f"{label}\n{what}", pair[row])
         for row, what in enumerate((PULL, PUSH))
-        for label, some in maps.items()
+        for label, pair in maps.items()
     ]
     for axis, (title, values) in zip(axes, titled, strict=True):
         image = axis.imshow(
@@ -174,10 +174,10 @@ def effect_lines(source: Source) -> DrawnFigure:
 def curvature_lines(source: Source) -> DrawnFigure:
     """The curvature's weight, and pull and push with it."""
     variants = {f"c = {c:.3g}": {"curvature": c} for c in CURVATURES}
-    plain, _ = _over_positive({})
+    plain, _ = _gradients_by_angle({})
     weights = {}
     for label, numbers in variants.items():
-        pull, _ = _over_positive(numbers)
+        pull, _ = _gradients_by_angle(numbers)
         # At both ends the pull is 0 with and without the weight.
         inner = list(plain)[1:-1]
         weights[label] = {angle: [pull[angle][0] / plain[angle][0]] for angle in inner}
@@ -191,24 +191,26 @@ def curvature_lines(source: Source) -> DrawnFigure:
     )
 
 
-def _over_positive(numbers: Mapping[str, Any]) -> list[dict[float, list[float]]]:
+def _gradients_by_angle(numbers: Mapping[str, Any]) -> list[dict[float, list[float]]]:
     """Pull and push by the positive's angle in degrees, with all negatives at one angle."""
     angles = torch.linspace(0, math.pi, 181, dtype=torch.float64)
     negative = torch.tensor([NEGATIVE_ANGLE / DEGREES])
-    found = gradient_map(angles, negative, negatives=NEGATIVES, temperature=TEMPERATURE, **numbers)
+    gradients = gradient_map(
+        angles, negative, negatives=NEGATIVES, temperature=TEMPERATURE, **numbers
+    )
     degrees = (angles * DEGREES).tolist()
-    return [dict(zip(degrees, values.tolist(), strict=True)) for values in found]
+    return [dict(zip(degrees, values.tolist(), strict=True)) for values in gradients]
 
 
 def _gradient_lines(label: str, variants: Mapping[str, Mapping[str, Any]]) -> list[Curves]:
     """A panel of the pull and one of the push, a line for each variant of the loss."""
-    lines = {name: _over_positive(numbers) for name, numbers in variants.items()}
+    lines = {name: _gradients_by_angle(numbers) for name, numbers in variants.items()}
     return [
         Curves(
             f"{label}\n{what}",
             POSITIVE,
             DERIVATIVE,
-            {name: some[k] for name, some in lines.items()},
+            {name: pair[k] for name, pair in lines.items()},
         )
         for k, what in enumerate((PULL, PUSH))
     ]
@@ -240,23 +242,26 @@ def sweep(
         lines: dict[str, dict[str, dict[float, list[float]]]] = {}
         levels: dict[str, dict[str, list[float]]] = {}
         for run in source.runs:
-            found = {run.config.dataset: run.value}
+            numbers = {run.config.dataset: run.value}
             if metrics:
-                found = {name: float(run.metrics[name]) for name in metrics}
-            place = None if run.row.baseline else value(run.record.config)
-            for panel, number in found.items():
-                some, across = lines.setdefault(panel, {}), levels.setdefault(panel, {})
-                if place is None:
+                numbers = {name: float(run.metrics[name]) for name in metrics}
+            position = None if run.row.baseline else value(run.record.config)
+            for panel, number in numbers.items():
+                lines_of_panel, levels_of_panel = (
+                    lines.setdefault(panel, {}),
+                    levels.setdefault(panel, {}),
+                )
+                if position is None:
                     name = run.row.label if run.row.baseline else line(run)
-                    across.setdefault(name, []).append(number)
+                    levels_of_panel.setdefault(name, []).append(number)
                 else:
-                    some.setdefault(line(run), {}).setdefault(place, []).append(number)
+                    lines_of_panel.setdefault(line(run), {}).setdefault(position, []).append(number)
         if not any(lines.values()):
             raise CannotDraw(f"no finished run of {table.address} has a value of {axis}")
         panels = []
         for panel in lines:
             up = f"{panel if metrics else table.metric}, {table.unit}"
-            means = {name: float(np.mean(some)) for name, some in levels[panel].items()}
+            means = {name: float(np.mean(values)) for name, values in levels[panel].items()}
             panels.append(Curves(panel, axis, up, lines[panel], means))
         return DrawnFigure(
             curves(panels, len(panels), even=True),
@@ -272,8 +277,8 @@ def number(name: str, default: float | None) -> Callable[[dict[str, Any]], float
     """Reads a number of the loss from a configuration in canonical form."""
 
     def value(config: dict[str, Any]) -> float | None:
-        found = config["objective"]["loss"]["numbers"].get(name, default)
-        return None if found is None else float(found)
+        configured = config["objective"]["loss"]["numbers"].get(name, default)
+        return None if configured is None else float(configured)
 
     return value
 
@@ -309,10 +314,10 @@ def sweeps(
 
 def with_encoders(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     """Those of the runs whose folder keeps an encoder."""
-    kept = [run for run in runs if (run.folder / FILE).is_file()]
-    if not kept:
+    with_file = [run for run in runs if (run.folder / FILE).is_file()]
+    if not with_file:
         raise CannotDraw(f"no finished run of {runs[0].cell.table_address} keeps an encoder")
-    return kept
+    return with_file
 
 
 def features_of(
@@ -342,14 +347,14 @@ def features_of(
             std=json.loads(facts["std"]),
         )
         with torch.no_grad():
-            features.append(torch.cat([network(some) for some in pixels.split(100)]).cpu())
+            features.append(torch.cat([network(batch) for batch in pixels.split(100)]).cpu())
     return features
 
 
 def penalty_histograms(source: Source) -> DrawnFigure:
     """Distances of positive and negative pairs, for untrained, SimCLR, and SimCLR + penalty."""
     plain, penalised = _with_and_without_penalty(with_encoders(source.runs))
-    some = choose(_in_memory(PICTURES, source.data), COUNT)
+    sample = choose(_in_memory(PICTURES, source.data), COUNT)
     config = plain.config
     _, facts = read_weights(plain.folder)
     with torch.random.fork_rng():
@@ -362,8 +367,8 @@ def penalty_histograms(source: Source) -> DrawnFigure:
     }
     panels = []
     for label, network in networks.items():
-        distances = (1 - cosine(*features_of(network, some, config.augmentations, facts))) / 2
-        same = torch.eye(len(some), dtype=torch.bool)
+        distances = (1 - cosine(*features_of(network, sample, config.augmentations, facts))) / 2
+        same = torch.eye(len(sample), dtype=torch.bool)
         groups = {
             "two views of an image": distances[same].numpy(),
             "two images": distances[~same].numpy(),
@@ -374,7 +379,7 @@ def penalty_histograms(source: Source) -> DrawnFigure:
         figure,
         f"Distances of pairs of {PICTURES}",
         "After Figure 5 of Chen et al. 2021 (LMCL), which is on sentences. Computed here on the "
-        f"features that the runs keep (the backbone's; heads are not kept), {len(some)} test "
+        f"features that the runs keep (the backbone's; heads are not kept), {len(sample)} test "
         f"images, views as in training. Shaded: the band from {BAND[0]} to {BAND[1]} that LMCL's "
         "penalty is meant to empty; dashed: the means.",
         [plain, penalised],
@@ -408,22 +413,22 @@ def _with_and_without_penalty(runs: Sequence[FinishedRun]) -> tuple[FinishedRun,
 
 def dimension_histograms(source: Source) -> DrawnFigure:
     """Distances between images for the finished rows of CLLR's Table 1, in one column."""
-    kept = with_encoders(source.runs)
+    runs_with_encoder = with_encoders(source.runs)
     columns = [
-        {label: some[0] for label, some in by_row(runs).items()}
-        for _, runs in by_column(Source(kept, source.data, source.table))
+        {label: runs_of_row[0] for label, runs_of_row in by_row(runs).items()}
+        for _, runs in by_column(Source(runs_with_encoder, source.data, source.table))
     ]
     shown = max(columns, key=len)
     if len(shown) < 2:
         raise CannotDraw(
-            f"no column of {kept[0].cell.table_address} has encoders of two rows; "
+            f"no column of {runs_with_encoder[0].cell.table_address} has encoders of two rows; "
             f"run {program()} vision cllr --table table-1"
         )
     groups = {}
     for label, run in shown.items():
         _, facts = read_weights(run.folder)
-        some = choose(_in_memory(run.config.dataset, source.data), COUNT)
-        (features,) = features_of(load_encoder(run.folder), some, ("plain",), facts)
+        sample = choose(_in_memory(run.config.dataset, source.data), COUNT)
+        (features,) = features_of(load_encoder(run.folder), sample, ("plain",), facts)
         groups[label] = torch.pdist(features).numpy() / features.shape[1]
     column = next(iter(shown.values())).column.label
     return DrawnFigure(
@@ -459,34 +464,34 @@ def support_weights(first: Tensor, second: Tensor, numbers: Mapping[str, Any]) -
 
 def support_vectors(source: Source) -> DrawnFigure:
     """Anchors, their positives, and the negatives of largest dual weight."""
-    kept = [
+    candidates = [
         run
         for run in with_encoders(source.runs)
         if run.record.config["objective"]["loss"]["function"] == "max_margin"
     ]
-    if not kept:
+    if not candidates:
         raise CannotDraw(f"no run of MMCL in {source.runs[0].cell.table_address} keeps an encoder")
     # A run trained on these images if there is one, else one trained on others.
-    run = min(kept, key=lambda run: run.config.dataset != PICTURES)
-    some = choose(_in_memory(PICTURES, source.data), BATCH)
+    run = min(candidates, key=lambda run: run.config.dataset != PICTURES)
+    sample = choose(_in_memory(PICTURES, source.data), BATCH)
     _, facts = read_weights(run.folder)
-    first, second = features_of(load_encoder(run.folder), some, run.config.augmentations, facts)
+    first, second = features_of(load_encoder(run.folder), sample, run.config.augmentations, facts)
     weights = support_weights(first, second, run.record.config["objective"]["loss"]["numbers"])
-    pictures = some.pixels.permute(0, 2, 3, 1).numpy()
+    pictures = sample.pixels.permute(0, 2, 3, 1).numpy()
     rows = []
-    for label in some.labels.unique()[:ANCHORS]:
-        anchor = int((some.labels == label).nonzero()[0])  # the first image of a class
-        own = weights[anchor].clone()
-        total = -own[anchor]
-        own[anchor] = 0
+    for label in sample.labels.unique()[:ANCHORS]:
+        anchor = int((sample.labels == label).nonzero()[0])  # the first image of a class
+        dual = weights[anchor].clone()
+        total = -dual[anchor]
+        dual[anchor] = 0
         tiles = [
             Tile(pictures[anchor], "anchor"),
             Tile(pictures[anchor], f"positive {total:.3g}"),
         ]
-        for candidate in own.argsort(descending=True)[:SUPPORTS].tolist():
-            index = candidate % len(some)
-            color = RED if some.labels[index] == label else INK
-            tiles.append(Tile(pictures[index], f"{own[candidate]:.3g}", color))
+        for candidate in dual.argsort(descending=True)[:SUPPORTS].tolist():
+            index = candidate % len(sample)
+            color = RED if sample.labels[index] == label else INK
+            tiles.append(Tile(pictures[index], f"{dual[candidate]:.3g}", color))
         rows.append(tiles)
     return DrawnFigure(
         images(rows),
@@ -500,10 +505,10 @@ def support_vectors(source: Source) -> DrawnFigure:
 
 
 def _in_memory(dataset: str, data: Path) -> Images:
-    found = load(dataset, data, "test")
-    if not isinstance(found, Images):
+    loaded = load(dataset, data, "test")
+    if not isinstance(loaded, Images):
         raise CannotDraw(f"{dataset} streams from disk, and this figure needs images in memory")
-    return found
+    return loaded
 
 
 # Toy data
@@ -514,9 +519,9 @@ def toy_maps(source: Source) -> DrawnFigure:
     table = next(table for table in TABLES["lmcl"] if table.name == "table-1")
     figure, axes = grid(len(table.columns) * len(TOY_ROWS), len(TOY_ROWS), (2.4, 2.3))
     cells = [
-        table.cells("paper", row=each, column=column.label, seeds=(0,))[0]
+        table.cells("paper", row=label, column=column.label, seeds=(0,))[0]
         for column in table.columns
-        for each in TOY_ROWS
+        for label in TOY_ROWS
     ]
     for axis, cell in zip(axes, cells, strict=True):
         config = cell.config

@@ -92,14 +92,14 @@ def labels_of(values: Any, count: int) -> Tensor:
 
 def in_channels(pixels: Tensor, channels: int) -> Tensor:
     """Pixels (n, C, H, W) with ``channels`` channels; a single grey one is repeated."""
-    found = pixels.size(1)
-    if found == channels:
+    actual = pixels.size(1)
+    if actual == channels:
         return pixels
-    if found == 1:
+    if actual == 1:
         return pixels.expand(-1, channels, -1, -1)
-    remedy = "; drop alpha: pixels[:, :3]" if (found, channels) == (4, 3) else ""
+    remedy = "; drop alpha: pixels[:, :3]" if (actual, channels) == (4, 3) else ""
     raise ValueError(
-        f"images have {found} channels, mean and deviation {channels}; give as many{remedy}"
+        f"images have {actual} channels, mean and deviation {channels}; give as many{remedy}"
     )
 
 

@@ -123,10 +123,10 @@ class Networks(nn.Module):
         is that of all of them.
         """
         if self.memory is not None:
-            kept = self.memory_momentum
+            momentum = self.memory_momentum
             for memory, direction in zip(self.memory, (pairs, *others), strict=True):
                 anchor = unit_rows(upcast(gather(direction.anchor.detach())))
-                moved = kept * memory[self.samples] + (1 - kept) * anchor
+                moved = momentum * memory[self.samples] + (1 - momentum) * anchor
                 memory[self.samples] = unit_rows(moved)
         if self.queue is None:
             return
@@ -140,7 +140,7 @@ class Networks(nn.Module):
 def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
     """Both views through one network, in separate passes (batch norm sees one view at a time)."""
     both = [_encoded(config, networks, networks.head, view) for view in (first, second)]
-    (x, z), features = ([each[item] for each in both] for item in (0, 1))
+    (x, z), features = ([outputs[item] for outputs in both] for item in (0, 1))
     return [paired_views(x, z, config.pairs, gather=gather)], features
 
 
@@ -157,8 +157,8 @@ def moco_v2(config: Config, networks: Networks, first: Tensor, second: Tensor) -
         if networks.epoch >= config.mixed_from:
             hardest, two, one = config.mixed
             numbers = {"hardest": hardest, "pairs": two, "with_query": one}
-            own = mixed_negatives(query, networks.queue, **numbers, together=True)
-            pairs = with_own_negatives(pairs, own)
+            mixed = mixed_negatives(query, networks.queue, **numbers, together=True)
+            pairs = with_own_negatives(pairs, mixed)
     return [pairs], [feature]
 
 
@@ -192,7 +192,7 @@ def swav(config: Config, networks: Networks, *crops: Tensor) -> Compared:
     with torch.no_grad():
         weight.copy_(unit_rows(weight))
     passes = [crops[:2], crops[2:]][: 2 if config.small_crops else 1]
-    features = torch.cat([networks.encoder(torch.cat(some)) for some in passes])
+    features = torch.cat([networks.encoder(torch.cat(views)) for views in passes])
     embeddings = networks.head(features).unflatten(0, (len(crops), -1))
     still = networks.epoch < config.prototypes_still
     prototypes = weight.detach() if still else weight
@@ -213,9 +213,9 @@ def cmc(config: Config, networks: Networks, images: Tensor, *_: Tensor) -> Compa
     embeddings = networks.head(lightness), networks.colour_head(colours)
     count = networks.memory.shape[1]
     drawn = broadcast(torch.randint(count, (config.queue,), device=networks.memory.device))
-    own = networks.samples[local_slice(len(networks.samples))]
+    samples = networks.samples[local_slice(len(networks.samples))]
     pairs = [
-        query_key(query, other[own], other[drawn], in_batch=False, gather=gather)
+        query_key(query, other[samples], other[drawn], in_batch=False, gather=gather)
         for query, other in zip(embeddings, (networks.memory[1], networks.memory[0]), strict=True)
     ]
     return pairs, [features]
@@ -259,7 +259,7 @@ def compare(config: Config, networks: Networks, *views: Tensor) -> Compared:
 def precise(config: Config, function: Callable[[Tensor], Given]) -> Callable[[Tensor], Given]:
     """A function of a chunk of images in the configuration's precision, whenever it is called.
 
-    The backward pass calls it again, when no context around :func:`compare` is there any more.
+    The backward pass calls it again, when every context around :func:`compare` has been left.
     """
     if config.chunk is None:
         return function
@@ -305,10 +305,10 @@ OPTIONS: Mapping[str, tuple[Any, tuple[str, ...]]] = {
 
 def _faults_of_loss(config: Config) -> Iterator[str]:
     loss = config.objective.loss.function
-    for method, (own, why) in LOSSES.items():
-        if (config.method == method) is not (loss is own):
+    for method, (own_loss, why) in LOSSES.items():
+        if (config.method == method) is not (loss is own_loss):
             yield (
-                f"method {method} and the loss {own.__name__} go together, since {why}; got "
+                f"method {method} and the loss {own_loss.__name__} go together, since {why}; got "
                 f"{config.method} and {loss.__name__}"
             )
     if config.gamma_schedule and loss is not max_margin:

@@ -69,14 +69,14 @@ def folder(
 
 
 @functools.lru_cache(maxsize=4)
-def _decodable(files: tuple[Path, ...], place: Path, state: str) -> list[int]:
+def _decodable(files: tuple[Path, ...], root: Path, state: str) -> list[int]:
     """Positions of the files that can be decoded; cached until a file changes."""
-    return undamaged(files, _fault_of, place=place, what=WHAT, skip_damaged=True)
+    return undamaged(files, _fault_of, folder=root, what=WHAT, skip_damaged=True)
 
 
 def check_all(path: Path) -> None:
     """Decode every image of a folder, including the test images."""
-    undamaged(every_file(path), _fault_of, place=path, what=WHAT)
+    undamaged(every_file(path), _fault_of, folder=path, what=WHAT)
 
 
 def _fault_of(file: Path) -> str | None:

@@ -96,10 +96,10 @@ def swapped_prediction(
     for crop in (0, 1):
         known = scores[crop].detach()
         known = gather(known) if pairs.blocks else known
-        own = local_slice(len(known)) if pairs.blocks else slice(batch)
+        local = local_slice(len(known)) if pairs.blocks else slice(batch)
         if pairs.older is not None:
             known = torch.cat([known, pairs.older[crop] @ prototypes.detach().T])
-        code = codes(known, epsilon=epsilon, iterations=iterations)[own]
+        code = codes(known, epsilon=epsilon, iterations=iterations)[local]
         others = torch.cat([predicted[:crop], predicted[crop + 1 :]])
         values.append(-(code * others).sum(2).mean(0))
     return torch.cat(values).to(similarity.dtype)

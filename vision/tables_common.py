@@ -28,7 +28,7 @@ PAPERS = {
     "mmcl": "Shah et al. 2022 (MMCL)",
     "margins": "Rho et al. 2023 (margins)",
 }
-REFERENCES = tuple(load_published(PUBLISHED / "references.toml", each) for each in ("dcl", "hcl"))
+REFERENCES = tuple(load_published(PUBLISHED / "references.toml", name) for name in ("dcl", "hcl"))
 PROBE_METRIC, KNN_METRIC = "linear_top1", "knn_top1"
 SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "smoke": (0,)}
 # The reduced runs of ImageNet's tables are in separate tables: see small below.
@@ -300,12 +300,12 @@ def derived(
         inherited: notes of ``source`` that also apply here.
         others: fields that override these.
     """
-    own = metric == L2_METRIC
-    probe = source.protocol if own and source.metric != KNN_METRIC else None
+    is_l2 = metric == L2_METRIC
+    probe = source.protocol if is_l2 and source.metric != KNN_METRIC else None
     labels = [column.label for column in columns]
     also = (KNN_METRIC, PROBE_METRIC) if probe else (KNN_METRIC,)
     changes: dict[str, Any] = {**(smaller or {}), "protocol": protocol, "beside": probe}
-    kept = tuple(
+    chosen = tuple(
         dataclasses.replace(
             each, in_columns={of: each.in_columns[of] for of in labels if of in each.in_columns}
         )
@@ -315,18 +315,18 @@ def derived(
         "name": f"{source.name}{ending}",
         "title": f"{source.title}: {where} on one core",
         "metric": metric,
-        "also": also if own else (),
+        "also": also if is_l2 else (),
         "protocol": protocol,
         "config": dataclasses.replace(source.config, **changes),
-        "rows": (*kept, *BASELINES),
+        "rows": (*chosen, *BASELINES),
         "columns": tuple(columns),
         "seeds": {"short": (0,), "smoke": (0,)},
         "published": source.published.part(labels),
-        "references": tuple(each.part(labels) for each in source.references),
+        "references": tuple(reference.part(labels) for reference in source.references),
         "short": short,
         "notes": (
             reduced_note(short),
-            *NOTES.lines(f"{'l2-metric' if own else ''} baselines {notes}"),
+            *NOTES.lines(f"{'l2-metric' if is_l2 else ''} baselines {notes}"),
             *inherited,
         ),
     }
@@ -388,12 +388,12 @@ def small(source: Table, *, times: Sequence[int] = (1,)) -> Table:
     """
     columns = [
         Column(
-            name if times == (1,) else f"{name}, {each * epochs} epochs",
-            {**changes, "epochs": each * epochs, "warmup_epochs": each * warmup},
-            minutes=each * minutes,
+            name if times == (1,) else f"{name}, {factor * epochs} epochs",
+            {**changes, "epochs": factor * epochs, "warmup_epochs": factor * warmup},
+            minutes=factor * minutes,
             gigabytes=3.0,
         )
-        for each in times
+        for factor in times
         for name, (changes, epochs, warmup, minutes) in SMALL_SETS.items()
     ]
     return derived(

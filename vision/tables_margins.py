@@ -118,10 +118,10 @@ def _tuned(
     printed = load_published(FILE, f"table-{number}")
 
     def value(symbol: str, dataset: str) -> float:
-        found = printed.value(f"{of}, {symbol}", dataset)
-        if found is None:
+        published = printed.value(f"{of}, {symbol}", dataset)
+        if published is None:
             raise ValueError(f"{FILE}: table-{number} has no {symbol} of {of} on {dataset}")
-        return float(found.mean)
+        return float(published.mean)
 
     return {
         column.label: changes(
@@ -261,7 +261,7 @@ TABLE_2 = _margins_table(
     short=SHORT,
     seeds={**SEEDS, "short": (0, 1, 2)},
     references=tuple(
-        load_published(PUBLISHED / "references.toml", each) for each in ("benchmark-mnn", "ressl")
+        load_published(PUBLISHED / "references.toml", name) for name in ("benchmark-mnn", "ressl")
     ),
 )
 
@@ -495,7 +495,7 @@ SEEDS_OF_ROWS = {
     ),
     10: ("MoCo", "MoCo + ratio."),
 }
-OTHER_NUMBERS = [label for some in SEEDS_OF_ROWS.values() for label in some]
+OTHER_NUMBERS = [label for labels in SEEDS_OF_ROWS.values() for label in labels]
 
 TABLE_2_CIFAR10 = derived(
     TABLE_2,
@@ -556,9 +556,9 @@ TABLE_3_CIFAR10 = derived(
     ON,
     "CIFAR-10 to CIFAR-100",
     [
-        dataclasses.replace(each, minutes=17.0, gigabytes=3.0)
-        for each in TRANSFERS
-        if each.label == "CIFAR10_to_CIFAR100"
+        dataclasses.replace(column, minutes=17.0, gigabytes=3.0)
+        for column in TRANSFERS
+        if column.label == "CIFAR10_to_CIFAR100"
     ],
     f"{PAPER_NOTES} transfer-seeds feature-128 choice",
     short=ON_CIFAR10,
@@ -581,7 +581,7 @@ MARGINS: tuple[Table, ...] = (
     *(
         on_cifar10(
             figure,
-            [each for each in figure.columns if each not in COLUMNS[1:]],
+            [column for column in figure.columns if column not in COLUMNS[1:]],
             f"{PAPER_NOTES} {SWEEPS[figure.name][3]} choice",
             short=QUARTER,
         )

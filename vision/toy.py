@@ -36,8 +36,8 @@ def measure(config: ToyConfig, run: Run) -> dict[str, object]:
     classes = int(labels.max()) + 1
 
     def accuracy(mapped: Tensor) -> dict[str, object]:
-        found = kmeans_accuracy(mapped.numpy(), labels.numpy(), classes, config.seed, RESTARTS)
-        return {"accuracy": found}
+        percent = kmeans_accuracy(mapped.numpy(), labels.numpy(), classes, config.seed, RESTARTS)
+        return {"accuracy": percent}
 
     def score(modules: nn.ModuleList, **_: object) -> dict[str, object]:
         return accuracy(points @ next(modules.parameters()).detach().T)

@@ -13,7 +13,8 @@ Shapes: n images of the training set, B of a batch, S side in pixels, H features
 #         gradient       forward and backward; new keys in a queue
 #           losses       views -> vision.methods.compare -> criterion -> loss and its parts
 #     make_optimiser, learning_rate, teacher_momentum    schedules, by step
-#   _ready, _put, _take  what is kept between training and evaluation, and in the store
+#   _pretrained_parts    networks and criterion for the evaluation
+#   _save_parts, _load_parts    the same in the store
 #   _score_so_far        what --watch shows
 
 import dataclasses
@@ -90,7 +91,7 @@ def measure(config: Config, run: Run) -> dict[str, object]:
     check(config)
     run.keep_checkpoint = False  # of an earlier attempt, where another run has trained it since
     if run.store is None:
-        networks, criterion = _ready(config, images, run, mean, std)
+        networks, criterion = _pretrained_parts(config, images, run, mean, std)
         encoder, projection = networks.encoder, criterion.projection
         if run.tier != "smoke":
             save_encoder(encoder, run.folder, config=config)
@@ -102,10 +103,10 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         part = store.part_of(config, PRETRAINING)
 
         def train() -> Callable[[Path], None]:
-            return partial(_put, config, *_ready(config, images, run, mean, std))
+            return partial(_save_parts, config, *_pretrained_parts(config, images, run, mean, std))
 
         folder = store.pretrained(run, part, data, train)
-        encoder, projection = _take(config, folder, device)
+        encoder, projection = _load_parts(config, folder, device)
         if run.tier != "smoke":
             link(folder / FILE, run.folder / FILE)
     project = extractor_of(projection, config.projection_dimensions)
@@ -126,8 +127,8 @@ def _score_so_far(config: Config, run: Run) -> Callable[..., dict[str, object]]:
         parts = []
         for split, most in WATCHED_IMAGES.items():
             name = other or config.dataset
-            found = load(name, run.data_root, split, allow_missing=run.allow_missing)
-            parts.append(choose(found, min(most, len(found))))
+            images = load(name, run.data_root, split, allow_missing=run.allow_missing)
+            parts.append(choose(images, min(most, len(images))))
         return asked, parts
 
     def score(networks: Networks, criterion: Criterion, **_: object) -> dict[str, object]:
@@ -138,7 +139,7 @@ def _score_so_far(config: Config, run: Run) -> Callable[..., dict[str, object]]:
     return score
 
 
-def _ready(
+def _pretrained_parts(
     config: Config,
     images: Images | ImageFiles,
     run: Run,
@@ -154,7 +155,7 @@ def _ready(
     return networks, criterion
 
 
-def _put(config: Config, networks: Networks, criterion: Criterion, folder: Path) -> None:
+def _save_parts(config: Config, networks: Networks, criterion: Criterion, folder: Path) -> None:
     """Write the parts needed for evaluation into an entry of the store."""
     save_encoder(networks.encoder, folder, config=config)
     if criterion.projection is not None:
@@ -162,7 +163,9 @@ def _put(config: Config, networks: Networks, criterion: Criterion, folder: Path)
         save_file({name: item.cpu() for name, item in state.items()}, folder / PROJECTION)
 
 
-def _take(config: Config, folder: Path, device: str) -> tuple[nn.Module, LowRankProjection | None]:
+def _load_parts(
+    config: Config, folder: Path, device: str
+) -> tuple[nn.Module, LowRankProjection | None]:
     """Encoder and projection of an entry of the store, on ``device``."""
     encoder = load_encoder(folder).to(device)
     if config.compile:
@@ -266,7 +269,7 @@ def losses(
         values.append(value)
         every_part.append(parts)
     loss = config.loss_factor * torch.stack(values).mean()
-    means = {name: torch.stack([each[name] for each in every_part]).mean() for name in parts}
+    means = {name: torch.stack([part[name] for part in every_part]).mean() for name in parts}
     return loss, means, pairs
 
 
@@ -331,13 +334,13 @@ def make_step(
     memory of a step's activations, so no step runs eagerly beside it.
     """
     device = next(networks.parameters()).device
-    given = config, networks, criterion, optimiser
+    arguments = config, networks, criterion, optimiser
     captures = can_be_captured(config) and can_capture(device)
-    trained = [each for group in optimiser.param_groups for each in group["params"]]
+    trained = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     number, kind, graph = 0, False, None
 
     def eager(*views: Tensor) -> dict[str, Tensor]:
-        return gradient(*given, views, number, forward)
+        return gradient(*arguments, views, number, forward)
 
     def step_of(views: tuple[Tensor, ...], step: int) -> dict[str, Tensor]:
         nonlocal number, kind, graph
@@ -345,7 +348,7 @@ def make_step(
         if captures and (graph is None or mixed != kind):  # the memory of the one before is freed
             kind, graph = mixed, None
             graph = Captured(eager, device, trained, networks.buffers)
-        return criterion.checked_parts(train_step(*given, views, step, forward, graph), step)
+        return criterion.checked_parts(train_step(*arguments, views, step, forward, graph), step)
 
     return step_of
 
@@ -422,9 +425,9 @@ def batches(
 
 def samples_of(config: Config, step: int, count: int) -> Tensor:
     """The indices (B,) of the images of a step, among ``count``; those of all processes."""
-    epoch, place = divmod(step, count // config.batch_size)
+    epoch, number = divmod(step, count // config.batch_size)
     order = permutation(count, config.seed, epoch)
-    return torch.from_numpy(order[place * config.batch_size :][: config.batch_size])
+    return torch.from_numpy(order[number * config.batch_size :][: config.batch_size])
 
 
 def _resident(images: Images, chosen: np.ndarray, views: int) -> Iterator[tuple[Tensor, ...]]:

@@ -107,13 +107,13 @@ def transferred(
         return _fine_tune(config, protocol, encoder, run, dataset, train, test, embedded)
     run.progress(0, 1, config.protocol)
     if isinstance(protocol, FewShot):
-        every = [train, *rest]
-        features = torch.cat([embedded(each, encoder, IN_EPISODES) for each in every])
-        labels = torch.cat([each.labels for each in every]).to(device)
+        all_parts = [train, *rest]
+        features = torch.cat([embedded(part, encoder, IN_EPISODES) for part in all_parts])
+        labels = torch.cat([part.labels for part in all_parts]).to(device)
         accuracies = few_shot(features if project is None else project(features), labels, protocol)
         average, interval = mean_and_interval(accuracies)
         return {"few_shot_top1": average, "few_shot_interval": interval}
-    features, test_features = (embedded(each, encoder) for each in (train, *rest))
+    features, test_features = (embedded(part, encoder) for part in (train, *rest))
     if project is not None:
         features, test_features = project(features), project(test_features)
     cost, outputs = many_shot(
@@ -165,8 +165,8 @@ def many_shot(
     train, test = standardised(train, test)
     costs = sorted(costs)
     tried = _regressions(train, labels, ~validating, costs, train[validating])
-    found = [scores(outputs, labels[validating])[metric] for outputs in tried]
-    best = costs[int(np.argmax(found))]  # ties go to the first
+    metrics = [scores(outputs, labels[validating])[metric] for outputs in tried]
+    best = costs[int(np.argmax(metrics))]  # ties go to the first
     everything = torch.ones_like(validating)
     (outputs,) = _regressions(train, labels, everything, [best], test)
     return best, outputs
@@ -228,11 +228,11 @@ def mean_average_precision(outputs: Tensor, labels: Tensor) -> float:
         outputs: (m, C), larger for likelier classes.
         labels: (m, C) of 1, 0, and -1 for entries to ignore.
     """
-    found = []
-    for column, said in zip(outputs.T, labels.T, strict=True):
-        counted = said >= 0
-        found.append(average_precision(column[counted], said[counted] > 0))
-    return 100 * sum(found) / len(found)
+    precisions = []
+    for column, label in zip(outputs.T, labels.T, strict=True):
+        counted = label >= 0
+        precisions.append(average_precision(column[counted], label[counted] > 0))
+    return 100 * sum(precisions) / len(precisions)
 
 
 def average_precision(outputs: Tensor, positive: Tensor) -> float:
@@ -292,13 +292,13 @@ def episodes(labels: Tensor, protocol: FewShot) -> Tensor:
     """Positions (E, ways, shots + queries) of the images of each episode, each at most once."""
     needed = protocol.shots + protocol.queries
     members = [torch.where(labels.cpu() == label)[0] for label in range(int(labels.max()) + 1)]
-    members = [each for each in members if len(each) >= needed]
+    members = [images for images in members if len(images) >= needed]
     if len(members) < protocol.ways:
         raise UserError(
             f"an episode needs {needed} images of {protocol.ways} classes; {len(members)} classes "
             f"have as many: give more images or another protocol"
         )
-    found = []
+    episodes = []
     for number in range(protocol.episodes):
         generator = np.random.default_rng([0, number])
         chosen = generator.permutation(len(members))[: protocol.ways]
@@ -306,8 +306,8 @@ def episodes(labels: Tensor, protocol: FewShot) -> Tensor:
             members[label][generator.choice(len(members[label]), needed, replace=False)]
             for label in chosen
         ]
-        found.append(torch.stack(drawn))
-    return torch.stack(found)
+        episodes.append(torch.stack(drawn))
+    return torch.stack(episodes)
 
 
 def mean_and_interval(accuracies: Tensor) -> tuple[float, float]:
@@ -353,23 +353,23 @@ def _fine_tune(
             after_step=after_step,
         )
 
-    for place, (rate, decay) in enumerate(grid):
+    for number, (rate, decay) in enumerate(grid):
         key = f"{rate:g} {decay:g}"
         if key not in tried:
-            network = trained(inside, rate, decay, place * steps)
+            network = trained(inside, rate, decay, number * steps)
             tried[key] = None  # diverged
             with contextlib.suppress(ValueError):  # outputs that are not finite
                 outputs = embedded(outside, network)
                 tried[key] = scores(outputs, outside.labels.to(outputs.device))[dataset.metric]
             write_atomically(file, json.dumps(tried, indent=2) + "\n")
-    found = [
+    scored = [
         (score, rate, decay)
         for rate, decay in grid
         if (score := tried[f"{rate:g} {decay:g}"]) is not None
     ]
-    if not found:
+    if not scored:
         raise FloatingPointError(f"fine-tuning diverged at every rate of {protocol.rates}")
-    _, rate, decay = max(found, key=lambda each: each[0])  # ties go to the first
+    _, rate, decay = max(scored, key=lambda result: result[0])  # ties go to the first
     network = trained(train, rate, decay, len(grid) * steps)
     outputs = embedded(test, network)
     run.record(fine_tuning=f"rate {rate:g}, decay {decay:g}")

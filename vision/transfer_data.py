@@ -22,8 +22,8 @@ Files = list[tuple[Path, Any]]  # each with its class, or for VOC2007 with one n
 PER_CLASS = 30  # training images per class of Caltech-101
 
 
-def sources() -> Any:
-    """``torchvision.datasets``, imported when needed: this takes seconds, too long for a plan."""
+def torchvision_datasets() -> Any:
+    """``torchvision.datasets``, imported only when needed, since importing it takes seconds."""
     return importlib.import_module("torchvision.datasets")
 
 
@@ -35,8 +35,8 @@ class Source:
         files: the images of a part ("train" or "test"), given the data root; any other layout than
             torchvision's raises OSError, RuntimeError, ValueError or KeyError.
         annotations: patterns, below the dataset's folder, of the files with classes and splits.
-        get: downloads it by torchvision, if that uses https and a checksum.
-        how: what to do if it cannot be downloaded; ends in the layout.
+        get: downloads it, if torchvision does so by https and with a checksum.
+        how: what to do if it cannot be downloaded; ends with the expected layout.
     """
 
     files: Callable[[Path, str], Files]
@@ -45,18 +45,20 @@ class Source:
     how: str = ""
 
 
-def _listed(
+def _torchvision_splits(
     name: str, *train: str, attribute: str = "_image_files"
 ) -> Callable[[Path, str], Files]:
-    """The images of a torchvision dataset, whose training part are the splits ``train``."""
+    """The images of a torchvision dataset; its training part consists of the splits ``train``."""
 
     def files(root: Path, part: str) -> Files:
         parts = train if part == "train" else ("test",)
-        made = [getattr(sources(), name)(str(root), split=each) for each in parts]
+        datasets = [
+            getattr(torchvision_datasets(), name)(str(root), split=split) for split in parts
+        ]
         return [
             (Path(file), int(label))
-            for each in made
-            for file, label in zip(getattr(each, attribute), each._labels, strict=True)
+            for dataset in datasets
+            for file, label in zip(getattr(dataset, attribute), dataset._labels, strict=True)
         ]
 
     return files
@@ -64,7 +66,7 @@ def _listed(
 
 def _download(name: str) -> Callable[[Path], object]:
     """Downloads a torchvision dataset."""
-    return lambda root: getattr(sources(), name)(str(root), download=True)
+    return lambda root: getattr(torchvision_datasets(), name)(str(root), download=True)
 
 
 def _caltech101(root: Path, part: str) -> Files:
@@ -73,18 +75,18 @@ def _caltech101(root: Path, part: str) -> Files:
     classes = sorted(
         path.name for path in folder.iterdir() if path.is_dir() and path.name != "BACKGROUND_Google"
     )
-    found: Files = []
+    images: Files = []
     for label, name in enumerate(classes):
         files = sorted((folder / name).glob("*.jpg"))
         order = np.random.default_rng([0, label]).permutation(len(files))
         chosen = order[:PER_CLASS] if part == "train" else order[PER_CLASS:]
-        found += [(files[position], label) for position in sorted(chosen.tolist())]
-    return found
+        images += [(files[position], label) for position in sorted(chosen.tolist())]
+    return images
 
 
 def _cars(root: Path, part: str) -> Files:
-    made = sources().StanfordCars(str(root), split=part)
-    return [(Path(file), int(label)) for file, label in made._samples]
+    dataset = torchvision_datasets().StanfordCars(str(root), split=part)
+    return [(Path(file), int(label)) for file, label in dataset._samples]
 
 
 def _sun397(root: Path, part: str) -> Files:
@@ -92,8 +94,8 @@ def _sun397(root: Path, part: str) -> Files:
     folder = root / "SUN397"
     lines = (folder / "ClassName.txt").read_text().split()
     classes = {line.strip("/"): label for label, line in enumerate(lines)}
-    listed = "Training_01.txt" if part == "train" else "Testing_01.txt"
-    names = (folder / listed).read_text().split()
+    listing = "Training_01.txt" if part == "train" else "Testing_01.txt"
+    names = (folder / listing).read_text().split()
     return [
         (folder / name.strip("/"), classes[name.strip("/").rpartition("/")[0]]) for name in names
     ]
@@ -126,21 +128,21 @@ _VOC_LABEL = {"1": 1, "-1": 0, "0": -1}
 
 
 def _voc2007(root: Path, part: str) -> Files:
-    found: Files = []
-    for each in ("train", "val") if part == "train" else ("test",):
-        made = sources().VOCDetection(str(root), year="2007", image_set=each)
-        labels: dict[str, list[int]] = {Path(file).stem: [] for file in made.images}
+    images: Files = []
+    for split in ("train", "val") if part == "train" else ("test",):
+        dataset = torchvision_datasets().VOCDetection(str(root), year="2007", image_set=split)
+        labels: dict[str, list[int]] = {Path(file).stem: [] for file in dataset.images}
         lists = root / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main"
         for name in VOC_CLASSES:
-            for line in (lists / f"{name}_{each}.txt").read_text().splitlines():
-                image, said = line.split()
-                labels[image].append(_VOC_LABEL[said])
-        found += [(Path(file), labels[Path(file).stem]) for file in made.images]
-    return found
+            for line in (lists / f"{name}_{split}.txt").read_text().splitlines():
+                image, presence = line.split()
+                labels[image].append(_VOC_LABEL[presence])
+        images += [(Path(file), labels[Path(file).stem]) for file in dataset.images]
+    return images
 
 
-def _folders(*below: str) -> Callable[[Path, str], Files]:
-    """All images in folders named by class; there are no splits."""
+def _class_folders(*below: str) -> Callable[[Path, str], Files]:
+    """All images in folders named by class; without splits, all are training images."""
 
     def files(root: Path, part: str) -> Files:
         if part != "train":
@@ -148,14 +150,14 @@ def _folders(*below: str) -> Callable[[Path, str], Files]:
         folder = root.joinpath(*below)
         names = sorted(path.name for path in folder.glob("[!.]*") if path.is_dir())
         classes = {name: label for label, name in enumerate(names)}
-        return [*class_files(folder, classes, sources().folder.IMG_EXTENSIONS)]
+        return [*class_files(folder, classes, torchvision_datasets().folder.IMG_EXTENSIONS)]
 
     return files
 
 
 SOURCES: dict[str, Source] = {
     "Aircraft": Source(
-        _listed("FGVCAircraft", "train", "val"),
+        _torchvision_splits("FGVCAircraft", "train", "val"),
         ("data/*.txt",),
         how="get fgvc-aircraft-2013b.tar.gz from www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft and "
         "unpack it to fgvc-aircraft-2013b/data/images/*.jpg",
@@ -168,18 +170,20 @@ SOURCES: dict[str, Source] = {
         "stanford_cars/cars_train/*.jpg, cars_test/*.jpg, devkit/*.mat and "
         "cars_test_annos_withlabels.mat",
     ),
-    "DTD": Source(_listed("DTD", "train", "val"), ("dtd/labels/*1.txt",), get=_download("DTD")),
+    "DTD": Source(
+        _torchvision_splits("DTD", "train", "val"), ("dtd/labels/*1.txt",), get=_download("DTD")
+    ),
     "Flowers": Source(
-        _listed("Flowers102", "train", "val"), ("*.mat",), get=_download("Flowers102")
+        _torchvision_splits("Flowers102", "train", "val"), ("*.mat",), get=_download("Flowers102")
     ),
     "Food": Source(
-        _listed("Food101", "train"),
+        _torchvision_splits("Food101", "train"),
         ("meta/*.json", "meta/*.txt"),
         how="get food-101.tar.gz from data.vision.ee.ethz.ch/cvl and unpack it to "
         "food-101/images/<class>/*.jpg and food-101/meta",
     ),
     "Pets": Source(
-        _listed("OxfordIIITPet", "trainval", attribute="_images"),
+        _torchvision_splits("OxfordIIITPet", "trainval", attribute="_images"),
         ("annotations/*.txt",),
         get=_download("OxfordIIITPet"),
     ),
@@ -193,13 +197,15 @@ SOURCES: dict[str, Source] = {
         _voc2007,
         ("ImageSets/Main/*.txt",),
         get=lambda root: [
-            sources().VOCDetection(str(root), year="2007", image_set=part, download=True)
+            torchvision_datasets().VOCDetection(
+                str(root), year="2007", image_set=part, download=True
+            )
             for part in ("trainval", "test")
         ],
     ),
-    "EuroSAT": Source(_folders("eurosat", "2750"), get=_download("EuroSAT")),
+    "EuroSAT": Source(_class_folders("eurosat", "2750"), get=_download("EuroSAT")),
     "CropDiseases": Source(
-        _folders("CropDiseases", "dataset", "train"),
+        _class_folders("CropDiseases", "dataset", "train"),
         how="get the PlantVillage images as BSCD-FSL has them (github.com/IBM/cdfsl-benchmark) and "
         "unpack them to CropDiseases/dataset/train/<class>/*.jpg",
     ),

@@ -77,4 +77,4 @@ def calibrate(
     else:
         everything = central_crops(images, size, batch_size=BATCH)
     views = (as_test_images(pixels.to(device), size, mean, std) for pixels in everything)
-    update_bn((each.contiguous(memory_format=torch.channels_last) for each in views), encoder)
+    update_bn((view.contiguous(memory_format=torch.channels_last) for view in views), encoder)

@@ -251,7 +251,9 @@ def test_the_heads_of_a_transformer_are_an_option(tmp_path: Path) -> None:
         torch.testing.assert_close(found(images), source(images))
         other, its_match = loaded(tmp_path / "moco-v3.pth", **wanted)
         assert not torch.allclose(other(images), source(images), rtol=1e-2)
-    assert match.lines()[3].endswith(": 6 attention heads, timm's number unless --heads says so")
+    assert match.lines()[3].endswith(
+        ": 6 attention heads, timm's number unless --heads gives another"
+    )
     assert ": 3 attention heads, timm's" in its_match.lines()[3]
     with pytest.raises(ValueError, match=r"vit_tiny_patch16_224 cannot have 7 attention heads: "):
         loaded(tmp_path / "moco-v3.pth", **wanted, heads=7)
@@ -335,7 +337,7 @@ def test_the_hub_s_configuration_tells_networks_of_equal_tensors_apart(tmp_path:
     save_file(source.state_dict(), tmp_path / "model.safetensors")
     assert loaded(tmp_path / "model.safetensors", backbone=plain)[1].filled
     (tmp_path / "config.json").write_text(json.dumps({"architecture": f"{name}.some_weights"}))
-    with pytest.raises(UserError, match=f"beside it says {name}.some_weights, not {plain}; take -"):
+    with pytest.raises(UserError, match=f"beside it says {name}.some_weights, not {plain}; use -"):
         loaded(tmp_path / "model.safetensors", backbone=plain)
     found, _ = loaded(tmp_path / "model.safetensors", backbone=name, stem="imagenet")
     source.reset_classifier(0)
@@ -382,7 +384,7 @@ def test_a_network_that_is_not_filled_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=why):
         loaded(tmp_path / "model.pth")
     torch.save(network().state_dict(), tmp_path / "model.pth")
-    with pytest.raises(UserError, match=r"does not fill resnet34.*; take --backbone resnet18"):
+    with pytest.raises(UserError, match=r"does not fill resnet34.*; use --backbone resnet18"):
         loaded(tmp_path / "model.pth", backbone="resnet34")
     with pytest.raises(ValueError, match="got 'resnet19': did you mean"):
         loaded(tmp_path / "model.pth", backbone="resnet19")
@@ -391,12 +393,12 @@ def test_a_network_that_is_not_filled_is_refused(tmp_path: Path) -> None:
 def test_a_deeper_network_is_not_taken_for_a_shallow_one(tmp_path: Path) -> None:
     torch.manual_seed(0)
     torch.save(make_encoder("resnet34", "imagenet").state_dict(), tmp_path / "model.pth")
-    why = r"tensors that resnet18 has no place for: layer1.2.bn1.bias, .*; take --backbone resnet34"
+    why = r"tensors that resnet18 has no place for: layer1.2.bn1.bias, .*; use --backbone resnet34"
     with pytest.raises(UserError, match=why):
         loaded(tmp_path / "model.pth", backbone="resnet18")
     assert len(loaded(tmp_path / "model.pth")[1].tensors) == 216
     torch.save(hcl_s(network(), network())[0], tmp_path / "model.pth")
-    with pytest.raises(UserError, match=r"not fill resnet8: .*; take --backbone resnet18"):
+    with pytest.raises(UserError, match=r"not fill resnet8: .*; use --backbone resnet18"):
         loaded(tmp_path / "model.pth", backbone="resnet8", stem="imagenet")
 
 

@@ -451,7 +451,7 @@ def test_imagenet_without_class_folders_is_refused(imagenet: Path):
     assert len(load("ImageNet", imagenet, "train")) == 12
     shutil.rmtree(imagenet / "imagenet" / "train")
     message = error_of(lambda: load("ImageNet", imagenet, "train"))
-    assert "train: expected 3 folders named like n01440764 (0 are there), found nothing" in message
+    assert "train: expected 3 folders named like n01440764 (there are 0), found nothing" in message
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_folders_that_are_not_there_are_refused(pets: Path) -> None:
     ]
     with pytest.raises(UserError, match=r"known are CIFAR10.*digits and folder:PATH"):
         describe("pets")
-    with pytest.raises(UserError, match="a folder of yours: there is nothing to fetch"):
+    with pytest.raises(UserError, match="your own folder: there is nothing to fetch"):
         data.fetch(f"folder:{pets}", pets)
 
 
