@@ -38,7 +38,7 @@ def made_up(count: int) -> Videos:
     height = stored_side(CONFIG.size)
     shape = (count * FRAMES, 3, height, height * 4 // 3)
     return Videos(
-        tuple(Video(f"v_Noise_g01_c{place:02d}", 0, 1, True) for place in range(count)),
+        tuple(Video(f"v_Noise_g01_c{number:02d}", 0, 1, True) for number in range(count)),
         ("Noise",),
         torch.randint(0, 256, shape, dtype=torch.uint8),
         torch.arange(count) * FRAMES,
@@ -93,21 +93,21 @@ def main() -> None:
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(options.turns):
         for name, way in ways.items():
-            found = way(videos, chosen)
-            next(found)
+            batches = way(videos, chosen)
+            next(batches)
             start = time.perf_counter(), time.process_time()
             for _ in range(options.steps):
-                next(found)
+                next(batches)
                 if DEVICE.type == "cuda":
                     torch.cuda.synchronize()
             seconds[name].append((time.perf_counter() - start[0], time.process_time() - start[1]))
-            del found
+            del batches
     clips = 2 * options.batch * options.steps
     print(f"Clips of {CONFIG.clip_frames} frames, batches of 2 x {options.batch}; {DEVICE}\n")
     print("| way | clips a minute | clips a minute of a core | of 2 x 128 clips |")
     print("|---|---|---|---|")
-    for name, taken in seconds.items():
-        clock, work = (60 * clips / min(each) for each in zip(*taken, strict=True))
+    for name, times in seconds.items():
+        clock, work = (60 * clips / min(values) for values in zip(*times, strict=True))
         print(f"| {name} | {clock:.0f} | {work:.0f} | {work / 256:.0f} steps |")
 
 

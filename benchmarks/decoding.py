@@ -57,15 +57,15 @@ def main() -> None:
         for file in files:
             for pair in zip(decode(file), each_by_itself(file), strict=True):
                 assert np.array_equal(*pair), file
-            taken: dict[str, list[tuple[float, float]]] = {"ours": [], "theirs": []}
+            times: dict[str, list[tuple[float, float]]] = {"ours": [], "theirs": []}
             for _ in range(options.turns):
                 for name, way in (("ours", decode), ("theirs", each_by_itself)):
                     start = time.perf_counter(), time.process_time()
                     count = sum(1 for _ in way(file))
                     end = time.perf_counter(), time.process_time()
-                    taken[name].append((end[0] - start[0], end[1] - start[1]))
+                    times[name].append((end[0] - start[0], end[1] - start[1]))
             ours, theirs = (
-                [1000 * min(each) / count for each in zip(*taken[name], strict=True)]
+                [1000 * min(values) / count for values in zip(*times[name], strict=True)]
                 for name in ("ours", "theirs")
             )
             ratios = [f"{b / a:.1f}" for a, b in zip(ours, theirs, strict=True)]

@@ -100,7 +100,9 @@ class Workload:
     def config(self) -> Any:
         """Its configuration."""
         domain, paper, name, row, column = self.cell
-        tables = [each for each in domain_of(domain).tables[paper] if "paper" in each.tiers]
+        tables = [
+            candidate for candidate in domain_of(domain).tables[paper] if "paper" in candidate.tiers
+        ]
         (table,) = (each for each in tables if each.name == name)
         return table.cells("paper", row=row, column=column)[0].config
 
@@ -184,7 +186,7 @@ class _Cell(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors
-        sizes = [each.numel() for each in inputs]
+        sizes = [tensor.numel() for tensor in inputs]
         zeros = inputs[0].new_zeros(sum(sizes)).split(sizes)  # one operator, as cuDNN's
         data, *weights = (part.view_as(each) for part, each in zip(zeros, inputs, strict=True))
         return data, None, *weights
@@ -197,12 +199,12 @@ def gru_by_hand() -> Iterator[Each]:
 
     def last_of_cell(cell: torch.nn.GRU, words: Any) -> Tensor:
         data = words.data.to(torch.bfloat16)
-        weights = [each.to(torch.bfloat16) for each in cell.parameters()]
+        weights = [parameter.to(torch.bfloat16) for parameter in cell.parameters()]
         directions, units = 2 if cell.bidirectional else 1, cell.hidden_size
         states = data.new_zeros(directions, int(words.batch_sizes[0]), units)
         # Three gates, each a product with the word and one with the state; twice that backward.
         operations = 2 * 3 * units * (data.shape[1] + units) * len(data) * directions
-        size = sum(each.numel() * each.itemsize for each in weights)
+        size = sum(weight.numel() * weight.itemsize for weight in weights)
         size += len(data) * (data.shape[1] + 4 * units * directions) * data.itemsize
         # A state follows from the one before: each time step of a direction is launched by cuDNN.
         for share in (1, 2):
@@ -221,7 +223,7 @@ class Saved:
     def __init__(self) -> None:
         self.held: dict[int, int] = {}  # by storage, how many hold it
         self.bytes = self.most = 0
-        self.hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, lambda kept: kept[0])
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, lambda packed: packed[0])
 
     def pack(self, tensor: Tensor) -> tuple[Tensor, object]:
         """Keep a tensor as it is, and count it while it is kept."""
@@ -232,9 +234,9 @@ class Saved:
         self.held[key] = self.held.get(key, 0) + 1
         self.bytes += size if self.held[key] == 1 else 0
         self.most = max(self.most, self.bytes)
-        kept = Kept()
-        weakref.finalize(kept, self.release, key, size)
-        return tensor, kept
+        holder = Kept()
+        weakref.finalize(holder, self.release, key, size)
+        return tensor, holder
 
     def release(self, key: int, size: int) -> None:
         """One holder of a storage is gone."""
@@ -295,10 +297,10 @@ def augmenting(workload: Workload) -> Iterator[None]:
 
     def augment(pixels: Tensor, *args: Any, samples: Any, **options: Any) -> Tensor:
         samples = np.arange(size) if isinstance(samples, np.ndarray) else torch.arange(size)
-        many = torch.cat([pixels] * math.ceil(size / len(pixels)))[:size]
+        repeated = torch.cat([pixels] * math.ceil(size / len(pixels)))[:size]
         Parted.augmenting = True
         try:
-            out: Tensor = real(many, *args, samples=samples, **options)
+            out: Tensor = real(repeated, *args, samples=samples, **options)
         finally:
             Parted.augmenting = False
         return out[: len(pixels)]
@@ -332,7 +334,7 @@ def count(workload: Workload, batch: int, gru: Each) -> Counts:
         with (
             mock.patch.multiple(steps, DEVICE="cuda", WARM=1, TIMED=1, waits=waits, Work=Parted),
             augmenting(workload),
-            mock.patch.object(steps, "on_device", lambda each: device.place(each) == "cuda"),
+            mock.patch.object(steps, "on_device", lambda tensor: device.place(tensor) == "cuda"),
             mock.patch.object(steps.TimedRun, "track", track),
             tempfile.TemporaryDirectory() as folder,
         ):
@@ -347,16 +349,16 @@ def count(workload: Workload, batch: int, gru: Each) -> Counts:
                 work, waited = measured.work, measured.waits
     if waited is None:
         raise RuntimeError("the simulated device counted no waits")
-    lying = sum(bytes_of(each) for each in (tracked if domain != "rl" else [agent]))
-    return work.each, Parted.latest.augmentation, waited, Parted.most, lying
+    resident = sum(bytes_of(item) for item in (tracked if domain != "rl" else [agent]))
+    return work.each, Parted.latest.augmentation, waited, Parted.most, resident
 
 
 def bytes_of(item: Any) -> int:
     """Of weights with gradients and two moments, and of whatever else is in a module."""
     if not isinstance(item, torch.nn.Module):
         return 0
-    trained = sum(each.nbytes for each in item.parameters() if each.requires_grad)
-    state = {id(each): each.nbytes for each in (*item.parameters(), *item.buffers())}
+    trained = sum(parameter.nbytes for parameter in item.parameters() if parameter.requires_grad)
+    state = {id(tensor): tensor.nbytes for tensor in (*item.parameters(), *item.buffers())}
     return 3 * trained + sum(state.values())
 
 
@@ -376,7 +378,7 @@ def at_batch(counted: dict[int, Each], batch: int) -> Each:
     """
     if batch in counted:
         return counted[batch]
-    if len({len(each) for each in counted.values()}) != 1:
+    if len({len(operators) for operators in counted.values()}) != 1:
         raise RuntimeError(f"batches {list(counted)} launch different numbers of operators")
     share = {
         one: math.prod((batch - other) / (one - other) for other in counted if other != one)
@@ -404,8 +406,8 @@ def seconds_of_launch() -> float:
 
     with steps.Work() as work:
         chain()
-    each: float = _median_of_process_time(chain, 9) / work.operators
-    return each
+    seconds: float = _median_of_process_time(chain, 9) / work.operators
+    return seconds
 
 
 def seconds_of_batch(workload: Workload) -> float:
@@ -419,8 +421,8 @@ def seconds_of_batch(workload: Workload) -> float:
         from graph.train import kept_features, views
 
         graphs = steps.graphs_like(config.dataset, config.batch_size)
-        (_, by_row), found = kept_features(config, graphs, "cpu"), layout(graphs)
-        return _median_of_process_time(lambda: list(views(config, by_row, 0, found)), 3)
+        (_, by_row), graph_layout = kept_features(config, graphs, "cpu"), layout(graphs)
+        return _median_of_process_time(lambda: list(views(config, by_row, 0, graph_layout)), 3)
     if domain == "video":
         from video.loading import _Buffer, _submit_copies
 
@@ -463,36 +465,39 @@ def expected(workload: Workload, sizes: Sequence[int] = ()) -> list[Expected]:
     """The lines of a workload, one for each of its batches in full; default: the paper's."""
     config, lines = workload.config, []
     with gru_by_hand() as gru:
-        counted, saved, lying = {}, {}, 0
+        counted, saved, resident = {}, {}, 0
         for batch in workload.batches:
-            counted[batch], augmentation, waits, most, lying = count(workload, batch, gru)
+            counted[batch], augmentation, waits, most, resident = count(workload, batch, gru)
             saved[batch] = [(float(most), 0.0)]
     seen = 2 if workload.cell[0] == "rl" else 1  # steps
     for size in sizes or (config.batch_size,):
-        each = at_batch(counted, size)
+        operations_of_step = at_batch(counted, size)
         share = size / (workload.augmented or config.batch_size)
         scaled = [(share * work, share * nbytes) for work, nbytes in augmentation]
-        operators, every = len([*each, *scaled]) // seen, [*each, *scaled, *gru]
+        operators, costs = (
+            len([*operations_of_step, *scaled]) // seen,
+            [*operations_of_step, *scaled, *gru],
+        )
         peak = PEAK[config.precision]
         device = sum(
             max(work / (OF_PEAK * peak), nbytes / (OF_BANDWIDTH * BANDWIDTH), SHORTEST / seen)
-            for work, nbytes in every
+            for work, nbytes in costs
         )
-        operations = sum(work for work, _ in every)
+        operations = sum(work for work, _ in costs)
         ((memory, _),) = at_batch(saved, size)
         lines.append(
             Expected(
                 workload,
                 size,
                 operations,
-                sum(nbytes for _, nbytes in every),
+                sum(nbytes for _, nbytes in costs),
                 operators,
                 waits,
                 operators * seconds_of_launch() + seconds_of_batch(workload),
                 operations / peak,
                 device,
-                memory + lying,
-                lying,
+                memory + resident,
+                resident,
             )
         )
     return lines
@@ -582,17 +587,17 @@ def main() -> None:
     if options.write:
         losses.write_section(HEADING, as_page(lines))
     known = {kind_of(line.workload.cell[0], line.workload.config) for line in lines}
-    every = list(lines)
+    all_lines = list(lines)
     for workload, sizes in others():
         start = time.monotonic()
         left = [size for size in sizes if _kind(workload, size) not in known]
         try:
-            every += expected(workload, left) if left else []
+            all_lines += expected(workload, left) if left else []
         except Exception as error:  # it has no line, and is not estimated
             print(f"{type(error).__name__}: {error}".splitlines()[0])
         print(f"{workload.name}, {left}: {time.monotonic() - start:.0f} s", flush=True)
         if options.write:
-            TABLE.write_text(as_csv(every), encoding="utf-8")
+            TABLE.write_text(as_csv(all_lines), encoding="utf-8")
 
 
 def _kind(workload: Workload, batch: int) -> str:
@@ -601,22 +606,22 @@ def _kind(workload: Workload, batch: int) -> str:
 
 def others() -> list[tuple[Workload, list[int]]]:
     """A workload for each kind of trained row but for its batch, with all of its batches."""
-    found: dict[str, tuple[Workload, list[int]]] = {}
+    workloads: dict[str, tuple[Workload, list[int]]] = {}
     for table in every_table():
         for cell in table.cells("paper") if "paper" in table.tiers else ():
             config: Any = cell.config
             if not trains(config):
                 continue
             key = kind_of(cell.domain, config, batch=0)
-            if key not in found:
-                place = (cell.domain, table.paper, table.name, cell.row, cell.column)
+            if key not in workloads:
+                address = (cell.domain, table.paper, table.name, cell.row, cell.column)
                 small = (config.batch_size,) if cell.domain in ("text", "graph") else (2, 4)
                 small = {"rl": (8, 16), "video": (4, 6)}.get(cell.domain, small)
                 augmented = 4 if cell.domain == "video" else None
-                found[key] = Workload(key, place, small, augmented), []
-            sizes = found[key][1]
+                workloads[key] = Workload(key, address, small, augmented), []
+            sizes = workloads[key][1]
             sizes += [config.batch_size] if config.batch_size not in sizes else []
-    return list(found.values())
+    return list(workloads.values())
 
 
 if __name__ == "__main__":

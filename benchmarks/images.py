@@ -62,16 +62,16 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as place:
-        files = photographs(Path(place), options.count)
+    with tempfile.TemporaryDirectory() as temporary:
+        files = photographs(Path(temporary), options.count)
         if options.images:
-            found = sorted(path for path in options.images.rglob("*.*") if path.is_file())
-            files = found[:: max(1, len(found) // options.count)][: options.count]
-        folder = Path(place, "prepared")
+            paths = sorted(path for path in options.images.rglob("*.*") if path.is_file())
+            files = paths[:: max(1, len(paths) // options.count)][: options.count]
+        folder = Path(temporary, "prepared")
         prepared.prepare(folder, files, SIDE, lambda _: None)
         images = prepared.read(folder, "run again")
-        every = [images[place] for place in range(len(images))]
-        compressed = [as_jpeg(image) for image in every]
+        decoded = [images[position] for position in range(len(images))]
+        compressed = [as_jpeg(image) for image in decoded]
         batches = list(np.array_split(np.arange(len(files)), max(1, len(files) // 64)))
 
         def crops(source: ImageFiles) -> None:
@@ -90,7 +90,7 @@ def main() -> None:
         ways: dict[str, tuple[float, Callable[[], None]]] = {
             "files": (sum(file.stat().st_size for file in files), lambda: crops(from_files)),
             f"prepared, as JPEG of quality {QUALITY}": (sum(map(len, compressed)), from_jpeg),
-            "prepared": (sum(image.numel() for image in every), lambda: crops(from_prepared)),
+            "prepared": (sum(image.numel() for image in decoded), lambda: crops(from_prepared)),
         }
         seconds: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(options.turns):
@@ -98,7 +98,7 @@ def main() -> None:
                 start = time.process_time()
                 way()
                 seconds[name].append(time.process_time() - start)
-    sizes = {f"{image.shape[2]} x {image.shape[1]}" for image in every}
+    sizes = {f"{image.shape[2]} x {image.shape[1]}" for image in decoded}
     print(
         f"{len(files)} images, prepared as {', '.join(sorted(sizes)[:3])}; {VIEWS} crops of each\n"
     )

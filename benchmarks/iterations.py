@@ -87,21 +87,21 @@ def main() -> None:
         rounds.append({label: seconds_of(cell, options.data_root) for label, cell in cells.items()})
         print(f"round {number + 1} of {ROUNDS}", flush=True)
     environment = current_environment(0)
-    found = []
+    entries = []
     for label, against in ROWS.items():
-        found.append(
+        entries.append(
             {
                 "table": TABLE.address,
                 "tier": "short",
                 "row": label,
                 "against": against,
-                "seconds": round(statistics.median(each[label] for each in rounds), 4),
-                "ratios": [round(each[label] / each[against], 4) for each in rounds],
+                "seconds": round(statistics.median(times[label] for times in rounds), 4),
+                "ratios": [round(times[label] / times[against], 4) for times in rounds],
                 "commit": environment["commit"],
                 "processor": environment["hardware"]["processor"],
             }
         )
-    lines = ",\n".join(json.dumps(each, sort_keys=True, ensure_ascii=False) for each in found)
+    lines = ",\n".join(json.dumps(entry, sort_keys=True, ensure_ascii=False) for entry in entries)
     write_atomically(RESULTS / ITERATIONS, f'{{"iterations": [\n{lines}\n]}}\n')
 
 

@@ -80,10 +80,10 @@ def alternating(size: int, chunk: int, repeats: int) -> tuple[float, float]:
     encoder, criterion = networks()
     views = torch.randint(WORDS, (2, size, TOKENS))
     seconds = [
-        [step(encoder, criterion, views, each) for each in (None, chunk)]
+        [step(encoder, criterion, views, part) for part in (None, chunk)]
         for _ in range(repeats + 1)
     ][1:]
-    plain, chunked = (statistics.median(each) for each in zip(*seconds, strict=True))
+    plain, chunked = (statistics.median(times) for times in zip(*seconds, strict=True))
     return plain, chunked
 
 
@@ -98,8 +98,8 @@ def measured(kind: str, *numbers: int) -> tuple[float, float]:
 
 def row(size: int, chunk: int | None, repeats: int) -> tuple[float, float]:
     """Peak memory in MB and seconds of one step, the medians over processes; prints them."""
-    found = [measured("alone", size, chunk or 0) for _ in range(repeats)]
-    peak, seconds = (statistics.median(each) for each in zip(*found, strict=True))
+    measurements = [measured("alone", size, chunk or 0) for _ in range(repeats)]
+    peak, seconds = (statistics.median(values) for values in zip(*measurements, strict=True))
     print(f"| {size} | {chunk or 'plain'} | {peak:.0f} | {seconds:.1f} |", flush=True)
     return peak, seconds
 
@@ -122,10 +122,10 @@ def largest(size: int, chunk: int, megabytes: float, peaks: Mapping[int, float])
         scores = SCORES * 4 * (2 * instances) ** 2 / 2**20
         return MARGIN * (low + slope * (instances - few) + scores)
 
-    fitting = [each for each in range(chunk, size + 1, chunk) if peak(each) < megabytes]
+    fitting = [batch for batch in range(chunk, size + 1, chunk) if peak(batch) < megabytes]
     if not fitting:
         sys.exit(f"the plain step of {few} instances takes {low:.0f} MB; raise --memory")
-    estimates = ", ".join(f"{each}: {peak(each) / 1024:.1f} GB" for each in (fitting[-1], size))
+    estimates = ", ".join(f"{batch}: {peak(batch) / 1024:.1f} GB" for batch in (fitting[-1], size))
     print(f"estimated peaks of the plain step: {estimates}", file=sys.stderr, flush=True)
     return fitting[-1]
 

@@ -96,8 +96,8 @@ def info_nce_methods() -> dict[str, Loss]:
 
     def masked(first: Tensor, second: Tensor) -> Tensor:
         scores, partner = scores_of(first, second)
-        own = torch.eye(len(scores), dtype=torch.bool)
-        return torch.nn.functional.cross_entropy(scores.masked_fill(own, -torch.inf), partner)
+        diagonal = torch.eye(len(scores), dtype=torch.bool)
+        return torch.nn.functional.cross_entropy(scores.masked_fill(diagonal, -torch.inf), partner)
 
     def filled(first: Tensor, second: Tensor) -> Tensor:
         scores, partner = scores_of(first, second)
@@ -180,9 +180,9 @@ def candidates(first: Tensor, second: Tensor, views: int) -> tuple[Tensor, Tenso
     Point i is the positive of anchor i.
     """
     points = first if views == 1 else torch.cat([first, second])
-    place = torch.arange(len(points))
-    same = place % len(first) == torch.arange(len(first))[:, None]
-    return points, place.expand_as(same)[~same].view(len(first), -1)
+    position = torch.arange(len(points))
+    same = position % len(first) == torch.arange(len(first))[:, None]
+    return points, position.expand_as(same)[~same].view(len(first), -1)
 
 
 def per_anchor_matrices(points: Tensor, others: Tensor) -> Tensor:
@@ -275,8 +275,8 @@ def measure_time(
     measured = derivatives(comparison)
     expected = measured(methods[OURS], first, second)
     for name, loss in methods.items():
-        for found, want in zip(measured(loss, first, second), expected, strict=True):
-            difference = float((found - want).abs().max() / want.abs().max())
+        for actual, want in zip(measured(loss, first, second), expected, strict=True):
+            difference = float((actual - want).abs().max() / want.abs().max())
             if not difference < TOLERANCE:
                 raise AssertionError(f"{name} differs from {OURS} by {difference:.1e}")
     samples: dict[str, list[float]] = {name: [] for name in methods}
@@ -338,9 +338,9 @@ def machine(threads: int) -> str:
 
 def write_section(heading: str, text: str) -> None:
     """Put a text under a heading of docs/numerics.md, up to the next one, or at its end."""
-    before, found, after = PAGE.read_text(encoding="utf-8").partition(heading)
+    before, present, after = PAGE.read_text(encoding="utf-8").partition(heading)
     _, following, rest = after.partition("\n## ")
-    if not found:
+    if not present:
         before = before.rstrip("\n") + "\n"
     PAGE.write_text(f"{before}{heading}{text}{following}{rest}", encoding="utf-8")
 
@@ -377,7 +377,11 @@ batches most of what it takes longer is spent on checking the input and building
         head = ["what", "N", "threads", *names]
         top = f"| {' | '.join(head)} |\n{'|---' * len(head)}|"
         print(top, flush=True)
-        lines = [compare(each, size, DIM, count, seconds) for each in comparisons for size in sizes]
+        lines = [
+            compare(comparison, size, DIM, count, seconds)
+            for comparison in comparisons
+            for size in sizes
+        ]
         text += "\n".join(["", top, *lines, ""])
     if arguments.write:
         write_section(HEADING, text)

@@ -66,8 +66,8 @@ def beside(config: Any, loop: steps.Loop, losses: dict[str, Any], *parts: str) -
             modules = nn.ModuleList([objects[part] for part in parts])
             for name, loss in losses.items():
                 copied = copy.deepcopy(modules)
-                mine = type(optimiser)(copied.parameters(), **optimiser.defaults)
-                ways[name] = partial(plain_step, copied, mine, loss)
+                optimiser_of_copy = type(optimiser)(copied.parameters(), **optimiser.defaults)
+                ways[name] = partial(plain_step, copied, optimiser_of_copy, loss)
             return 0
 
         def steps(self, total: int, what: str, **options: Any) -> Iterator[int]:
@@ -85,7 +85,7 @@ def beside(config: Any, loop: steps.Loop, losses: dict[str, Any], *parts: str) -
 
 def of_passes(networks: Any, *views: Tensor, loss: Callable[..., Tensor] = nt_xent) -> Tensor:
     """Give the loss of two views under an encoder and its head, in one pass or two."""
-    return loss(*torch.cat([networks.head(networks.encoder(each)) for each in views]).chunk(2))
+    return loss(*torch.cat([networks.head(networks.encoder(view)) for view in views]).chunk(2))
 
 
 def vision() -> Times:
@@ -103,7 +103,7 @@ def vision() -> Times:
         both = map(torch.stack, zip(*map(transform, pictures), strict=True))
         return of_passes(networks, *(x.contiguous(**last) for x in both), loss=lightly_loss())
 
-    losses = {"lightly": by_lightly, BARE: lambda own: of_passes(own, *ready)}
+    losses = {"lightly": by_lightly, BARE: lambda modules: of_passes(modules, *ready)}
     return beside(config, steps.vision_loop(config), losses, "networks")
 
 
@@ -127,8 +127,8 @@ def graph() -> Times:
     (ready,) = views(config, steps.graphs_like("DD", 128), 0)
 
     def bare(encoder: Any, head: Any) -> Tensor:
-        given = ((x.x, x.edge_index, x.batch, x.num_graphs) for x in ready)
-        return nt_xent(*(head(encoder(*each)) for each in given))
+        arguments = ((x.x, x.edge_index, x.batch, x.num_graphs) for x in ready)
+        return nt_xent(*(head(encoder(*view)) for view in arguments))
 
     return beside(config, steps.graph_loop(config, 128), {BARE: bare}, "encoder", "head")
 
@@ -151,7 +151,7 @@ def video() -> Times:
         clips = torch.stack([transform(clip) for clip in 2 * stored.split(8)])
         return of_passes(networks, clips.transpose(1, 2))
 
-    losses = {"torchvision": by_torchvision, BARE: lambda own: of_passes(own, ready)}
+    losses = {"torchvision": by_torchvision, BARE: lambda modules: of_passes(modules, ready)}
     return beside(config, steps.video_loop(config), losses, "networks")
 
 
@@ -184,12 +184,14 @@ of the ratios too. The bare network has the same optimiser, a plain loss, and vi
     print(table, end="", flush=True)
     with without_tf32():  # as in a run
         for step in (vision, text, graph, video, svm):
-            times = {name: some[1:] for name, some in step().items()}
-            own, what = times.pop(OURS), (step.__doc__ or "")[:-1]
-            for name, some in times.items():
-                ratio = statistics.median(a / b for a, b in zip(own, some, strict=True))
-                mine, theirs = (f"{1e3 * statistics.median(each):.3g} ms" for each in (own, some))
-                line = f"| {what} | {mine} | {name} | {theirs} | {ratio:.2f} |\n"
+            times = {name: values[1:] for name, values in step().items()}
+            ours, what = times.pop(OURS), (step.__doc__ or "")[:-1]
+            for name, theirs in times.items():
+                ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+                our_median, their_median = (
+                    f"{1e3 * statistics.median(samples):.3g} ms" for samples in (ours, theirs)
+                )
+                line = f"| {what} | {our_median} | {name} | {their_median} | {ratio:.2f} |\n"
                 print(line, end="", flush=True)
                 table += line
     if options.write:

@@ -45,7 +45,7 @@ def theirs(
     features: np.ndarray, labels: np.ndarray, training: np.ndarray, tolerance: float
 ) -> np.ndarray:
     """scikit-learn's objectives (F, C)."""
-    found = []
+    objectives = []
     for rows in training.T:
         model = LogisticRegression(tol=tolerance, max_iter=MOST, warm_start=True)
         for cost in COSTS:
@@ -53,18 +53,18 @@ def theirs(
             scores = model.decision_function(features[rows].astype(np.float64))
             chosen = scores[np.arange(len(scores)), labels[rows]]
             loss = np.logaddexp.reduce(scores, axis=1) - chosen
-            found.append(cost * loss.sum() + (model.coef_.astype(np.float64) ** 2).sum() / 2)
-    return np.reshape(found, (-1, len(COSTS)))
+            objectives.append(cost * loss.sum() + (model.coef_.astype(np.float64) ** 2).sum() / 2)
+    return np.reshape(objectives, (-1, len(COSTS)))
 
 
 def compared(name: str, training: np.ndarray, decades: float, tolerance: float, turns: int) -> None:
     """Print a row of the table."""
     features, labels = problem(decades)
-    given = torch.from_numpy(features), torch.from_numpy(labels), torch.from_numpy(training)
+    tensors = torch.from_numpy(features), torch.from_numpy(labels), torch.from_numpy(training)
     minimum = theirs(features.astype(np.float64), labels, training, 1e-10)
 
     def ours() -> np.ndarray:
-        return logistic.fit(*given, COSTS, tolerance=tolerance).objective.numpy()
+        return logistic.fit(*tensors, COSTS, tolerance=tolerance).objective.numpy()
 
     excess = float((ours() / minimum - 1).max())
     for loose in TOLERANCES:
@@ -79,14 +79,14 @@ def compared(name: str, training: np.ndarray, decades: float, tolerance: float, 
         theirs(features, labels, training, loose)
         seconds["ours"].append(middle - start)
         seconds["theirs"].append(time.perf_counter() - middle)
-    mine, other = (statistics.median(each) for each in seconds.values())
+    our_median, their_median = (statistics.median(times) for times in seconds.values())
     cells = (
         name,
         f"{decades:g}",
         f"{tolerance:.0e}",
-        f"{mine:.2f} s ({excess:.1e})",
-        f"{other:.2f} s ({reached:.1e}), tol={loose:.0e}",
-        f"{mine / other:.2f}",
+        f"{our_median:.2f} s ({excess:.1e})",
+        f"{their_median:.2f} s ({reached:.1e}), tol={loose:.0e}",
+        f"{our_median / their_median:.2f}",
     )
     print(f"| {' | '.join(cells)} |", flush=True)
 

@@ -26,16 +26,16 @@ ROUNDS, WARM, TIMED = 5, 4, 16
 BATCH = 256
 
 
-def work(place: int, folder: str, batch: int, together: bool) -> None:
+def work(process: int, folder: str, batch: int, together: bool) -> None:
     """One of the processes; the first writes the seconds of a step."""
     torch.set_num_threads(1)
     if together:
         method = f"file://{folder}/rendezvous"
-        dist.init_process_group("gloo", init_method=method, rank=place, world_size=2)
+        dist.init_process_group("gloo", init_method=method, rank=process, world_size=2)
     config = Config(backbone="resnet8", stem="strided", batch_size=batch, warmup_epochs=0.0)
     with mock.patch.multiple(steps, WARM=WARM, TIMED=TIMED):
         seconds = steps.timed("", config, steps.vision_loop(config)).seconds
-    if place == 0:
+    if process == 0:
         Path(folder, "seconds").write_text(str(seconds))
     if together:
         dist.destroy_process_group()

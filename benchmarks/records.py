@@ -25,17 +25,17 @@ def main() -> None:
     check(tables, ROOT / "results", ROOT / "none")  # expands the tables once
     print("| records | s | s for 1000 |")
     print("|---|---|---|")
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as temporary:
         for copies in (1, COPIES):
-            results = Path(place, str(copies))
+            results = Path(temporary, str(copies))
             for file in (ROOT / "results").rglob(f"*{RECORDS}"):
                 target = results / file.relative_to(ROOT / "results")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(file.read_bytes() * copies)
             start = time.process_time()
-            found = check(tables, results, ROOT / "none")
+            checked = check(tables, results, ROOT / "none")
             seconds = time.process_time() - start
-            count = sum(len(group.records) for group in found.groups)
+            count = sum(len(group.records) for group in checked.groups)
             print(f"| {count} | {seconds:.2f} | {1000 * seconds / count:.2f} |")
 
 

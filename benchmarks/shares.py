@@ -88,8 +88,8 @@ def waiting(done: set[tuple[str, str, str, str]]) -> Iterator[tuple[Table, Cell]
                 facts = record.environment.get("facts", {})
                 if any(name.startswith(objective.SHARE) for name in facts):
                     continue
-                at = (table.address, tier, cell.row, cell.source)
-                if (cell.row, cell.source) not in seen and at not in done:
+                address = (table.address, tier, cell.row, cell.source)
+                if (cell.row, cell.source) not in seen and address not in done:
                     seen.add((cell.row, cell.source))
                     yield table, cell
 
@@ -109,8 +109,8 @@ def shares_of(cell: Cell, data: Path, store: Path) -> dict[str, float]:
             domain.measure(config, run)
     loss = f"{objective.SHARE}{config.objective.loss.function.__name__}"
     return {
-        name.removeprefix(objective.SHARE): float(f"{statistics.median(some):.4g}")
-        for name, some in means.shares.items()
+        name.removeprefix(objective.SHARE): float(f"{statistics.median(values):.4g}")
+        for name, values in means.shares.items()
         if name != loss
     }
 
@@ -123,8 +123,8 @@ def main() -> None:
     options = parser.parse_args()
     objective.SHARES_EVERY = EVERY
     file = RESULTS / SHARES
-    found = json.loads(file.read_text())["shares"] if file.exists() else []
-    done = {(each["table"], each["tier"], each["row"], each["column"]) for each in found}
+    entries = json.loads(file.read_text())["shares"] if file.exists() else []
+    done = {(entry["table"], entry["tier"], entry["row"], entry["column"]) for entry in entries}
     store = Path(tempfile.mkdtemp())
     for table, cell in waiting(done):
         if options.table not in (None, table.address):
@@ -134,7 +134,7 @@ def main() -> None:
             raise SystemExit(f"{cell.address}: no share was measured")
         environment = current_environment(0)
         print(cell.address, terms, flush=True)
-        found.append(
+        entries.append(
             {
                 "table": table.address,
                 "tier": cell.tier,
@@ -148,8 +148,10 @@ def main() -> None:
                 "processor": environment["hardware"]["processor"],
             }
         )
-        found.sort(key=lambda each: (each["tier"], each["table"], each["row"], each["column"]))
-        lines = ",\n".join(json.dumps(each, sort_keys=True) for each in found)
+        entries.sort(
+            key=lambda entry: (entry["tier"], entry["table"], entry["row"], entry["column"])
+        )
+        lines = ",\n".join(json.dumps(each, sort_keys=True) for each in entries)
         write_atomically(file, f'{{"shares": [\n{lines}\n]}}\n')
 
 

@@ -98,11 +98,13 @@ class Work(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        tensors = [each for each in tree_leaves((args, kwargs, out)) if _is_dense(each)]
+        tensors = [leaf for leaf in tree_leaves((args, kwargs, out)) if _is_dense(leaf)]
         if not func.is_view and any(map(on_device, tensors)):
             formula: Any = FORMULAS.get(func._overloadpacket)
             operations = formula(*args, **kwargs, out_val=out) if formula else 0
-            self.each.append((operations, sum(each.numel() * each.itemsize for each in tensors)))
+            self.each.append(
+                (operations, sum(tensor.numel() * tensor.itemsize for tensor in tensors))
+            )
         return out
 
     def shared(self, steps: int) -> "Work":
@@ -147,7 +149,7 @@ def waits() -> Iterator[Callable[[], int | None]]:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            yield lambda: sum("synchroniz" in str(each.message) for each in caught)
+            yield lambda: sum("synchroniz" in str(warning.message) for warning in caught)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
@@ -155,7 +157,9 @@ def waits() -> Iterator[Callable[[], int | None]]:
 @contextlib.contextmanager
 def as_it_is() -> Iterator[None]:
     """Inside, nothing is launched as a graph: each operator can be seen."""
-    with mock.patch.object(Captured, "__call__", lambda graph, *given: graph.function(*given)):
+    with mock.patch.object(
+        Captured, "__call__", lambda graph, *arguments: graph.function(*arguments)
+    ):
         yield
 
 
@@ -334,8 +338,8 @@ def rl_agent(config: Any, folder: Path) -> tuple[Any, Any]:
         action_dimensions=1,
         device=torch.device(DEVICE),
     )
-    for place in range(count):
-        if place % (config.episode_steps // config.action_repeat) == 0:
+    for number in range(count):
+        if number % (config.episode_steps // config.action_repeat) == 0:
             replay.begin(generator.integers(256, size=shape, dtype=np.uint8))
         frame = generator.integers(256, size=shape, dtype=np.uint8)
         replay.add(generator.uniform(-1, 1, 1).astype(np.float32), 1.0, frame)
@@ -423,7 +427,7 @@ def clips_of_noise(config: Any, count: int) -> Any:
     height = stored_side(config.size)
     shape = (count * config.clip_frames, 3, height, height * 4 // 3)
     return Videos(
-        tuple(Video(f"v_Noise_g01_c{place:02d}", 0, 1, True) for place in range(count)),
+        tuple(Video(f"v_Noise_g01_c{number:02d}", 0, 1, True) for number in range(count)),
         ("Noise",),
         torch.randint(0, 256, shape, dtype=torch.uint8),
         torch.arange(count) * config.clip_frames,

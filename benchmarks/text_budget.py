@@ -38,7 +38,7 @@ Scores = tuple[float, float]
 
 def scores(root: Path, rate: float) -> Scores:
     """The mean of the tasks and the accuracy of the next sentence, in percent, over the seeds."""
-    found = []
+    results = []
     for seed in SEEDS:
         config = TABLE_4_SMALL.cells("short", row="QT", seeds=(0,))[0].config
         assert isinstance(config, text.Config)
@@ -49,23 +49,23 @@ def scores(root: Path, rate: float) -> Scores:
             Run(Path(folder), config, data_root=root) as run,
         ):
             metrics = text.measure(config, run)
-        found.append([float(str(metrics[name])) for name in READ_OUTS])
-        mean, following = found[-1]
+        results.append([float(str(metrics[name])) for name in READ_OUTS])
+        mean, following = results[-1]
         print(
             f"rate {rate:g}, seed {seed}: mean of the tasks {mean:.2f}, next sentence "
             f"{following:.2f}; {time.process_time() - start:.0f} CPU-seconds",
             flush=True,
         )
-    mean, following = map(statistics.mean, zip(*found, strict=True))
+    mean, following = map(statistics.mean, zip(*results, strict=True))
     return mean, following
 
 
-def chosen(found: Mapping[float, Scores]) -> float:
+def chosen(by_rate: Mapping[float, Scores]) -> float:
     """Quick-thought's rate, or the one that is better by more than the margins in both."""
-    base = found[RATE]
+    base = by_rate[RATE]
     better = {
         rate: pair[0]
-        for rate, pair in found.items()
+        for rate, pair in by_rate.items()
         if all(a > b + least for a, b, least in zip(pair, base, MARGINS, strict=True))
     }
     return max(better, key=better.__getitem__) if better else RATE
@@ -78,7 +78,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     root = data_root(options.data_root)
-    rate = chosen({each: scores(root, each) for each in (RATE, *RATES)})
+    rate = chosen({candidate: scores(root, candidate) for candidate in (RATE, *RATES)})
     print(f"chosen: {rate:g}; RAW_RATE in text/tables.py is {RAW_RATE:g}")
     return int(rate != RAW_RATE)
 

@@ -70,12 +70,12 @@ def scores(train: Images, held_out: Images, rate: float) -> Scores:
     return l2, near
 
 
-def chosen(found: dict[float, Scores]) -> float:
+def chosen(by_rate: dict[float, Scores]) -> float:
     """The paper's rate, or the one that is better by more than the margin in both read-outs."""
-    base = found[RATE]
+    base = by_rate[RATE]
     better = {
         rate: sum(pair)
-        for rate, pair in found.items()
+        for rate, pair in by_rate.items()
         if all(ours > theirs + MARGIN for ours, theirs in zip(pair, base, strict=True))
     }
     return max(better, key=better.__getitem__) if better else RATE
@@ -94,8 +94,8 @@ def main() -> None:
         images.subset, order.split([IMAGES, HELD_OUT, len(order) - IMAGES - HELD_OUT])
     )
 
-    found = {rate: scores(train, held_out, rate) for rate in (RATE, *RATES)}
-    print(f"chosen: {chosen(found):g}")
+    by_rate = {rate: scores(train, held_out, rate) for rate in (RATE, *RATES)}
+    print(f"chosen: {chosen(by_rate):g}")
 
 
 if __name__ == "__main__":
