@@ -211,10 +211,10 @@ def readings(measured: Iterable[Measured], shares: Shares | None = None) -> tupl
         p_values = [judged[index].p or 0.0 for index in family]
         for index, p, adjusted in zip(family, p_values, holm(p_values), strict=True):
             reading = judged[index]
-            every = reading.claim.scope == "every"
-            p_for = p if every else adjusted  # that all hold needs no adjustment
+            for_all = reading.claim.scope == "every"
+            p_for = p if for_all else adjusted  # that all hold needs no adjustment
             outcome = _outcome_of(reading, p_for, adjusted)
-            size = 1 if every else len(family)
+            size = 1 if for_all else len(family)
             judged[index] = replace(
                 reading,
                 adjusted=p_for,

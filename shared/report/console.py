@@ -78,19 +78,19 @@ class Terminal:
         """The slices of columns that fit beside each other."""
         used = _width([cells[0].row.label for cells in self.measured.cells], LABEL)
         first, room = 0, width - used
-        for place, needed in enumerate(self._widths()):
-            if place > first and needed + GAP > room:
-                yield slice(first, place)
-                first, room = place, width - used
+        for position, needed in enumerate(self._widths()):
+            if position > first and needed + GAP > room:
+                yield slice(first, position)
+                first, room = position, width - used
             room -= needed + GAP
         yield slice(first, len(self.measured.columns))
 
     def _widths(self) -> Iterator[int]:
         marks = marks_of(self.measured)
         rows = [(cells, published_row(cells, self.measured)) for cells in self.measured.cells]
-        for place, column in enumerate(self.measured.columns):
-            texts = [text for cells, _ in rows for text in _lines_of(cells[place], marks)]
-            texts += [published[place] for _, published in rows if published]
+        for position, column in enumerate(self.measured.columns):
+            texts = [text for cells, _ in rows for text in _lines_of(cells[position], marks)]
+            texts += [published[position] for _, published in rows if published]
             yield max(_width([column.label], HEADER), *map(len, texts))
 
     def _grid(self, block: slice) -> Grid:
@@ -105,10 +105,10 @@ class Terminal:
             if heading:
                 grid.add_row(Text(heading, style="italic"))
             for cells in rows:
-                here = [_lines_of(cell, marks) for cell in cells[block]]
+                lines_of_cells = [_lines_of(cell, marks) for cell in cells[block]]
                 grid.add_row(
                     Text("\n".join(_lines(cells[0].row.label, LABEL))),
-                    *(_cell(*each) for each in zip(cells[block], here, strict=True)),
+                    *(_cell(*pair) for pair in zip(cells[block], lines_of_cells, strict=True)),
                 )
                 if published := published_row(cells, measured):
                     grid.add_row("", *(Text(text, style="dim italic") for text in published[block]))

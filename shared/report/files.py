@@ -56,7 +56,7 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
         readings: of its claims.
     """
     # A figure that is this table, whole or in parts, as in figure-3-a.png.
-    own = re.compile(rf"{re.escape(measured.table.name)}(-.*)?\.png")
+    own_figure = re.compile(rf"{re.escape(measured.table.name)}(-.*)?\.png")
     done = [reading for reading in readings if reading.measured]
     records = (record for cell in measured.flat for record in cell.records.values())
     return page(
@@ -68,8 +68,8 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
         idle=len(readings) - len(done),
         up="../" * len(measured.folder.parts),
         papers=dict.fromkeys(reading.claim.paper or ADDITIONAL for reading in readings),
-        pictures=[name for name in measured.figures if own.fullmatch(name)],
-        others=[name for name in measured.figures if not own.fullmatch(name)],
+        pictures=[name for name in measured.figures if own_figure.fullmatch(name)],
+        others=[name for name in measured.figures if not own_figure.fullmatch(name)],
         grids=[*aggregate_grids(measured), *further_grids(measured)],
         first_record=next(records, None),
     )
@@ -274,7 +274,9 @@ def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:
     """Notes on single numbers, by heading."""
     table = measured.table
     records = {r.address: r for cell in measured.flat for r in cell.records.values()}
-    incomplete = [at for at, record in records.items() if record.environment.get("allow_missing")]
+    incomplete = [
+        address for address, record in records.items() if record.environment.get("allow_missing")
+    ]
     approximate = {
         name
         for record in records.values()

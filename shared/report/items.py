@@ -38,13 +38,13 @@ def right_alone(better: Record, than: Record, metric: str) -> tuple[int, int] | 
     None where one of them has no such details, or where the items differ: other data, or other
     items left out.
     """
-    digits = [_right(record, metric) for record in (better, than)]
+    digits = [_right_digits(record, metric) for record in (better, than)]
     if None in digits or len(set(map(len, filter(None, digits)))) > 1:
         return None
     for name in ("data", "facts"):
         if better.environment.get(name) != than.environment.get(name):
             return None
-    first, second = (int(each or "0", 16) for each in digits)
+    first, second = (int(digit or "0", 16) for digit in digits)
     return (first & ~second).bit_count(), (second & ~first).bit_count()
 
 
@@ -56,20 +56,20 @@ def sentence(better: Mapping[int, Record], than: Mapping[int, Record], metric: s
         than: records of the row said to be worse, by seed.
         metric: key of the result that they are compared by.
     """
-    found = []
+    tests = []
     for seed in sorted(better.keys() & than.keys()):
         if (counts := right_alone(better[seed], than[seed], metric)) is not None:
-            found.append((mcnemar(*counts), counts[0] > counts[1]))
-    if not found:
+            tests.append((mcnemar(*counts), counts[0] > counts[1]))
+    if not tests:
         return ""
-    clear = [first for p, first in found if p < LEVEL]
+    clear = [first for p, first in tests if p < LEVEL]
     return (
         f"McNemar's test on the test items, seed by seed: p < {LEVEL} for {len(clear)} of "
-        f"{counted(len(found), 'seed')}, {sum(clear)} of them in favour of the first row."
+        f"{counted(len(tests), 'seed')}, {sum(clear)} of them in favour of the first row."
     )
 
 
-def _right(record: Record, metric: str) -> str | None:
+def _right_digits(record: Record, metric: str) -> str | None:
     details: Any = record.result["metrics"].get("details")
     right = details.get("right") if isinstance(details, dict) else None
     digits = right.get(metric) if isinstance(right, dict) else None

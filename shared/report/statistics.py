@@ -166,7 +166,7 @@ class ColumnModel:
     Args:
         rows: by label of the row its values; rows without any are left out.
         baselines: labels of trivial baselines, which are compared by Welch's test alone.
-        collapsed: labels of rows whose spread over seeds says nothing of the others'.
+        collapsed: labels of rows whose spread over seeds tells nothing about that of the others.
         blocked: whether all rows of a seed share its data.
     """
 
@@ -232,8 +232,8 @@ class ColumnModel:
         for label in labels:
             for seed, value in rows[label].items():
                 numbers.append(value)
-                row = [float(label == each) for each in labels]
-                design.append([*row, *(float(seed == each) for each in others)])
+                row = [float(label == name) for name in labels]
+                design.append([*row, *(float(seed == other) for other in others)])
         contrast = np.zeros(len(labels) + len(others))
         contrast[labels.index(better)], contrast[labels.index(than)] = 1, -1
         test = OLS(np.array(numbers), np.array(design)).fit().t_test(contrast)

@@ -67,11 +67,11 @@ def shown_metric(metric: str, results: Collection[Mapping[str, Any]]) -> str:
         metric: that the table shows.
         results: metrics by name, of runs that may follow another protocol than the table's.
     """
-    if not results or any(metric in each for each in results):
+    if not results or any(metric in metrics for metrics in results):
         return metric
     first = next(iter(results))
     names = (name for name, value in first.items() if isinstance(value, int | float))
-    return next((name for name in names if all(name in each for each in results)), metric)
+    return next((name for name in names if all(name in metrics for metrics in results)), metric)
 
 
 def mean_sd(mean: float, sd: float | None) -> str:
@@ -180,10 +180,10 @@ def marks_of(measured: Measured) -> dict[str, int]:
 def legend_of(measured: Measured) -> list[str]:
     """For each mark its reason, with the number of seeds without a result for it."""
     reasons = Counter(why for cell in measured.flat for why in cell.missing.values())
-    every = sum(len(cell.declared) for cell in measured.flat)
+    total = sum(len(cell.declared) for cell in measured.flat)
     looked = any(cell.looked and cell.values for cell in measured.flat)
     return [LOOKED_NOTE] * looked + [
-        f"({number}) {reasons[why]} of {every} numbers: {why}"
+        f"({number}) {reasons[why]} of {total} numbers: {why}"
         for why, number in marks_of(measured).items()
     ]
 
@@ -197,14 +197,16 @@ def headline(measured: Measured, spread: Spread = "deviation") -> str:
         shown.setdefault(table.metric_of(column), []).append(column.label)
     metrics = ", ".join(shown)
     if len(shown) > 1:
-        metrics = "; ".join(f"{metric} in {', '.join(some)}" for metric, some in shown.items())
+        metrics = "; ".join(
+            f"{metric} in {', '.join(columns)}" for metric, columns in shown.items()
+        )
     seeds = named_seeds(measured.seeds)
     if len(measured.seeds) == 1:
         return f"{metrics}{unit}, {seeds} only."
     fewer = any(cell.fewer for cell in measured.flat)
-    some = " (fewer where a cell says so)" if fewer else ""
+    remark = " (fewer where a cell says so)" if fewer else ""
     what = "± sample standard deviation" if spread == "deviation" else "[95% interval]"
-    return f"{metrics}{unit}, mean {what} over {seeds}{some}."
+    return f"{metrics}{unit}, mean {what} over {seeds}{remark}."
 
 
 def origin(published: Published) -> str:
@@ -227,19 +229,19 @@ def scale_note(measured: Measured) -> str:
 def further_grids(measured: Measured) -> Iterator[Grid]:
     """Further metrics of a table's runs, one grid each, if any run has them."""
     for metric in measured.table.also:
-        found: dict[tuple[str, str], Summary] = {}
+        summaries: dict[tuple[str, str], Summary] = {}
         for cell in measured.flat:
             if numbers := cell.read(metric):
-                found[cell.row.label, _run_of(cell.column)] = summarise(numbers.values())
+                summaries[cell.row.label, _run_of(cell.column)] = summarise(numbers.values())
         columns = [
             name
             for name in dict.fromkeys(map(_run_of, measured.columns))
-            if any(name == at for _, at in found)
+            if any(name == run for _, run in summaries)
         ]
         lines = tuple(
-            (row.label, *(summary_text(found.get((row.label, column))) for column in columns))
+            (row.label, *(summary_text(summaries.get((row.label, column))) for column in columns))
             for row in measured.table.rows
-            if any(row.label == of for of, _ in found)
+            if any(row.label == of for of, _ in summaries)
         )
         if lines:
             unit = measured.table.unit_of(metric)
@@ -251,13 +253,15 @@ def aggregate_grids(measured: Measured) -> Iterator[Grid]:
     """A grid for each statistic of the table over all columns."""
     for name in measured.table.aggregates:
         lines = []
-        for each in (some for some in measured.aggregates if some.statistic == name):
+        for aggregate in (
+            candidate for candidate in measured.aggregates if candidate.statistic == name
+        ):
             interval = "none: a column has one seed"
-            if each.interval is not None:
-                interval = "[{:.2f}, {:.2f}]".format(*each.interval)
-            whole = each.count == each.declared
-            count = str(each.count) if whole else f"{each.count} of {each.declared}"
-            lines.append((each.row, f"{each.value:.2f}", interval, count))
+            if aggregate.interval is not None:
+                interval = "[{:.2f}, {:.2f}]".format(*aggregate.interval)
+            whole = aggregate.count == aggregate.declared
+            count = str(aggregate.count) if whole else f"{aggregate.count} of {aggregate.declared}"
+            lines.append((aggregate.row, f"{aggregate.value:.2f}", interval, count))
         if lines:
             heading = f"{name.capitalize()} over the seeds of all columns"
             yield Grid(heading, ("method", name, "95% bootstrap interval", "values"), tuple(lines))
