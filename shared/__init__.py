@@ -1,7 +1,7 @@
 """The loss core: losses, margins and regularisers of contrastive learning, for any domain.
 
 It needs torch, numpy and lazy-loader only. The names of ``__init__.pyi`` are imported when first
-used, so that the command line answers before torch is there.
+used, so that the command line answers before torch is imported.
 """
 
 import lazy_loader

@@ -49,7 +49,7 @@ def can_capture(device: torch.device) -> bool:
 class CaptureFailed(RuntimeError):
     """A function could not be captured, or its graph gives other numbers.
 
-    The process cannot go on without graphs: it would keep the memory of the one that failed.
+    The process cannot continue without graphs: it would keep the memory of the one that failed.
     """
 
 
@@ -84,20 +84,20 @@ class Captured:
         self._gradients: list[Tensor | None] = []
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, *given: Tensor) -> dict[str, Tensor]:
+    def __call__(self, *inputs: Tensor) -> dict[str, Tensor]:
         """Copies of the function's output tensors.
 
         Args:
-            given: on the device or on the host, from which they are copied without waiting.
+            inputs: on the device or on the host, from which they are copied without waiting.
         """
         with torch.cuda.device(self.device):
             if not self._calls:
                 with torch.inference_mode(False):  # else they would be read-only outside of it
-                    self._inputs = tuple(torch.empty_like(x, device=self.device) for x in given)
-            self._receive(given)
+                    self._inputs = tuple(torch.empty_like(x, device=self.device) for x in inputs)
+            self._receive(inputs)
             self._calls += 1
             if self._calls <= WARM_UP:
-                return self._aside()
+                return self._run_eagerly()
             if self._graph is None:
                 try:
                     return self._first_replay()
@@ -109,36 +109,38 @@ class Captured:
     def _first_replay(self) -> dict[str, Tensor]:
         """Capture the function, and compare what the graph gives with what the function gives."""
         changed = list(self.changed())
-        before = [each.detach().clone() for each in changed]
+        before = [tensor.detach().clone() for tensor in changed]
         generator = torch.cuda.get_rng_state(self.device)
-        outputs = self._aside()
+        outputs = self._run_eagerly()
         names = list(outputs)  # a graph may give more: what is due at some calls only
-        expected = self._given(outputs, changed, before)
+        expected = self._compared_values(outputs, changed, before)
         del outputs
         with torch.no_grad():
-            for each, value in zip(changed, before, strict=True):
-                each.copy_(value)
+            for tensor, value in zip(changed, before, strict=True):
+                tensor.copy_(value)
         torch.cuda.set_rng_state(generator, self.device)
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as a loader's that pins memory, may continue.
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             self._outputs = self.function(*self._inputs)
-        self._gradients = [each.grad for each in self.parameters]
-        found = self._replay(graph)
-        given = self._given({name: found[name] for name in names}, changed, before)
-        for what, one, other in zip(COMPARED, given, expected, strict=True):
-            if not (len(one) == len(other) and all(map(_alike, one, other))):
+        self._gradients = [parameter.grad for parameter in self.parameters]
+        outputs_of_graph = self._replay(graph)
+        actual = self._compared_values(
+            {name: outputs_of_graph[name] for name in names}, changed, before
+        )
+        for what, one, other in zip(COMPARED, actual, expected, strict=True):
+            if not (len(one) == len(other) and all(map(_are_equal, one, other))):
                 raise RuntimeError(f"its first replay gives other {what} than the step itself")
         self._graph = graph
-        return found
+        return outputs_of_graph
 
     def _replay(self, graph: torch.cuda.CUDAGraph) -> dict[str, Tensor]:
         graph.replay()
         for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
             parameter.grad = gradient  # an eager step may have replaced it
-        return {name: each.clone() for name, each in self._outputs.items()}
+        return {name: tensor.clone() for name, tensor in self._outputs.items()}
 
-    def _given(
+    def _compared_values(
         self, outputs: dict[str, Tensor], changed: Sequence[Tensor], before: Sequence[Tensor]
     ) -> tuple[list[Tensor], ...]:
         """All that a call gives, in the order of ``COMPARED``.
@@ -146,25 +148,28 @@ class Captured:
         The gradients are one vector, since some, as that of a bias before a batch norm, are nothing
         but rounding.
         """
-        gradients = [each.grad.flatten() for each in self.parameters if each.grad is not None]
+        gradients = [
+            parameter.grad.flatten() for parameter in self.parameters if parameter.grad is not None
+        ]
         moved = [(now.detach() - then).float() for now, then in zip(changed, before, strict=True)]
         return (
-            [each.detach().clone() for each in outputs.values()],
+            [tensor.detach().clone() for tensor in outputs.values()],
             [torch.cat(gradients)] if gradients else [],
             moved,
         )
 
-    def _receive(self, given: tuple[Tensor, ...]) -> None:
+    def _receive(self, inputs: tuple[Tensor, ...]) -> None:
         """Copy the inputs into the tensors that the graph reads."""
-        for mine, each in zip(self._inputs, given, strict=True):
-            if each.shape != mine.shape or each.dtype != mine.dtype:
+        for buffer, value in zip(self._inputs, inputs, strict=True):
+            if value.shape != buffer.shape or value.dtype != buffer.dtype:
                 raise ValueError(
                     f"a captured function takes the same shapes and types at every call, here "
-                    f"{tuple(mine.shape)} {mine.dtype}; got {tuple(each.shape)} {each.dtype}"
+                    f"{tuple(buffer.shape)} {buffer.dtype}; got {tuple(value.shape)} {value.dtype}"
                 )
-            mine.copy_(each.pin_memory() if each.device.type == "cpu" else each, non_blocking=True)
+            pinned = value.pin_memory() if value.device.type == "cpu" else value
+            buffer.copy_(pinned, non_blocking=True)
 
-    def _aside(self) -> dict[str, Tensor]:
+    def _run_eagerly(self) -> dict[str, Tensor]:
         """Run the function eagerly on the stream of the capture."""
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
@@ -174,9 +179,9 @@ class Captured:
         return outputs
 
 
-def _alike(found: Tensor, expected: Tensor) -> bool:
+def _are_equal(actual: Tensor, expected: Tensor) -> bool:
     """Whether two tensors are equal, up to the order of sums where it is not fixed."""
     if torch.are_deterministic_algorithms_enabled():
-        return torch.equal(found, expected)
-    distance = float((found.double() - expected.double()).norm())
+        return torch.equal(actual, expected)
+    distance = float((actual.double() - expected.double()).norm())
     return distance <= TOLERANCE * (float(expected.double().norm()) + TOLERANCE)

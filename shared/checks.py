@@ -136,9 +136,9 @@ def _fits(value: Any, hint: Any) -> bool:
     """Whether a value is one of the words of a type hint, if that has words."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
-        return any(value == each and type(value) is type(each) for each in arguments)
+        return any(value == allowed and type(value) is type(allowed) for allowed in arguments)
     if origin in (Union, UnionType):
-        return any(_fits(value, each) for each in arguments)
+        return any(_fits(value, alternative) for alternative in arguments)
     if origin is tuple and isinstance(value, tuple):
         kinds = arguments[:1] * len(value) if arguments[-1:] == (...,) else arguments
         return all(map(_fits, value, kinds))
@@ -148,7 +148,7 @@ def _fits(value: Any, hint: Any) -> bool:
 def _words(hint: Any) -> tuple[Any, ...]:
     if get_origin(hint) is Literal:
         return get_args(hint)
-    return tuple(word for each in get_args(hint) for word in _words(each))
+    return tuple(word for alternative in get_args(hint) for word in _words(alternative))
 
 
 def check_names(
@@ -277,7 +277,7 @@ def check_negatives(name: str, pairs: Pairs) -> None:
         )
     raise ValueError(
         f"{name} compares with negatives, and a batch of {len(pairs.anchor)} anchors and "
-        f"{len(pairs.candidate)} candidates has none: take a larger batch, and omit a last "
+        f"{len(pairs.candidate)} candidates has none: use a larger batch, and omit a last "
         f"one that is too small (drop_last=True)"
     )
 
@@ -298,6 +298,6 @@ def check_cosines(pairs: Pairs, similarity: Tensor) -> None:
     outside = (values.abs() > limit) & (pairs.positive | pairs.negative)
     if outside.any():
         raise ValueError(
-            f"similarity holds cosines here; got {float(values[outside][0]):.4g}: take "
+            f"similarity holds cosines here; got {float(values[outside][0]):.4g}: use "
             f"shared.cosine, not divided by the temperature"
         )

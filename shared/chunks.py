@@ -84,21 +84,24 @@ def in_chunks(
         chunks: the arguments of each call, see :func:`split`. A single chunk is called only once.
         modules: further modules that the function uses.
     """
-    every = list(chunks)
-    if len(every) == 1:
-        return function(*every[0])
-    used = [each for module in (*modules, *_modules_of(function)) for each in module.modules()]
+    all_chunks = list(chunks)
+    if len(all_chunks) == 1:
+        return function(*all_chunks[0])
+    used = [
+        submodule for module in (*modules, *_modules_of(function)) for submodule in module.modules()
+    ]
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         state = _State(list(dict.fromkeys(used)))
         return state.kept(), _Again(state)
 
     outputs = [
-        checkpoint(function, *each, use_reentrant=False, context_fn=contexts) for each in every
+        checkpoint(function, *arguments, use_reentrant=False, context_fn=contexts)
+        for arguments in all_chunks
     ]
     if isinstance(outputs[0], Tensor):
         return torch.cat(outputs)
-    return tuple(torch.cat(each) for each in zip(*outputs, strict=True))
+    return tuple(torch.cat(pieces) for pieces in zip(*outputs, strict=True))
 
 
 def split(chunk: int | None, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
@@ -109,7 +112,7 @@ def split(chunk: int | None, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
     """
     require("chunk", chunk, optional(COUNT))
     count = 1 if chunk is None else max(1, -(-len(tensors[0]) // chunk))
-    return list(zip(*(each.tensor_split(count) for each in tensors), strict=True))
+    return list(zip(*(tensor.tensor_split(count) for tensor in tensors), strict=True))
 
 
 def check_chunk(chunk: int | None) -> None:
@@ -138,7 +141,7 @@ class _State:
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
         """Keep what the first pass changes: another tensor under the name, or other content."""
-        held = list(_held(self.modules))
+        held = list(_stateful_tensors(self.modules))
         versions = [tensor._version for _, _, tensor in held]
         copies = _copies(held)
         yield
@@ -164,7 +167,7 @@ class _Again:
     def __enter__(self) -> None:
         # What the first pass has saved for its gradient must not be changed in place, not even
         # back: the later pass has tensors of its own.
-        self.after = list(_held(self.state.modules))
+        self.after = list(_stateful_tensors(self.state.modules))
         for module, name, copy in _copies(self.state.before):
             setattr(module, name, copy)
 
@@ -174,7 +177,7 @@ class _Again:
                 setattr(module, name, tensor)
 
 
-def _held(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str, Tensor]]:
+def _stateful_tensors(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str, Tensor]]:
     """Module, name and tensor of each buffer, and of each plain attribute without a gradient."""
     for module in modules:
         for name, value in (*module._buffers.items(), *vars(module).items()):
@@ -192,7 +195,7 @@ def _copies(
 
 def _modules_of(function: object) -> list[nn.Module]:
     """The modules that a function refers to, directly or through other functions and objects."""
-    found: list[nn.Module] = []
+    modules: list[nn.Module] = []
     seen: set[int] = set()
     waiting: list[tuple[object, int]] = [(function, 0)]
     while waiting:
@@ -201,10 +204,10 @@ def _modules_of(function: object) -> list[nn.Module]:
             continue
         seen.add(id(item))
         if isinstance(item, nn.Module):
-            found.append(item)
+            modules.append(item)
             continue
-        waiting += [(each, depth + 1) for each in _parts_of(item)]
-    return found
+        waiting += [(part, depth + 1) for part in _parts_of(item)]
+    return modules
 
 
 def _parts_of(item: object) -> Iterator[object]:
@@ -221,7 +224,7 @@ def _parts_of(item: object) -> Iterator[object]:
         while codes:
             code = codes.pop()
             yield from (item.__globals__.get(name) for name in code.co_names)
-            codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+            codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     elif isinstance(item, partial):
         yield from (item.func, *item.args, *item.keywords.values())
     elif isinstance(item, list | tuple | set | dict):

@@ -114,14 +114,14 @@ def _check_rows(local: Tensor, count: int | None) -> list[int]:
     """
     # On the CPU if the group has a backend for it, without waiting for a GPU.
     device = "cpu" if "cpu:" in str(dist.get_backend_config()) else local.device
-    own = torch.tensor([len(local), math.prod(local.shape[1:])], device=device)
-    sizes = [torch.empty_like(own) for _ in range(world_size())]
-    dist.all_gather(sizes, own)
+    shape = torch.tensor([len(local), math.prod(local.shape[1:])], device=device)
+    sizes = [torch.empty_like(shape) for _ in range(world_size())]
+    dist.all_gather(sizes, shape)
     rows, numbers = torch.stack(sizes).T.tolist()
     world = world_size()
     wanted = [rows[0]] * world
     if count is not None:
-        wanted = [count // world + (place < count % world) for place in range(world)]
+        wanted = [count // world + (process < count % world) for process in range(world)]
     if rows != wanted:
         raise ValueError(
             f"gather: the processes hold {', '.join(map(str, rows))} rows, where "
@@ -146,7 +146,7 @@ def _gathered(local: Tensor, counts: list[int] | None = None) -> Tensor:
         return gathered
     padding = local.new_zeros(max(counts) - len(local), *local.shape[1:])
     parts = _gathered(torch.cat([local, padding])).split(max(counts))
-    return torch.cat([some[:count] for some, count in zip(parts, counts, strict=True)])
+    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
 
 def gather_ragged(local: Tensor) -> tuple[Tensor, int]:
@@ -232,9 +232,9 @@ def replicated(function: Callable[Its, Given], *modules: nn.Module) -> Callable[
     options: dict[str, Any] = {name: False}
     called = _Called(function, modules)
     sparse = {
-        f"{name}.weight": each.weight
-        for name, each in called.named_modules()
-        if isinstance(each, nn.Embedding) and each.sparse
+        f"{name}.weight": module.weight
+        for name, module in called.named_modules()
+        if isinstance(module, nn.Embedding) and module.sparse
     }
     for weight in sparse.values():
         broadcast(weight.data)
@@ -252,12 +252,12 @@ def average_sparse(parameters: Iterable[Tensor]) -> None:
     It waits for the device. On one process it does nothing.
     """
     for parameter in parameters if world_size() > 1 else ():
-        if (own := parameter.grad) is None or not own.is_sparse:
+        if (gradient := parameter.grad) is None or not gradient.is_sparse:
             continue
-        rows, _ = gather_ragged(own._indices()[0])
-        values, _ = gather_ragged(own._values() / world_size())
+        rows, _ = gather_ragged(gradient._indices()[0])
+        values, _ = gather_ragged(gradient._values() / world_size())
         parameter.grad = torch.sparse_coo_tensor(
-            rows[None], values, own.shape, is_coalesced=False, check_invariants=False
+            rows[None], values, gradient.shape, is_coalesced=False, check_invariants=False
         )
 
 
@@ -282,9 +282,9 @@ def _mean_in_order(
     The order of gloo's sum depends on a gradient's position in its bucket, and the buckets of the
     first step differ from later ones, so a resumed run would get different bits.
     """
-    own = bucket.buffer()
-    parts = [torch.empty_like(own) for _ in range(world_size())]
-    future = dist.all_gather(parts, own, async_op=True).get_future()
+    gradient = bucket.buffer()
+    parts = [torch.empty_like(gradient) for _ in range(world_size())]
+    future = dist.all_gather(parts, gradient, async_op=True).get_future()
 
     def mean(_: Any) -> Tensor:
         return torch.stack(parts).sum(0) / len(parts)
@@ -311,12 +311,12 @@ def synchronise(module: nn.Module, groups: int = 1) -> None:
     if world_size() % groups:
         raise UserError(
             f"the batch is normalised in {groups} groups, which {world_size()} processes cannot "
-            f"share evenly; take one, or a multiple of {groups}"
+            f"share evenly; use one, or a multiple of {groups}"
         )
     if groups == 1 and any(parameter.is_cuda for parameter in module.parameters()):
         nn.SyncBatchNorm.convert_sync_batchnorm(module)  # has its own kernels, only for GPUs
         return
-    for norm in [each for each in module.modules() if isinstance(each, _BatchNorm)]:
+    for norm in [submodule for submodule in module.modules() if isinstance(submodule, _BatchNorm)]:
         # The object stays the same for everything that refers to it: optimisers, a teacher.
         norm.__class__ = _SynchronisedNorm
         assert isinstance(norm, _SynchronisedNorm)
@@ -334,7 +334,7 @@ class _SynchronisedNorm(_BatchNorm):
         with torch.no_grad():
             gathered = _moments(input)
             size = world_size() // self.groups
-            by_group = [_united(some) for some in gathered.split(size)]
+            by_group = [_merged_moments(group) for group in gathered.split(size)]
             if self.running_mean is not None and self.running_var is not None:
                 for mean, variance, count in by_group:
                     self._follow(mean, variance * (count / (count - 1).clamp(min=1)))
@@ -373,14 +373,14 @@ def _moments(rows: Tensor) -> Tensor:
     return _gathered(torch.cat([mean, deviations, mean.new_full((1,), count)])[None])
 
 
-def _united(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _merged_moments(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean (C,), variance (C,) and count over the moments of several processes."""
     count = moments[:, -1:]
     means, deviations = moments[:, :-1].chunk(2, dim=1)
-    all_ = count.sum()
-    mean = (count * means).sum(0) / all_
-    variance = (deviations + count * (means - mean).square()).sum(0) / all_
-    return mean, variance, all_
+    total = count.sum()
+    mean = (count * means).sum(0) / total
+    variance = (deviations + count * (means - mean).square()).sum(0) / total
+    return mean, variance, total
 
 
 class _Normalised(torch.autograd.Function):
@@ -440,8 +440,8 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        own: Tensor = _SumOfOwnRows.apply(gradient)
-        return own
+        summed: Tensor = _SumOfOwnRows.apply(gradient)
+        return summed
 
 
 class _SumOfOwnRows(torch.autograd.Function):

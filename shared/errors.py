@@ -12,9 +12,9 @@ SPACE, RIGHTS = "free space there", "change the permissions there"
 REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), SPACE),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), RIGHTS),
-    errno.ENAMETOOLONG: "take a shorter name",
+    errno.ENAMETOOLONG: "use a shorter name",
     errno.ELOOP: "replace the link, which leads to itself",
-    **dict.fromkeys((errno.ENOLCK, errno.ENOTSUP), "take a file system that supports the call"),
+    **dict.fromkeys((errno.ENOLCK, errno.ENOTSUP), "use a file system that supports the call"),
 }
 
 
@@ -42,11 +42,11 @@ def suggestion(word: str, known: Iterable[str], has: str = "known") -> str:
         has: introduces the list of the known words, as in "; it has: one, two".
     """
     by_case: dict[str, dict[str, None]] = {}  # names may differ in case alone, as gin and GIN
-    for each in known:
-        by_case.setdefault(each.lower(), {})[each] = None
+    for known_name in known:
+        by_case.setdefault(known_name.lower(), {})[known_name] = None
     if near := difflib.get_close_matches(word.lower(), by_case, n=1):
         return f": did you mean {' or '.join(by_case[near[0]])}?"
-    return f"; {has}: {', '.join(name for some in by_case.values() for name in some)}"
+    return f"; {has}: {', '.join(name for names in by_case.values() for name in names)}"
 
 
 def describe_os_error(error: OSError) -> str:

@@ -30,8 +30,8 @@ def identity(function: Callable[..., Any]) -> str:
         what = getattr(function, "__qualname__", type(function).__qualname__)
         kind = "a class" if isinstance(function, type) else "not a plain function"
         raise ValueError(f"{what} is {kind}; {REMEDY}")
-    found = _identity(function)
-    return same.get(found, found)
+    name = _identity(function)
+    return same.get(name, name)
 
 
 def function_name(identity: str) -> str:
@@ -48,12 +48,12 @@ def _identity(function: FunctionType) -> str:
         raise ValueError(f"{name} is defined inside a function; {REMEDY}")
     original = inspect.unwrap(function)
     home = original.__globals__
-    found: Any = home.get(name.split(".")[0])
+    target: Any = home.get(name.split(".")[0])
     for part in name.split(".")[1:]:
-        found = getattr(found, part, None)
+        target = getattr(target, part, None)
     spec = home.get("__spec__")  # tells the name of a module that is run with -m
     module = spec.name if spec else str(home.get("__name__")).replace("__mp_main__", "__main__")
-    if found is not function:
+    if target is not function:
         raise ValueError(f"{module}.{name} is another function than this one; {REMEDY}")
     if module.split(".")[0] in PROJECT:
         return name.rpartition(".")[2]
@@ -85,22 +85,22 @@ def _syntax_of(file: Path, root: Path) -> list[str]:
 
 def _files(file: Path, root: Path) -> dict[Path, str]:
     """The syntax of a file and of all that it imports from beside it, and these in turn."""
-    found: dict[Path, str] = {}
+    trees: dict[Path, str] = {}
     waiting = [file]
     while waiting:
-        each = waiting.pop()
-        if each in found:
+        path = waiting.pop()
+        if path in trees:
             continue
-        with tokenize.open(each) as stream:
+        with tokenize.open(path) as stream:
             text = stream.read()
         try:
             tree = ast.parse(text)
         except SyntaxError:  # edited since it was imported
-            found[each] = text
+            trees[path] = text
             continue
-        waiting += (other for other in _imported(tree, each, root) if not _is_other_code(other))
-        found[each] = ast.dump(_bare(tree))
-    return found
+        waiting += (other for other in _imported(tree, path, root) if not _is_other_code(other))
+        trees[path] = ast.dump(_without_docstrings(tree))
+    return trees
 
 
 def _imported(tree: ast.Module, file: Path, root: Path) -> Iterator[Path]:
@@ -109,30 +109,30 @@ def _imported(tree: ast.Module, file: Path, root: Path) -> Iterator[Path]:
         names: list[str] = []
         homes = [root, file.parent]
         if isinstance(node, ast.Import):
-            names = [each.name for each in node.names]
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             start = [node.module] if node.module else []
-            names = [".".join([*start, each.name]) for each in node.names]
+            names = [".".join([*start, alias.name]) for alias in node.names]
             if node.level:
                 homes = [[file.parent, *file.parent.parents][node.level - 1]]
         for home in homes:
             for name in names:
                 parts = name.split(".")
                 for end in range(1, len(parts) + 1):  # packages on the way are imported, too
-                    place = home.joinpath(*parts[:end])
-                    for found in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
-                        if found.is_file():
-                            yield found.resolve()
+                    path = home.joinpath(*parts[:end])
+                    for candidate in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+                        if candidate.is_file():
+                            yield candidate.resolve()
 
 
 def _is_other_code(file: Path) -> bool:
     """Whether a file is of this project or of an installed package, whose versions are recorded."""
-    here = Path(__file__).resolve().parents[1]
-    project = any(file.is_relative_to(here / name) for name in PROJECT)
+    root = Path(__file__).resolve().parents[1]
+    project = any(file.is_relative_to(root / name) for name in PROJECT)
     return project or not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
 
 
-def _bare(tree: ast.Module) -> ast.Module:
+def _without_docstrings(tree: ast.Module) -> ast.Module:
     """The tree without docstrings, and without empty lists, which not every Python dumps."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -18,7 +18,7 @@ class Late:
 
     def __init__(self, *values: Tensor) -> None:
         device = values[-1].device
-        numbers = torch.stack([each.detach().to(device, torch.float32) for each in values])
+        numbers = torch.stack([value.detach().to(device, torch.float32) for value in values])
         self._event: torch.cuda.Event | None = None
         self._numbers = numbers
         if numbers.is_cuda:

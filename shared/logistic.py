@@ -157,7 +157,7 @@ def fit(
         intercepts[:, index] = minima.point[..., -1] - centre @ weights[:, index]
         unsolved.append(minima.gradient / (costs[index] * first_gradient[minima.unsolved]))
 
-        ahead = _ahead([*path, minima.point])
+        ahead = _extrapolated([*path, minima.point])
         path = [*path, minima.point][-2:]
     gradients = torch.cat(unsolved)
     if len(gradients):
@@ -242,13 +242,13 @@ class _State:
     gradient: Tensor
     history: list[tuple[Tensor, Tensor, Tensor]]
 
-    def keep(self, kept: Tensor) -> None:
+    def keep(self, sets: Tensor) -> None:
         """Drop all training sets but these."""
         for name, whole in vars(self).items():
             if isinstance(whole, Tensor):
-                setattr(self, name, whole[kept])
+                setattr(self, name, whole[sets])
         self.history = [
-            (step[kept], change[kept], inverse[kept]) for step, change, inverse in self.history
+            (step[sets], change[sets], inverse[sets]) for step, change, inverse in self.history
         ]
 
 
@@ -279,11 +279,11 @@ def _check(features: Tensor, labels: Tensor, training: Tensor, costs: Sequence[f
     present = one_hot(labels).double().T @ training.double() > 0
     poor = (present.sum(0) < 2).nonzero()[:, 0].tolist()
     if poor:
-        found = present[:, poor[0]].nonzero()[:, 0].tolist()
-        raise ValueError(f"training set {poor[0]} needs at least two classes; it has {found}")
+        classes = present[:, poor[0]].nonzero()[:, 0].tolist()
+        raise ValueError(f"training set {poor[0]} needs at least two classes; it has {classes}")
 
 
-def _ahead(path: Sequence[Tensor]) -> Tensor:
+def _extrapolated(path: Sequence[Tensor]) -> Tensor:
     """The starting point at the next cost, (F, K, r), extrapolated from the last minima.
 
     From cost to cost the change of the minimum grows or shrinks by a slowly varying factor.
@@ -333,8 +333,8 @@ def _minimise(
     scores = _scores(data, start, offset)
     loss, wrong = _losses(data, scores, inside)
     residual = _residual(data, wrong)
-    several = 1 < start.shape[1] <= LARGEST_HESSIAN // start.shape[2]
-    factor = _factor(data, cost, residual, inside) if several else None
+    use_factor = 1 < start.shape[1] <= LARGEST_HESSIAN // start.shape[2]
+    factor = _factor(data, cost, residual, inside) if use_factor else None
     state = _State(
         sets=torch.arange(len(start), device=start.device),
         present=(offset > ABSENT).to(start),
@@ -349,12 +349,12 @@ def _minimise(
     point, objective = torch.empty_like(start), torch.empty_like(state.objective)
     for step in range(max_iterations + 1):
         if step % CHECK_EVERY == 0 or step == max_iterations:
-            kept = (_gap(data, state) > tolerance * state.objective).nonzero()[:, 0]
-            if len(kept) < len(state.sets) or step == max_iterations:
+            remaining = (_gap(data, state) > tolerance * state.objective).nonzero()[:, 0]
+            if len(remaining) < len(state.sets) or step == max_iterations:
                 point[state.sets] = state.point
                 objective[state.sets] = state.objective
-                state.keep(kept)
-            if not len(kept):
+                state.keep(remaining)
+            if not len(remaining):
                 break
         if step < max_iterations:
             _step(data, state, cost, factor)
@@ -403,9 +403,9 @@ def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tenso
     # The diagonal blocks make the sum over classes vanish.
     for first, second in itertools.combinations(range(classes), 2):
         weight = share * probability[first] * probability[second]
-        kept = weight > NEGLIGIBLE * weight.mean()
-        some = rows[kept]
-        block = (weight[kept, None] * some).T @ some
+        curved = weight > NEGLIGIBLE * weight.mean()
+        curved_rows = rows[curved]
+        block = (weight[curved, None] * curved_rows).T @ curved_rows
         blocks[first, :, second] = blocks[second, :, first] = -block
         blocks[first, :, first] += block
         blocks[second, :, second] += block
@@ -503,7 +503,9 @@ def _scores(data: _Data, point: Tensor, offset: Tensor | None = None) -> Tensor:
     """The scores of every class, minus that of the right one, at a point (P, K, r): (P, K, n)."""
     scores = (point.flatten(0, 1) @ data.rows.T).view(*point.shape[:2], -1)
     scores = scores if offset is None else scores + offset
-    return scores if scores.shape[1] == 1 else scores - scores.gather(1, _own(data, scores))
+    return (
+        scores if scores.shape[1] == 1 else scores - scores.gather(1, _index_of_class(data, scores))
+    )
 
 
 def _losses(data: _Data, scores: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
@@ -515,26 +517,26 @@ def _losses(data: _Data, scores: Tensor, inside: Tensor) -> tuple[Tensor, Tensor
     if scores.shape[1] == 1:
         margin, wrong = scores[:, 0], torch.sigmoid(scores)
     else:
-        scores = scores.scatter(1, _own(data, scores), -torch.inf)
+        scores = scores.scatter(1, _index_of_class(data, scores), -torch.inf)
         margin = scores.logsumexp(1)
         wrong = scores.softmax(1) * torch.sigmoid(margin)[:, None]
     loss = -(logsigmoid(-margin) * inside).sum(1, dtype=torch.float64)
     return loss, wrong * inside[:, None]
 
 
-def _over_classes(each: Tensor) -> Tensor:
+def _over_classes(values: Tensor) -> Tensor:
     """The sum over classes (P, n) of (P, K, n), without a copy for a single class."""
-    return each[:, 0] if each.shape[1] == 1 else each.sum(1)
+    return values[:, 0] if values.shape[1] == 1 else values.sum(1)
 
 
 def _residual(data: _Data, wrong: Tensor) -> Tensor:
     """Derivatives of the loss with respect to the scores, from the wrong classes' probabilities."""
     if wrong.shape[1] == 1:
         return wrong
-    return wrong.scatter(1, _own(data, wrong), -wrong.sum(1, keepdim=True))
+    return wrong.scatter(1, _index_of_class(data, wrong), -wrong.sum(1, keepdim=True))
 
 
-def _own(data: _Data, scores: Tensor) -> Tensor:
+def _index_of_class(data: _Data, scores: Tensor) -> Tensor:
     """The index of the right class among the scores (P, K, n): (P, 1, n)."""
     return data.labels.expand(len(scores), 1, -1)
 

@@ -30,23 +30,23 @@ def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
             [0, 1], or an average in 16 bits, whose rounding would swallow the updates.
     """
     require("rate", rate, SHARE)
-    mine: list[Tensor] = list(target.parameters())
-    theirs: list[Tensor] = list(online.parameters())
-    if [item.shape for item in mine] != [item.shape for item in theirs]:
+    targets: list[Tensor] = list(target.parameters())
+    sources: list[Tensor] = list(online.parameters())
+    if [item.shape for item in targets] != [item.shape for item in sources]:
         raise ValueError("both networks need the same architecture; the parameters' shapes differ")
-    small = [item.dtype for item in mine if item.dtype.itemsize < 4]
+    small = [item.dtype for item in targets if item.dtype.itemsize < 4]
     if small and 0 < rate < 1:
         raise ValueError(
             f"a moving average in {small[0]} is lost to rounding; keep both networks in float32, "
             f"and compute in 16 bits with torch.autocast"
         )
-    for own, other in zip(mine, theirs, strict=True):
-        if own.dtype != other.dtype:
+    for one, other in zip(targets, sources, strict=True):
+        if one.dtype != other.dtype:
             raise ValueError(
-                f"both networks need the same precision; got {own.dtype} and {other.dtype}: move "
+                f"both networks need the same precision; got {one.dtype} and {other.dtype}: move "
                 f"both with .to(), or compute in 16 bits with torch.autocast"
             )
-    torch._foreach_lerp_(mine, theirs, rate)
+    torch._foreach_lerp_(targets, sources, rate)
 
 
 class Teacher(nn.Module):
@@ -92,7 +92,7 @@ def random_bank(count: int, dim: int) -> Tensor:
         ValueError: a bank without keys, or a size that is not an integer.
     """
     if not COUNT.holds(count):
-        raise ValueError(f"queue {count}: its keys are the only negatives; take 1 or more")
+        raise ValueError(f"queue {count}: its keys are the only negatives; use 1 or more")
     require("dim", dim, COUNT)
     return unit_rows(torch.randn(count, dim))
 
@@ -156,8 +156,8 @@ def mixed_negatives(
         return broadcast(draws)[local_slice(count)] if together else draws
 
     def drawn(mixtures: int) -> Tensor:
-        place = own(torch.randint(hardest, (count, mixtures), device=device))
-        return bank[nearest.gather(1, place)]
+        index = own(torch.randint(hardest, (count, mixtures), device=device))
+        return bank[nearest.gather(1, index)]
 
     share = own(torch.rand(count, pairs, 1, device=device)).to(query)
     of_two = torch.lerp(drawn(pairs), drawn(pairs), share)

@@ -1,4 +1,4 @@
-"""What is said during training and also written to the record of the run."""
+"""Messages that are shown during training and also written to the record of the run."""
 
 import sys
 import warnings

@@ -253,11 +253,11 @@ def query_key(
     start = _start(len(candidate), gather)
     if bank is not None:
         candidate = torch.cat([candidate, bank])
-    own = torch.arange(start, start + len(query), device=query.device)
-    pairs = _one_positive(query, candidate, own[:, None], _blocks(gather))
+    own_index = torch.arange(start, start + len(query), device=query.device)
+    pairs = _one_positive(query, candidate, own_index[:, None], _blocks(gather))
     numbers = _numbers_of(ignore_duplicates, len(query), gather)
     if in_batch:
-        return _without_copies(pairs, (own,), numbers)
+        return _without_copies(pairs, (own_index,), numbers)
     if bank is None:
         raise ValueError("in_batch=False needs a bank: without one there are no negatives")
     keys = len(candidate) - len(bank)
@@ -267,7 +267,7 @@ def query_key(
     pairs = replace(
         pairs, negative=negative, non_negative_index=everyone, complete=False, trusted=True
     )
-    return _without_copies(pairs, (own,), numbers)
+    return _without_copies(pairs, (own_index,), numbers)
 
 
 def with_own_negatives(pairs: Pairs, own: Tensor) -> Pairs:
@@ -290,13 +290,13 @@ def with_own_negatives(pairs: Pairs, own: Tensor) -> Pairs:
     if own.ndim != 3 or len(own) != len(pairs.anchor) or own.shape[2] != pairs.candidate.shape[1]:
         shape = (len(pairs.anchor), "S", pairs.candidate.shape[1])
         raise ValueError(f"own is of shape {shape}; got {tuple(own.shape)}")
-    mine = torch.eye(len(own), dtype=torch.bool, device=own.device)
-    mine = mine.repeat_interleave(own.shape[1], dim=1)
+    own_mask = torch.eye(len(own), dtype=torch.bool, device=own.device)
+    own_mask = own_mask.repeat_interleave(own.shape[1], dim=1)
     return replace(
         pairs,
         candidate=torch.cat([pairs.candidate, own.flatten(0, 1).to(pairs.candidate.dtype)]),
-        positive=torch.cat([pairs.positive, torch.zeros_like(mine)], dim=1),
-        negative=torch.cat([pairs.negative, mine], dim=1),
+        positive=torch.cat([pairs.positive, torch.zeros_like(own_mask)], dim=1),
+        negative=torch.cat([pairs.negative, own_mask], dim=1),
         non_negative_index=None,
         trusted=True,
     )
@@ -337,24 +337,26 @@ def context_window(
         _check_device("document", document, sentence)
     candidate = context if gather is None else gather(context)
     start = _start(len(candidate), gather)
-    place = torch.arange(len(candidate), device=sentence.device)
-    own = place[start : start + size]
-    distance = (own[:, None] - place[None, :]).abs()
+    position = torch.arange(len(candidate), device=sentence.device)
+    position_of_anchor = position[start : start + size]
+    distance = (position_of_anchor[:, None] - position[None, :]).abs()
     positive = (distance > 0) & (distance <= reach)
     if document is not None:
         label = document if gather is None else gather(document[:, None])[:, 0]
         positive &= document[:, None] == label[None, :]
     reached = torch.arange(1, min(reach, len(candidate)) + 1, device=sentence.device)
-    near = own[:, None] + torch.cat([-reached.flip(0), reached])
+    near = position_of_anchor[:, None] + torch.cat([-reached.flip(0), reached])
     inside = (near >= 0) & (near < len(candidate))
-    present = positive.gather(1, torch.where(inside, near, own[:, None]))
+    present = positive.gather(1, torch.where(inside, near, position_of_anchor[:, None]))
     index = torch.where(present, near, -1)
     negative = (distance > 0) & ~positive
-    non_negatives = torch.cat([own[:, None], index], dim=1)
+    non_negatives = torch.cat([position_of_anchor[:, None], index], dim=1)
     pairs = Pairs(
         sentence, candidate, positive, negative, index, non_negatives, _blocks(gather), trusted=True
     )
-    return _without_copies(pairs, (own,), _numbers_of(ignore_duplicates, size, gather))
+    return _without_copies(
+        pairs, (position_of_anchor,), _numbers_of(ignore_duplicates, size, gather)
+    )
 
 
 def local_global(
@@ -393,9 +395,9 @@ def local_global(
             f"got {int(owner.min())} to {int(owner.max())}"
         )
     candidate = graph if gather is None else gather(graph)
-    own = owner.long() + _start(len(candidate), gather)
-    pairs = _one_positive(node, candidate, own[:, None], _blocks(gather))
-    return _without_copies(pairs, (own,), _numbers_of(ignore_duplicates, len(graph), gather))
+    own_index = owner.long() + _start(len(candidate), gather)
+    pairs = _one_positive(node, candidate, own_index[:, None], _blocks(gather))
+    return _without_copies(pairs, (own_index,), _numbers_of(ignore_duplicates, len(graph), gather))
 
 
 def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None) -> Pairs:
@@ -426,10 +428,10 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
     candidate = embedding if gather is None else gather(embedding)
     start = _start(len(candidate), gather)
     everyone = label if gather is None else gather(label[:, None])[:, 0]
-    own = torch.arange(start, start + len(embedding), device=embedding.device)[:, None]
+    own_index = torch.arange(start, start + len(embedding), device=embedding.device)[:, None]
     alike = label[:, None] == everyone[None, :]
     known = (label != NO_LABEL)[:, None] & (everyone != NO_LABEL)[None, :]
-    positive = (alike & known).scatter(1, own, False)
+    positive = (alike & known).scatter(1, own_index, False)
     negative = ~alike & known
     index, non_negatives = _indices(positive), _indices(~negative)
     return Pairs(
@@ -534,13 +536,13 @@ def _numbers_of(ignore_duplicates: Duplicates, count: int, gather: Gather | None
 
 
 def _without_copies(
-    pairs: Pairs, own: Iterable[Tensor], numbers: Duplicates, views: int = 1
+    pairs: Pairs, own_indices: Iterable[Tensor], numbers: Duplicates, views: int = 1
 ) -> Pairs:
     """The pairs without negatives that are duplicates of the anchor's instance.
 
     Args:
         pairs: N anchors, M candidates.
-        own: (N,) int each, the candidates of the anchor's own instance.
+        own_indices: (N,) int each, the candidates of the anchor's own instance.
         numbers: of the instances, equal for duplicates, -1 for none; or whether to compare rows.
         views: the number of views of all instances that the candidates are, one after the other.
     """
@@ -551,7 +553,7 @@ def _without_copies(
     else:  # as bytes, where 0 and -0 differ
         bits = pairs.candidate.detach().contiguous().view(torch.uint8)
         label = torch.unique(bits, dim=0, return_inverse=True)[1]
-    alike = torch.stack([label[each][:, None] == label[None, :] for each in own]).any(0)
+    alike = torch.stack([label[index][:, None] == label[None, :] for index in own_indices]).any(0)
     alike &= label != NO_LABEL
     # A duplicate in one view is one in all views.
     alike = alike.unflatten(1, (views, -1)).any(1).repeat(1, views)
@@ -598,9 +600,9 @@ def without(
     put = values.scatter_ if in_place else values.scatter
     if complete:
         return put(1, excluded, fill)
-    place = excluded.clamp(min=0)
-    value = values.gather(1, place).masked_fill(excluded >= 0, fill)
-    return put(1, place, value)
+    index = excluded.clamp(min=0)
+    value = values.gather(1, index).masked_fill(excluded >= 0, fill)
+    return put(1, index, value)
 
 
 def readable(tensor: Tensor) -> bool:
@@ -620,8 +622,8 @@ def _lists(index: Tensor, mask: Tensor) -> bool:
 
 def _indices(mask: Tensor) -> Tensor:
     most = int(mask.sum(1).max()) if mask.numel() else 0
-    found, index = mask.to(torch.uint8).topk(most, dim=1)
-    return torch.where(found.bool(), index, -1)
+    present, index = mask.to(torch.uint8).topk(most, dim=1)
+    return torch.where(present.bool(), index, -1)
 
 
 def _check_views(first: Tensor, second: Tensor) -> None:

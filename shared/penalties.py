@@ -175,18 +175,20 @@ def consistency(
     """
     index = pairs.positives()
     candidate = unit_rows(upcast(pairs.candidate)).to(similarity.dtype)
-    theirs = candidate[index.clamp(min=0)] @ candidate.T
+    of_positive = candidate[index.clamp(min=0)] @ candidate.T
     defined = pairs.negative.any(1, keepdim=True)
-    mask = (pairs.negative | ~defined)[:, None].expand_as(theirs)
-    mine = similarity[:, None].expand_as(theirs)
+    mask = (pairs.negative | ~defined)[:, None].expand_as(of_positive)
+    of_anchor = similarity[:, None].expand_as(of_positive)
     if with_positive:
         shared = similarity.gather(1, index.clamp(min=0))[..., None]
-        mine, theirs = (torch.cat([rows, shared], dim=2) for rows in (mine, theirs))
+        of_anchor, of_positive = (
+            torch.cat([rows, shared], dim=2) for rows in (of_anchor, of_positive)
+        )
         mask = torch.cat([mask, torch.ones_like(shared, dtype=torch.bool)], dim=2)
     # Other candidates contribute nothing: probability 0, and equal log probabilities.
     p, q = (
         torch.where(mask, (rows / temperature).masked_fill(~mask, -torch.inf).log_softmax(2), 0.0)
-        for rows in (mine, theirs)
+        for rows in (of_anchor, of_positive)
     )
     divergence = ((p.exp() - q.exp()) * (p - q)).sum(2) / 2
     present = (index >= 0) & defined
@@ -210,12 +212,12 @@ def band_statistics(
     ones = torch.ones_like(cosines[blocks[0]]) if blocks else cosines
     room = torch.empty_like(ones)  # one for all blocks: fresh memory costs more than a sum
     for rows in blocks:
-        some = cosines[rows]
-        mine = room[: len(some)]
-        _within(ones[: len(some)], some, 1 - 2 * upper, 1 - 2 * lower, out=mine)
-        inside += without(mine, excluded[rows], 0.0, in_place=True).sum(1).long().sum()
-        mine.copy_(some)
-        summed += without(mine, excluded[rows], 0.0, in_place=True).sum()
+        block = cosines[rows]
+        buffer = room[: len(block)]
+        _within(ones[: len(block)], block, 1 - 2 * upper, 1 - 2 * lower, out=buffer)
+        inside += without(buffer, excluded[rows], 0.0, in_place=True).sum(1).long().sum()
+        buffer.copy_(block)
+        summed += without(buffer, excluded[rows], 0.0, in_place=True).sum()
     if pairs.blocks:
         count, inside = all_reduce_sum(torch.stack([count, inside])).unbind()
         summed = all_reduce_sum(summed)

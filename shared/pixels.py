@@ -80,14 +80,14 @@ def crop_boxes(
     heights, widths = np.rint(np.sqrt(areas / aspects)), np.rint(np.sqrt(areas * aspects))
     fits = (heights > 0) & (heights <= height[:, None]) & (widths > 0) & (widths <= width[:, None])
 
-    found, first = fits.any(1), (np.arange(len(fits)), fits.argmax(1))
+    fitting, first = fits.any(1), (np.arange(len(fits)), fits.argmax(1))
     tallest = np.rint(np.minimum(height, width / narrow))
     widest = np.rint(np.minimum(width, height * wide))
-    box_height = np.where(found, heights[first], tallest)
-    box_width = np.where(found, widths[first], widest)
+    box_height = np.where(fitting, heights[first], tallest)
+    box_width = np.where(fitting, widths[first], widest)
     top, left = (
-        np.where(found, np.floor(place * (room + 1)), room // 2)
-        for place, room in zip(places.T, (height - box_height, width - box_width), strict=True)
+        np.where(fitting, np.floor(position * (room + 1)), room // 2)
+        for position, room in zip(places.T, (height - box_height, width - box_width), strict=True)
     )
     return np.stack((top, left, box_height, box_width)).astype(np.int64)
 
@@ -135,15 +135,15 @@ def jitters(jitter: np.ndarray, factors: np.ndarray, order: np.ndarray) -> Jitte
         factors: (B, 4), of brightness, contrast, saturation and hue.
         order: (B, 4), ``order[:, 0]`` is the operation that comes first.
     """
-    every = np.arange(len(order))
+    image = np.arange(len(order))
     before = (order == BLENDS).argmax(axis=1)
     factors = factors.astype(np.float32)
     rows = []
     for turn in range(2 * BLENDS):
-        place = turn if turn < BLENDS else before + 1 + turn - BLENDS
+        step = turn if turn < BLENDS else before + 1 + turn - BLENDS
         # Where there is no such turn, the numbers are not used.
-        operation = order[every, np.minimum(place, BLENDS)]
-        factor = factors[every, operation]
+        operation = order[image, np.minimum(step, BLENDS)]
+        factor = factors[image, operation]
         # In single precision, as the device would take the difference.
         share = np.where(operation == 0, np.float32(0), np.float32(1) - factor)
         rows += [factor, share, operation == 1]
@@ -157,7 +157,7 @@ def jitters(jitter: np.ndarray, factors: np.ndarray, order: np.ndarray) -> Jitte
 
 
 def to_device(numbers: Tensor, device: torch.device) -> Tensor:
-    """Numbers of the host or the device on ``device``, by a copy that nobody awaits."""
+    """Numbers of the host or the device on ``device``, by a copy that does not block."""
     if device.type == "cuda" and numbers.device.type == "cpu":
         return numbers.pin_memory().to(device, non_blocking=True)
     return numbers.to(device)
@@ -171,7 +171,9 @@ def send(
     chosen: masks (B,) bool, of which the indices are sent, or indices.
     """
     rows = np.stack(numbers).astype(np.float32)
-    indices = [each if each.dtype != bool else np.flatnonzero(each) for each in chosen]
+    indices = [
+        selection if selection.dtype != bool else np.flatnonzero(selection) for selection in chosen
+    ]
     sent = torch.from_numpy(
         np.concatenate((rows.view(np.int32).ravel(), *(each.astype(np.int32) for each in indices)))
     )
@@ -189,8 +191,8 @@ def replace(
 ) -> None:
     """Transform in place the images at ``index``, by their own of the ``numbers`` (B,)."""
     if len(index):
-        some = transform(images.index_select(0, index), *(number[index] for number in numbers))
-        images.index_copy_(0, index, some)
+        changed = transform(images.index_select(0, index), *(number[index] for number in numbers))
+        images.index_copy_(0, index, changed)
 
 
 def triangle(far: Tensor) -> Tensor:
@@ -284,7 +286,7 @@ def colour_jitter(
     """
     if not len(index):
         return
-    some, numbers = images.index_select(0, index), numbers.index_select(1, index)
+    selected, numbers = images.index_select(0, index), numbers.index_select(1, index)
     factors, shares = numbers[:-1:3], numbers[1:-1:3]
     contrasted = numbers[2:-1:3] > 0
     # Before the hue a turn is of the first so many; after it, of all behind those whose blends are
@@ -293,10 +295,10 @@ def colour_jitter(
     parts += [slice(before[BLENDS - 1 - turn], None) for turn in range(BLENDS)]
     for turn, part in enumerate(parts):
         if turn == BLENDS:
-            some = hue(some, numbers[-1], fused=fused)
-        if len(some[part]):
-            blend(some[part], factors[turn, part], shares[turn, part], contrasted[turn, part])
-    images.index_copy_(0, index, some)
+            selected = hue(selected, numbers[-1], fused=fused)
+        if len(selected[part]):
+            blend(selected[part], factors[turn, part], shares[turn, part], contrasted[turn, part])
+    images.index_copy_(0, index, selected)
 
 
 def grayscale(images: Tensor) -> Tensor:
@@ -330,7 +332,7 @@ def normalise(images: Tensor, mean: Sequence[float], deviation: Sequence[float])
             f"images have {images.shape[1]} channels, mean {len(mean)} and deviation "
             f"{len(deviation)}; give one of each for every channel"
         )
-    if not all(0 <= each <= 1 for each in mean) or not all(0 < each <= 1 for each in deviation):
+    if not all(0 <= value <= 1 for value in mean) or not all(0 < value <= 1 for value in deviation):
         raise ValueError(
             f"mean and deviation of colours are on the scale from 0 to 1, deviations above 0; got "
             f"{tuple(mean)} and {tuple(deviation)}"
@@ -355,11 +357,11 @@ def _resize_weights(
 
 def _reads(taps: Tensor, offset: Tensor, side: int, reflected: bool) -> Tensor:
     """Taps (B, K) at their offsets (K,) as matrices (B, side, side)."""
-    here = torch.arange(side, device=taps.device)
-    source = here + offset[:, None]
+    position = torch.arange(side, device=taps.device)
+    source = position + offset[:, None]
     if reflected:
         source = side - 1 - (side - 1 - source.abs()).abs()
-    reads = (source.unsqueeze(2) == here).to(taps.dtype)
+    reads = (source.unsqueeze(2) == position).to(taps.dtype)
     return torch.mm(taps, reads.flatten(1)).view(-1, side, side)
 
 

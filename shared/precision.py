@@ -102,9 +102,9 @@ class _Rounded(TorchFunctionMode):
         if func not in PRODUCTS or not torch.is_autocast_enabled("cpu"):
             return func(*args, **kwargs)
         with torch.autocast("cpu", enabled=False):
-            wide = [_rounded(each) for each in args]
-            found = func(*wide, **{name: _rounded(each) for name, each in kwargs.items()})
-            return found if found.dtype == torch.float64 else found.bfloat16()
+            wide = [_rounded(argument) for argument in args]
+            output = func(*wide, **{name: _rounded(argument) for name, argument in kwargs.items()})
+            return output if output.dtype == torch.float64 else output.bfloat16()
 
 
 def _rounded(argument: Any) -> Any:

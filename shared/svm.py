@@ -126,8 +126,8 @@ def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
             # One start for each column: as many on every process.
             most = int(row_counts(positives.T).max())
             positives = torch.nn.functional.pad(positives, (0, most - positives.shape[1]), value=-1)
-        several = positives.shape[1] != 1
-        total = points.new_zeros(pairs.negative.shape) if several else None
+        several_positives = positives.shape[1] != 1
+        total = points.new_zeros(pairs.negative.shape) if several_positives else None
         for column in positives.unbind(1):
             present = column >= 0
             positive = column.clamp(min=0)
@@ -140,16 +140,16 @@ def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
             if solver != "closed_form":
                 if dual.start == "random":
                     weights = _random_start(pairs, weights).clamp(0, cost) * pairs.negative
-                given: tuple[Tensor, ...] = (points, positive, pairs.negative, weights)
+                tensors: tuple[Tensor, ...] = (points, positive, pairs.negative, weights)
                 if excess is not None:
-                    given += (excess[positive, None],)
+                    tensors += (excess[positive, None],)
                 numbers = (cost, ridge, dual.steps, dual.step_size)
-                weights = _solve_box(given, numbers, exact=solver == "exact")
+                weights = _solve_box(tensors, numbers, exact=solver == "exact")
             weights.mul_(present[:, None])
             weights = _with_positive(weights, positive)
             total = weights if total is None else total.add_(weights)
         assert total is not None
-        if several:
+        if several_positives:
             total /= (positives >= 0).sum(1).clamp(min=1)[:, None]
         return total.to(cosines.dtype)
 
@@ -199,11 +199,11 @@ def _check_ridge(
     if not definite:
         raise ValueError(
             f"with ridge {ridge:g} {matrix} is singular to the precision of their cosines: the "
-            f"tanh kernel is not positive definite; take a larger ridge, or another kernel"
+            f"tanh kernel is not positive definite; use a larger ridge, or another kernel"
         )
     raise ValueError(
         f"ridge {ridge:g} is lost in rounding: {matrix} is singular to the precision of their "
-        f"cosines; take {1.1 * smallest:.2g} or more"
+        f"cosines; use {1.1 * smallest:.2g} or more"
     )
 
 
@@ -302,23 +302,23 @@ def _closed_form(
             column.copy_(torch.index_select(bordered, 0, positive[rows]))
         else:
             torch.index_select(bordered, 0, positive[rows], out=column)
-        for place in range(others.shape[1]):  # to become B'_jp
-            column -= coefficient[rows, place, None] * bordered[index[rows, place]]
+        for position in range(others.shape[1]):  # to become B'_jp
+            column -= coefficient[rows, position, None] * bordered[index[rows, position]]
         column.mul_(-2).div_(denominator[rows, None])
         column.masked_fill_(~negative[rows], 0.0)
     return result
 
 
-def _solve_box(given: tuple[Tensor, ...], numbers: Numbers, *, exact: bool) -> Tensor:
+def _solve_box(tensors: tuple[Tensor, ...], numbers: Numbers, *, exact: bool) -> Tensor:
     """:func:`_projected_gradient`; on a GPU as a CUDA graph, captured once for each shape.
 
     The exact solver reads numbers from the device, which a graph cannot.
     """
-    device = given[0].device
+    device = tensors[0].device
     if exact or not can_capture(device):
-        return _projected_gradient(*given, numbers=numbers, exact=exact)
-    shapes = tuple(tuple(each.shape) for each in given)
-    return _captured_solver(shapes, numbers, torch.cuda.current_stream(device))(*given)["weights"]
+        return _projected_gradient(*tensors, numbers=numbers, exact=exact)
+    shapes = tuple(tuple(tensor.shape) for tensor in tensors)
+    return _captured_solver(shapes, numbers, torch.cuda.current_stream(device))(*tensors)["weights"]
 
 
 @functools.lru_cache(GRAPHS)
@@ -327,8 +327,8 @@ def _captured_solver(
 ) -> Captured:
     """The graph of all calls with tensors of these shapes, these numbers, and on this stream."""
 
-    def solve(*given: Tensor) -> dict[str, Tensor]:
-        return {"weights": _projected_gradient(*given, numbers=numbers)}
+    def solve(*tensors: Tensor) -> dict[str, Tensor]:
+        return {"weights": _projected_gradient(*tensors, numbers=numbers)}
 
     return Captured(solve, stream.device)
 

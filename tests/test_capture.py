@@ -223,7 +223,7 @@ def test_a_captured_function_gives_what_it_gives_by_itself(gpu: SimulatedDevice 
     if gpu is not None:
         assert gpu.operators["graph"] == CALLS - WARM_UP
         waited = {where for _, where in gpu.waits if where.startswith("shared/capture.py")}
-        assert waited == {"shared/capture.py _alike"}  # the first replay, with the function
+        assert waited == {"shared/capture.py _are_equal"}  # the first replay, with the function
         # Where its libraries have set themselves up, and the nodes of gradients belong.
         assert [each.launched > 0 for each in gpu.captured_on] == [True]
 

@@ -67,7 +67,7 @@ def test_similarities_of_another_kind_are_refused(name: str, core: Any) -> None:
         (similarity.long(), "similarity holds floating-point numbers; got torch"),
     ]
     if name in NEED_COSINES:
-        message = r"similarity holds cosines here; got .*: take shared.cosine, not divided"
+        message = r"similarity holds cosines here; got .*: use shared.cosine, not divided"
         wrong += [(sign * similarity.abs() / 0.1, message) for sign in (1, -1)]
     for given, message in wrong:
         with pytest.raises(ValueError, match=message):
@@ -244,5 +244,5 @@ def test_a_collapsed_encoder_is_named_where_its_rows_are_copies(rows: torch.Tens
         ValueError, match=r"all 8 candidates are equal, .* did the encoder collapse"
     ):
         criterion(two_views(rows, rows, ignore_duplicates=True))
-    with pytest.raises(ValueError, match="take a larger batch"):
+    with pytest.raises(ValueError, match="use a larger batch"):
         criterion(two_views(rows[:1], rows[:1], ignore_duplicates=True))
