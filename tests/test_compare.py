@@ -19,7 +19,7 @@ from graph.tables import TABLE_4
 from shared.command import compare as command
 from shared.command.own import baseline_of
 from shared.errors import UserError
-from shared.experiment.config import _before, run_key
+from shared.experiment.config import _values_before, run_key
 from shared.experiment.records import Record, content_hash, record_line
 from shared.experiment.tables import Column
 from shared.report.comparison import (
@@ -545,7 +545,7 @@ def test_a_record_of_ones_own_is_kept_whole(tmp_path: Path) -> None:
     (tmp_path / "records/a.records.jsonl").write_text(record_line(kept))
     found = command._records_in(tmp_path, "paper", {type(TABLE_4.config)})
     # By today's key, and by that of a sheet from before a field was added.
-    config = {**kept.config, **_before(type(TABLE_4.config))}
+    config = {**kept.config, **_values_before(type(TABLE_4.config))}
     assert found.keys() == {run_key("paper", kept.config), run_key("paper", config)}
     assert all(each.record == kept for each in found.values())
     assert baseline_of(TABLE_4, "paper").label == "GraphCL"

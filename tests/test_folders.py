@@ -216,15 +216,15 @@ def test_one_error_names_every_damaged_file(tmp_path: Path) -> None:
         return "truncated" if file.stem in "258" else None
 
     with pytest.raises(UserError) as caught:
-        undamaged(files, fault_of, place=root, what="images")
+        undamaged(files, fault_of, folder=root, what="images")
     assert str(caught.value) == (
         f"{root}: 3 of 9 images are damaged: cat/2.png (truncated), cat/5.png (truncated), "
         f"cat/8.png (truncated); restore or delete them, or omit them: --skip-damaged"
     )
     with pytest.warns(UserWarning, match=r"left out, 3 of 9 images are damaged: cat/2.png"):
-        good = undamaged(files, fault_of, place=root, what="images", skip_damaged=True)
+        good = undamaged(files, fault_of, folder=root, what="images", skip_damaged=True)
     assert good == [0, 1, 3, 4, 6, 7]
-    assert undamaged(files[:2], fault_of, place=root, what="images") == [0, 1]
+    assert undamaged(files[:2], fault_of, folder=root, what="images") == [0, 1]
 
 
 @pytest.mark.parametrize("how", ["linked", "hard link", "copy", "large copy", "whole part"])

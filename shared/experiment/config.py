@@ -74,9 +74,9 @@ def canonical(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         values = {item: getattr(value, item.name) for item in dataclasses.fields(value)}
         return {
-            item.metadata.get(KEY, item.name): canonical(each)
-            for item, each in values.items()
-            if item.compare and not (OPTION in item.metadata and each == item.default)
+            item.metadata.get(KEY, item.name): canonical(content)
+            for item, content in values.items()
+            if item.compare and not (OPTION in item.metadata and content == item.default)
         }
     if isinstance(value, Mapping):
         return {str(key): canonical(item) for key, item in value.items()}
@@ -143,7 +143,7 @@ def added(default: Any, *, was: Any) -> Any:
 
 
 def option(default: Any) -> Any:
-    """A field that is left out of the canonical form while it has its default, as in older runs.
+    """A field that the canonical form omits while it has its default, as in older runs.
 
     So the hashes and folders of runs that do not use it stay as they were.
     """
@@ -152,11 +152,11 @@ def option(default: Any) -> Any:
 
 def upgraded_config(config: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """A canonical configuration of any age in today's form; unknown keys stay."""
-    return {**_before(kind), **config}
+    return {**_values_before(kind), **config}
 
 
 @functools.cache
-def _before(kind: type) -> dict[str, Any]:
+def _values_before(kind: type) -> dict[str, Any]:
     """By name of each added field, what runs from before it did."""
     return {
         item.name: canonical(item.metadata[WAS])
@@ -172,26 +172,29 @@ def differences(config: Mapping[str, Any], today: Any) -> list[str]:
         config: canonical, as it was written.
         today: a configuration.
     """
-    there, here = upgraded_config(config, type(today)), canonical(today)
-    return [f"{path}: {_compared(*pair)}" for path, *pair in differing(there, here)]
+    recorded, current = upgraded_config(config, type(today)), canonical(today)
+    return [f"{path}: {_difference_text(*pair)}" for path, *pair in differing(recorded, current)]
 
 
-def differing(there: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differing(recorded: Any, current: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Path and both values of every difference between two canonical values."""
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        for name in sorted(there.keys() | here.keys()):
-            pair = there.get(name, NOTHING), here.get(name, NOTHING)
+    if isinstance(recorded, Mapping) and isinstance(current, Mapping):
+        for name in sorted(recorded.keys() | current.keys()):
+            pair = recorded.get(name, NOTHING), current.get(name, NOTHING)
             yield from differing(*pair, f"{path}.{name}" if path else name)
-    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
-        for number, pair in enumerate(zip(there, here, strict=True)):
+    elif isinstance(recorded, list) and isinstance(current, list) and len(recorded) == len(current):
+        for number, pair in enumerate(zip(recorded, current, strict=True)):
             yield from differing(*pair, f"{path}.{number}")
-    elif there != here:
-        yield path, there, here
+    elif recorded != current:
+        yield path, recorded, current
 
 
-def _compared(there: Any, here: Any) -> str:
+def _difference_text(recorded: Any, current: Any) -> str:
     """``3 there, 4 here``; the name of two functions with one name only once."""
-    first, second = short_text(there), "no such key" if here is NOTHING else short_text(here)
+    first, second = (
+        short_text(recorded),
+        "no such key" if current is NOTHING else short_text(current),
+    )
     start = first.rpartition(" ")[0]
     if start.endswith(" with source") and second.startswith(start):
         second = second.removeprefix(start).strip()
@@ -202,7 +205,7 @@ def short_text(value: Any) -> str:
     """A canonical value as one short line."""
     if value is NOTHING:
         return "nothing"
-    if isinstance(value, str) and (found := FUNCTION.fullmatch(value)):
-        return "{} with source {}...".format(*found.groups())
+    if isinstance(value, str) and (match := FUNCTION.fullmatch(value)):
+        return "{} with source {}...".format(*match.groups())
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -75,8 +75,8 @@ def approximation(folder: Path) -> Approximation | None:
     if not marker.is_file():
         return None
     try:
-        said = json.loads(marker.read_text(encoding="utf-8"))
-        return Approximation(str(said["what"]), dict(said.get("md5", {})))
+        content = json.loads(marker.read_text(encoding="utf-8"))
+        return Approximation(str(content["what"]), dict(content.get("md5", {})))
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{marker}: not a marker of approximate data ({error}); it has to be an object with "
@@ -187,7 +187,7 @@ def _state(file: Path) -> str:
 def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None:
     """Download an archive into ``folder`` and unpack it there, completely or not at all.
 
-    An archive with the right checksum that is there already is used; the archive is kept. One
+    An existing archive with the right checksum is used; the archive is kept. One
     process at a time fetches it, and deletes what killed ones have left of it.
 
     Args:
@@ -214,8 +214,8 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
         )
         for left in folder.glob(f".{archive.name}.*.part"):  # of a process that was killed
             left.unlink()
-        if archive.is_file() and sha256 is not None and (found := sha256_of(archive)) != sha256:
-            wrong = f"; {archive}, which is there, has the SHA-256 {found}, not {sha256}"
+        if archive.is_file() and sha256 is not None and (digest := sha256_of(archive)) != sha256:
+            wrong = f"; the existing {archive} has the SHA-256 {digest}, not {sha256}"
         if not archive.is_file() or wrong:
             what, again = f"download from {url} failed", ""
             _download(url, archive, sha256)
@@ -250,8 +250,8 @@ def _download(url: str, file: Path, sha256: str | None) -> None:
             raise ValueError(f"only https is accepted, it redirects to {response.url}")
         with part.open("wb") as stream:
             shutil.copyfileobj(response, stream, 1 << 20)
-        if sha256 is not None and (found := sha256_of(part)) != sha256:
-            raise ValueError(f"its SHA-256 is {found}, not {sha256}")
+        if sha256 is not None and (digest := sha256_of(part)) != sha256:
+            raise ValueError(f"its SHA-256 is {digest}, not {sha256}")
 
 
 def _unpack(archive: Path, folder: Path, largest: int | None) -> None:

@@ -35,8 +35,8 @@ class LazyImport:
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function with ``arguments``; or give the object."""
-        found = pkgutil.resolve_name(self.name)
-        return found(*arguments) if callable(found) else found
+        resolved = pkgutil.resolve_name(self.name)
+        return resolved(*arguments) if callable(resolved) else resolved
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,11 @@ class EvaluationRequest:
         Raises:
             UserError: one that is not ``known``.
         """
-        for each in self.protocols:
-            if each not in known:
-                raise UserError(f"no protocol {each!r}{suggestion(each, known, 'there are')}")
+        for protocol in self.protocols:
+            if protocol not in known:
+                raise UserError(
+                    f"no protocol {protocol!r}{suggestion(protocol, known, 'there are')}"
+                )
         return self.protocols or default
 
 
@@ -165,7 +167,7 @@ class Domain:
     own_data: OwnData | None = None
 
     def __post_init__(self) -> None:
-        for table in (table for some in self.tables.values() for table in some):
+        for table in (table for tables in self.tables.values() for table in tables):
             if table.domain != self.name:
                 raise ValueError(f"{self.name}: {table.address} is a table of another domain")
             self.experiment(table.config)
@@ -176,10 +178,10 @@ class Domain:
         Raises:
             ValueError: no experiment has configurations of its class.
         """
-        for each in self.experiments:
-            if type(config) is each.config:
-                return each
-        known = ", ".join(each.config.__name__ for each in self.experiments)
+        for candidate in self.experiments:
+            if type(config) is candidate.config:
+                return candidate
+        known = ", ".join(candidate.config.__name__ for candidate in self.experiments)
         kind = type(config).__name__
         raise ValueError(f"{self.name} has no experiment with a {kind}; it has some with: {known}")
 
@@ -221,7 +223,9 @@ def scores_of(
     """
     return Scores(
         facts={"model": str(file), "sha256": sha256_of(file), **facts, "data": data},
-        protocols={each: measure_protocol(config, each, score, asked) for each in protocols},
+        protocols={
+            protocol: measure_protocol(config, protocol, score, asked) for protocol in protocols
+        },
     )
 
 

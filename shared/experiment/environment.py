@@ -91,7 +91,7 @@ def current_environment(workers: int) -> dict[str, Any]:
         },
         "arithmetic": arithmetic_used(),
         "tf32": tf32_allowed(),
-        **(_of_gpus() if torch.cuda.is_available() else {}),
+        **(_gpu_settings() if torch.cuda.is_available() else {}),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "threads": torch.get_num_threads(),
         "workers": workers,
@@ -108,7 +108,7 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _of_gpus() -> dict[str, Any]:
+def _gpu_settings() -> dict[str, Any]:
     """What else affects the arithmetic on a GPU; other records keep their form."""
     return {
         "graphs": graphs_wanted(),
@@ -121,8 +121,8 @@ def _of_gpus() -> dict[str, Any]:
 def driver(file: Path = Path("/proc/driver/nvidia/version")) -> str:
     """The version of NVIDIA's driver."""
     with contextlib.suppress(OSError):
-        if found := re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", file.read_text()):
-            return found[0]
+        if match := re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", file.read_text()):
+            return match[0]
     with contextlib.suppress(OSError, subprocess.SubprocessError):  # containers may lack the file
         command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
@@ -161,15 +161,15 @@ def commit() -> dict[str, Any]:
     return {"commit": head[1], "dirty": changed}
 
 
-def git(*arguments: str, given: str = "") -> str:
-    """What git says in the folder of the code, with ``given`` as its input.
+def git(*arguments: str, stdin: str = "") -> str:
+    """What git says in the folder of the code, with ``stdin`` as its input.
 
     Raises:
         OSError: there is no git.
         CalledProcessError: it failed, as outside a checkout.
     """
     done = subprocess.run(
-        ["git", *arguments], cwd=ROOT, input=given, capture_output=True, text=True, check=True
+        ["git", *arguments], cwd=ROOT, input=stdin, capture_output=True, text=True, check=True
     )
     return done.stdout.strip()
 
@@ -220,17 +220,17 @@ def _libraries() -> dict[str, Any]:
     import scipy.linalg  # noqa: F401  (so that its BLAS is always listed)
 
     others = [
-        f"{each['internal_api']} {each['version']} {each.get('architecture', NOT_READ)}"
-        for each in threadpool_info()
-        if each["user_api"] == "blas"
-        and "opencv" not in each["filepath"]  # loaded in some runs only
+        f"{pool['internal_api']} {pool['version']} {pool.get('architecture', NOT_READ)}"
+        for pool in threadpool_info()
+        if pool["user_api"] == "blas"
+        and "opencv" not in pool["filepath"]  # loaded in some runs only
     ]
     # Only where it is emulated, so that other records keep their form.
     software = {} if native_bfloat16("cpu") else {"bfloat16": "rounded float32"}
     return {
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         **software,
-        "blas": _mkl() if torch.backends.mkl.is_available() else _built_with(),
+        "blas": _mkl() if torch.backends.mkl.is_available() else _torch_blas(),
         "numpy_and_scipy": sorted(set(others)),
     }
 
@@ -260,13 +260,13 @@ def _mkl() -> dict[str, str]:
             del os.environ[name]
 
 
-def _built_with() -> dict[str, str]:
+def _torch_blas() -> dict[str, str]:
     """The BLAS that torch was built with, where it is not MKL.
 
     The path of one that threadpoolctl knows (OpenBLAS, BLIS) is listed with numpy's.
     """
-    found = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
-    return {"library": found[1] if found else NOT_READ, "path": NOT_READ, "cbwr": NOT_READ}
+    match = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    return {"library": match[1] if match else NOT_READ, "path": NOT_READ, "cbwr": NOT_READ}
 
 
 def _processor() -> str:

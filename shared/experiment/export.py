@@ -178,12 +178,12 @@ def file_of(path: Path) -> Path:
 def fill(make: Callable[[], Network], state: Mapping[str, Tensor]) -> Network:
     """The network of ``make`` with the given state, in eval mode."""
     with torch.random.fork_rng(devices=[]):  # leaves the run's random state unchanged
-        made = make()
-    wanted = made.state_dict()
+        network = make()
+    wanted = network.state_dict()
     if state.keys() != wanted.keys():
         state = {f"{wrapper_of(wanted)}{name}": item for name, item in state.items()}
-    made.load_state_dict(state)
-    return made.eval()
+    network.load_state_dict(state)
+    return network.eval()
 
 
 def remade(module: nn.Module, make: Callable[[], nn.Module]) -> nn.Module:
@@ -392,9 +392,10 @@ def loading(package: str, made_by: str, use: str = "") -> str:
         use: a line with the ``encoder``.
     """
     module, _, name = function_name(made_by).rpartition(".")
-    own = "@" in made_by
-    import_own = [f"from {module} import {name}  # yours, which made the network"] if own else []
-    argument = f", {name}" if own else ""
+    by_user = "@" in made_by
+    line = f"from {module} import {name}  # yours, which made the network"
+    import_own = [line] if by_user else []
+    argument = f", {name}" if by_user else ""
     return python_block(
         "from pathlib import Path",
         "",

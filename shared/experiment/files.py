@@ -75,7 +75,7 @@ def read_state(file: Path) -> Any:
         ValueError: a damaged file; one line without the file's name.
     """
     check_state(file)
-    with _one_line():
+    with _damage_as_value_error():
         # To the CPU: a state saved on one device is read on any other.
         return torch.load(file, map_location="cpu", weights_only=True)
 
@@ -87,7 +87,7 @@ def check_state(file: Path) -> None:
         FileNotFoundError: no such file.
         ValueError: a damaged file; one line without the file's name.
     """
-    with _one_line(), zipfile.ZipFile(file) as archive:
+    with _damage_as_value_error(), zipfile.ZipFile(file) as archive:
         if (damaged := archive.testzip()) is not None:
             raise ValueError(f"the checksum of its part {damaged} is wrong")
 
@@ -101,12 +101,14 @@ def not_finite(state: Any, name: str = "") -> str | None:
         state = dict(enumerate(state))
     if not isinstance(state, Mapping):
         return None
-    found = (not_finite(part, f"{name}.{key}" if name else str(key)) for key, part in state.items())
-    return next(filter(None, found), None)
+    faults = (
+        not_finite(part, f"{name}.{key}" if name else str(key)) for key, part in state.items()
+    )
+    return next(filter(None, faults), None)
 
 
 @contextlib.contextmanager
-def _one_line() -> Iterator[None]:
+def _damage_as_value_error() -> Iterator[None]:
     """Turn what reading a damaged file raises, which can be anything, into a ValueError."""
     try:
         yield

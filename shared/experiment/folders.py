@@ -116,26 +116,26 @@ def read_folder(path: Path, name: str, what: str, endings: Sequence[str]) -> Fol
 
 
 def class_files(
-    place: Path, classes: Mapping[str, int], endings: Sequence[str]
+    folder: Path, classes: Mapping[str, int], endings: Sequence[str]
 ) -> list[tuple[Path, int]]:
     """The files of a data set's folders of classes, hidden ones left out, and their numbers.
 
     Args:
-        place: holds a folder for each class.
+        folder: holds a folder for each class.
         classes: their numbers by name; the files come in the order of the names.
         endings: as of :func:`read_folder`.
     """
-    reader = _Reader(place, "files", endings)
-    reader.known = reader.read_anyway(place, place)
-    files = reader.part(place, sorted(classes))
-    return [(file, classes[name]) for name, some in files.items() for file in some]
+    reader = _Reader(folder, "files", endings)
+    reader.known = reader.read_anyway(folder, folder)
+    files = reader.part(folder, sorted(classes))
+    return [(file, classes[name]) for name, paths in files.items() for file in paths]
 
 
 def undamaged(
     files: Sequence[Path],
     fault_of: Callable[[Path], str | None],
     *,
-    place: Path,
+    folder: Path,
     what: str,
     skip_damaged: bool = False,
 ) -> list[int]:
@@ -144,7 +144,7 @@ def undamaged(
     Args:
         files: of a folder.
         fault_of: returns what is wrong with a file, or None; called from several threads.
-        place: the folder, for messages.
+        folder: of all files, for messages.
         what: the kind of files, such as "images".
         skip_damaged: leave damaged ones out, with a warning that lists them.
     """
@@ -154,7 +154,7 @@ def undamaged(
     if len(good) == len(files):
         return good
     bad = [
-        f"{printable(_relative(place, file))} ({fault})"
+        f"{printable(_relative(folder, file))} ({fault})"
         for file, fault in zip(files, faults, strict=True)
         if fault is not None
     ]
@@ -162,8 +162,8 @@ def undamaged(
     text = f"{len(bad)} of {len(files)} {what} are damaged: {', '.join(bad[:MOST_NAMED])}{more}"
     if not skip_damaged:
         remedy = "restore or delete them, or omit them: --skip-damaged"
-        raise UserError(f"{printable(place)}: {text}; {remedy}")
-    warnings.warn(f"{printable(place)}: left out, {text}", stacklevel=3)
+        raise UserError(f"{printable(folder)}: {text}; {remedy}")
+    warnings.warn(f"{printable(folder)}: left out, {text}", stacklevel=3)
     return good
 
 
@@ -172,8 +172,8 @@ def printable(path: str | Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _relative(place: Path, file: Path) -> Path:
-    return file.relative_to(place) if file.is_relative_to(place) else file
+def _relative(folder: Path, file: Path) -> Path:
+    return file.relative_to(folder) if file.is_relative_to(folder) else file
 
 
 class _Reader:
@@ -192,7 +192,7 @@ class _Reader:
         root = self._innermost(self.path, SPLITS)
         parts = self._parts_of(root)
         train = parts.get("train", root)
-        test = next((parts[each] for each in ("val", "test") if each in parts), None)
+        test = next((parts[name] for name in ("val", "test") if name in parts), None)
         if test is not None and train == root:
             raise self._error_at(root, f"has {test.name}/ and no train/")
         self._note_unused(root, train, test)
@@ -234,38 +234,38 @@ class _Reader:
         for part in parts:
             if part is not None:
                 places += [part, *part.resolve().parents, *self._folders(part)]
-        return {_identity(place) for place in places}
+        return {_identity(folder) for folder in places}
 
     def _parts_of(self, root: Path) -> dict[str, Path]:
         """The existing folders of "train", "val" and "test"."""
-        found: dict[str, Path] = {}
+        parts: dict[str, Path] = {}
         for part, names in (("train", TRAIN), ("val", TEST[0]), ("test", TEST[1])):
-            there = [each for each in self._folders(root) if each.name.lower() in names]
-            if len(there) > 1:
-                several = " and ".join(f"{each.name}/" for each in there)
-                raise self._error_at(root, f"has {several}, which are the same part; keep one")
-            if there:
-                found[part] = there[0]
-        return found
+            matching = [folder for folder in self._folders(root) if folder.name.lower() in names]
+            if len(matching) > 1:
+                listed = " and ".join(f"{folder.name}/" for folder in matching)
+                raise self._error_at(root, f"has {listed}, which are the same part; keep one")
+            if matching:
+                parts[part] = matching[0]
+        return parts
 
     def _note_unused(self, root: Path, train: Path, test: Path | None) -> None:
         """Note unused content beside the folders of the parts."""
         if train == root:
             return
-        strays = [each for each in self._folders(root) if each not in (train, test)]
+        strays = [folder for folder in self._folders(root) if folder not in (train, test)]
         if strays:
             self.unused.append(
-                f"{_first_names([each.name for each in strays])} beside {train.name}/"
+                f"{_first_names([folder.name for folder in strays])} beside {train.name}/"
             )
         self.beside += len(self._files_in(root))
 
     def _check_no_class_called_train(self, root: Path, train: Path) -> None:
         """Refuse ``train`` with files between other folders with files: a class, or a part?"""
-        for each in self._folders(root):
-            if each.name.lower() not in SPLITS and self._files_in(each):
+        for folder in self._folders(root):
+            if folder.name.lower() not in SPLITS and self._files_in(folder):
                 raise self._error_at(
                     root,
-                    f"has {self.what} in {train.name}/ and in {printable(each.name)}/ beside it; "
+                    f"has {self.what} in {train.name}/ and in {printable(folder.name)}/ beside it; "
                     f"if {train.name} is a class, put all classes below {train.name}/",
                 )
 
@@ -318,141 +318,143 @@ class _Reader:
             if other is None and size > EMPTY and (alike := sizes.get(size)) is not None:
                 if size <= SMALL:
                     if size not in digests:
-                        digests[size] = {sha256_of(each): each for each in reversed(alike)}
+                        digests[size] = {sha256_of(path): path for path in reversed(alike)}
                     other = digests[size].get(sha256_of(file))
-                elif named := [each for each in alike if each.name == file.name]:
+                elif named := [path for path in alike if path.name == file.name]:
                     digest = sha256_of(file)
-                    other = next((each for each in named if sha256_of(each) == digest), None)
+                    other = next((path for path in named if sha256_of(path) == digest), None)
             if other is not None:
                 both.append((file, other))
         if both:
-            first, second = (printable(_relative(self.path, each)) for each in both[0])
+            first, second = (printable(_relative(self.path, path)) for path in both[0])
             raise UserError(
                 f"{printable(self.path)}: {_count(len(both), self.what)} to test on are also "
                 f"to train on, the first {first} as {second}; remove them from one of the two"
             )
 
-    def part(self, place: Path, names: Sequence[str]) -> dict[str, list[Path]]:
+    def part(self, root: Path, names: Sequence[str]) -> dict[str, list[Path]]:
         """The files of each class of a part, each file once."""
-        self._visible_entries(place)  # counts hidden files
-        seen, taken = set(self.known), set[tuple[int, int]]()
+        self._visible_entries(root)  # counts hidden files
+        seen, known_folders = set(self.known), set[tuple[int, int]]()
         files: dict[str, list[Path]] = {}
         for name in names:
-            found: list[Path] = []
-            if (identity := _identity(place / name)) in taken:
+            paths: list[Path] = []
+            if (identity := _identity(root / name)) in known_folders:
                 self.links += 1  # another name of a class
             else:
-                folders = dict(self._walk(place / name, seen))
-                found = [file for folder in sorted(folders) for file in folders[folder]]
-            taken.add(identity)
-            files[name] = found
+                folders = dict(self._walk(root / name, seen))
+                paths = [file for folder in sorted(folders) for file in folders[folder]]
+            known_folders.add(identity)
+            files[name] = paths
         self._drop_links(files)
-        empty = [name for name, some in files.items() if not some]
+        empty = [name for name, paths_of_class in files.items() if not paths_of_class]
         if empty and len(empty) < len(files):
-            where = f"{printable(_relative(self.path, place))}/" if place != self.path else ""
+            where = f"{printable(_relative(self.path, root))}/" if root != self.path else ""
             self.odd.append(f"without {self.what}: {where}{_first_names(empty)}")
         # In the order of their folders a class's own files come first.
         deep = [
             name
-            for name, some in files.items()
-            if some
-            and some[0].parent != place / name
-            and len({some[end].relative_to(place / name).parts[0] for end in (0, -1)}) > 1
+            for name, paths_of_class in files.items()
+            if paths_of_class
+            and paths_of_class[0].parent != root / name
+            and len({paths_of_class[end].relative_to(root / name).parts[0] for end in (0, -1)}) > 1
         ]
         if deep:
-            below = _first_names([each.name for each in self._folders(place / deep[0])])
+            below = _first_names([folder.name for folder in self._folders(root / deep[0])])
             more = f" and {len(deep) - 1} other classes" if len(deep) > 1 else ""
             self.odd.append(f"class {printable(deep[0])}{more} holds only folders: {below}")
         return files
 
     def _walk(
-        self, place: Path, seen: set[tuple[int, int]]
+        self, start: Path, seen: set[tuple[int, int]]
     ) -> Iterator[tuple[str, Sequence[Path]]]:
-        """Each folder from ``place`` down, none twice, and the files in it by name."""
+        """Each folder from ``start`` down, none twice, and the files in it by name."""
         files = []
-        for each in self._visible_entries(place):
-            if _is_folder(each):
-                if (identity := _identity(Path(each.path))) in seen:
+        for entry in self._visible_entries(start):
+            if _is_folder(entry):
+                if (identity := _identity(Path(entry.path))) in seen:
                     self.links += 1
                     continue
                 seen.add(identity)
-                yield from self._walk(Path(each.path), seen)
-            elif self._has_our_ending(each):
-                files.append(Path(each.path))
-                if each.is_symlink():
+                yield from self._walk(Path(entry.path), seen)
+            elif self._has_our_ending(entry):
+                files.append(Path(entry.path))
+                if entry.is_symlink():
                     self.symlinks.add(files[-1])
             else:
-                self.other[Path(each.name).suffix.lower()] += 1
-        yield str(place), files
+                self.other[Path(entry.name).suffix.lower()] += 1
+        yield str(start), files
 
     def _drop_links(self, files: dict[str, list[Path]]) -> None:
         """Remove links to files that are read anyway from ``files``."""
         if not self.symlinks:
             return
-        everything = [file for some in files.values() for file in some]
+        everything = [file for paths in files.values() for file in paths]
         real = {_identity(file) for file in everything if file not in self.symlinks}
-        for some in files.values():
-            for file in [each for each in some if each in self.symlinks and each.exists()]:
+        for paths_of_class in files.values():
+            for file in [
+                path for path in paths_of_class if path in self.symlinks and path.exists()
+            ]:
                 if (identity := _identity(file)) in real:
-                    some.remove(file)
+                    paths_of_class.remove(file)
                     self.links += 1
                 real.add(identity)
 
-    def _innermost(self, place: Path, also: Sequence[str] = ()) -> Path:
+    def _innermost(self, folder: Path, also: Sequence[str] = ()) -> Path:
         """The innermost of nested folders, as unpacking an archive often makes them."""
         while True:
-            inside = self._folders(place)
-            if len(inside) != 1 or self._files_in(place):
-                return place
+            inside = self._folders(folder)
+            if len(inside) != 1 or self._files_in(folder):
+                return folder
             (only,) = inside
-            name, deeper = only.name.lower(), [each.name.lower() for each in self._folders(only)]
-            same = name in (place.name.lower(), self.path.name.lower(), self.what)
+            name, deeper = only.name.lower(), [inner.name.lower() for inner in self._folders(only)]
+            same = name in (folder.name.lower(), self.path.name.lower(), self.what)
             if also:  # the folder itself: what holds "train" is not a class
                 wraps = name not in also and bool(same or set(deeper) & set(also))
             else:
                 wraps = same or name in SPLITS
             if not wraps or not deeper or self._files_in(only):
-                return place
-            place = only
+                return folder
+            folder = only
 
-    def _classes(self, place: Path) -> list[str]:
-        return [each.name for each in self._folders(place)]
+    def _classes(self, folder: Path) -> list[str]:
+        return [inner.name for inner in self._folders(folder)]
 
-    def _without_classes(self, place: Path) -> list[Path]:
+    def _without_classes(self, folder: Path) -> list[Path]:
         """The files of a folder without classes; those with other endings are counted."""
-        for each in self._visible_entries(place, count=False):
-            if not _is_folder(each) and not self._has_our_ending(each):
-                self.other[Path(each.name).suffix.lower()] += 1
-        files = {"": self._files_in(place)}
+        for entry in self._visible_entries(folder, count=False):
+            if not _is_folder(entry) and not self._has_our_ending(entry):
+                self.other[Path(entry.name).suffix.lower()] += 1
+        files = {"": self._files_in(folder)}
         self.symlinks.update(file for file in files[""] if file.is_symlink())
         self._drop_links(files)
         return files[""]
 
-    def _files_in(self, place: Path) -> list[Path]:
+    def _files_in(self, folder: Path) -> list[Path]:
         """The files directly in a folder."""
-        entries = self._visible_entries(place, count=False)
+        entries = self._visible_entries(folder, count=False)
         return [
-            Path(each.path)
-            for each in entries
-            if not _is_folder(each) and self._has_our_ending(each)
+            Path(entry.path)
+            for entry in entries
+            if not _is_folder(entry) and self._has_our_ending(entry)
         ]
 
-    def _folders(self, place: Path) -> list[Path]:
-        entries = self._visible_entries(place, count=False)
-        return [Path(each.path) for each in entries if _is_folder(each)]
+    def _folders(self, folder: Path) -> list[Path]:
+        entries = self._visible_entries(folder, count=False)
+        return [Path(entry.path) for entry in entries if _is_folder(entry)]
 
     def _has_our_ending(self, entry: os.DirEntry[str]) -> bool:
         """Whether it is a file with one of the endings; a broken link is a damaged file."""
         ending = Path(entry.name).suffix.lower()
         return ending in self.endings and (entry.is_symlink() or entry.is_file())
 
-    def _visible_entries(self, place: Path, *, count: bool = True) -> list[os.DirEntry[str]]:
+    def _visible_entries(self, folder: Path, *, count: bool = True) -> list[os.DirEntry[str]]:
         """The entries of a folder that are not hidden, by name."""
-        with os.scandir(place) as entries:
-            found = sorted(entries, key=lambda each: each.name)
-        seen = [each for each in found if not _is_hidden(each.name)]
-        self.hidden += (len(found) - len(seen)) * count
-        return seen
+        with os.scandir(folder) as entries:
+            all_entries = sorted(entries, key=lambda entry: entry.name)
+        visible = [item for item in all_entries if not _is_hidden(item.name)]
+        self.hidden += (len(all_entries) - len(visible)) * count
+        return visible
 
     def _left_out_counts(self) -> Iterator[str]:
         if self.hidden:
@@ -465,23 +467,23 @@ class _Reader:
             yield f"{_count(self.beside, self.what)} beside the folders"
         yield from self.unused
 
-    def _nothing_found(self, place: Path) -> UserError:
+    def _nothing_found(self, folder: Path) -> UserError:
         """The error that there is nothing to train on."""
         if others := ", ".join(f"{count} {ending}" for ending, count in sorted(self.other.items())):
-            found = f"; there are {others}"
+            hint = f"; there are {others}"
         else:
-            found = ""
-        return self._error_at(place, f"no {self.what} in it ({', '.join(self.endings)}){found}")
+            hint = ""
+        return self._error_at(folder, f"no {self.what} in it ({', '.join(self.endings)}){hint}")
 
-    def _error_at(self, place: Path, why: str) -> UserError:
-        return UserError(f"{printable(place)}: {why}; {layout_of(self.what)}")
+    def _error_at(self, folder: Path, why: str) -> UserError:
+        return UserError(f"{printable(folder)}: {why}; {layout_of(self.what)}")
 
 
 def _with_class_numbers(
     files: Mapping[str, Sequence[Path]], classes: tuple[str, ...]
 ) -> tuple[tuple[Path, int], ...]:
     numbers = {name: number for number, name in enumerate(classes)}
-    return tuple((file, numbers.get(name, -1)) for name, some in files.items() for file in some)
+    return tuple((file, numbers.get(name, -1)) for name, paths in files.items() for file in paths)
 
 
 def _is_hidden(name: str) -> bool:

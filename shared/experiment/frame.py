@@ -6,7 +6,7 @@ one row for each cell and metric.
 
 A record is valid for a cell only if it was measured in the same tier, with the protocol and exactly
 the configuration that the table declares today, after upgrades (:mod:`shared.experiment.config`);
-otherwise it is stale. Only declared seeds are used, so that nobody can add seeds until a claim is
+otherwise it is stale. Only declared seeds are used, so that seeds cannot be added until a claim is
 confirmed.
 """
 
@@ -157,7 +157,7 @@ class Frame:
         the metric of its table and NaN.
         """
         rows = [
-            {**_described(line), "metric": metric, "value": value}
+            {**_descriptive_columns(line), "metric": metric, "value": value}
             for line in self
             if line.counts
             for metric, value in _numbers(line).items()
@@ -165,7 +165,7 @@ class Frame:
         numbers = {"value", "seconds", "gigabytes"}
         return {
             name: np.array([row[name] for row in rows], dtype=float if name in numbers else object)
-            for name in (*_described(None), "metric", "value")
+            for name in (*_descriptive_columns(None), "metric", "value")
         }
 
     def dataframe(self) -> "pd.DataFrame":
@@ -207,7 +207,7 @@ def load(
     chosen = [(table, tier) for table in tables for tier in tiers if tier in table.tiers]
     files: Iterable[Path] = ()
     if results is not None:
-        files = [results / f"{name_of(*each)}{RECORDS}" for each in chosen]
+        files = [results / f"{name_of(*key)}{RECORDS}" for key in chosen]
         files = [file for file in files if file.exists()]
     if results is not None and everything:
         files = [
@@ -475,7 +475,7 @@ def _numbers(line: Line) -> dict[str, float]:
     return {line.table.metric_of(line.table.column_of(line.tier, line.cell.column)): math.nan}
 
 
-def _described(line: Line | None) -> dict[str, Any]:
+def _descriptive_columns(line: Line | None) -> dict[str, Any]:
     """The columns of the frame but for metric and value; of None their names."""
     table, cell = (line.table, line.cell) if line else (None, None)
     record = line.record if line else None

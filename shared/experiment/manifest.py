@@ -32,43 +32,45 @@ def write(results: Path) -> None:
 def faults(results: Path) -> list[str]:
     """Which files below ``results`` are not those that ``report`` wrote; one line each."""
     file = results / MANIFEST
-    there = set(_files(results))
+    existing = set(_files(results))
     if not file.is_file():
-        return [f"{file} is missing; {program()} report writes it"] * bool(there)
+        return [f"{file} is missing; {program()} report writes it"] * bool(existing)
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         files = {str(name): str(digest) for name, digest in content["files"].items()}
         records = {str(name): int(count) for name, count in content["records"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return [f"{file} is no manifest ({error}); restore it from git"]
-    found = []
-    for name in sorted(there | files.keys()):
+    lines = []
+    for name in sorted(existing | files.keys()):
         had = f", which had {records[name]} records" if name in records else ""
-        if name not in there:
-            found.append(f"{results / name} is missing{had}; restore it from git")
+        if name not in existing:
+            lines.append(f"{results / name} is missing{had}; restore it from git")
         elif name not in files:
-            found.append(f"{results / name} is not of the last report; run {program()} report")
+            lines.append(f"{results / name} is not of the last report; run {program()} report")
         elif sha256_of(results / name) != files[name]:
             text = f"{results / name} was changed since the last report{had}"
-            found.append(f"{text}; restore it from git, or run {program()} report")
-    return found
+            lines.append(f"{text}; restore it from git, or run {program()} report")
+    return lines
 
 
 def other_texts(results: Path, anew: Path) -> list[str]:
     """The pages and CSV files below ``results`` that differ from those made again in ``anew``."""
-    found = []
-    made, there = (
+    differences = []
+    expected, existing = (
         {name for name in _files(folder) if name.endswith(TEXTS) and "figures" not in name}
         for folder in (anew, results)
     )
-    for name in sorted(made | there):
-        if name not in made:
-            found.append(f"{results / name}: no record gives this file; delete it")
-        elif name not in there:
-            found.append(f"{results / name} is missing; run {program()} report")
+    for name in sorted(expected | existing):
+        if name not in expected:
+            differences.append(f"{results / name}: no record gives this file; delete it")
+        elif name not in existing:
+            differences.append(f"{results / name} is missing; run {program()} report")
         elif (results / name).read_bytes() != (anew / name).read_bytes():
-            found.append(f"{results / name} is not what the records give; run {program()} report")
-    return found
+            differences.append(
+                f"{results / name} is not what the records give; run {program()} report"
+            )
+    return differences
 
 
 def _files(results: Path) -> Iterator[str]:

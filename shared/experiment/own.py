@@ -33,17 +33,17 @@ def record_own(
     name = getattr(config, field)
     if name in run.environment["data"]:
         return
-    whole = sum(each.nbytes for each in content) <= HASHED
+    whole = sum(item.nbytes for item in content) <= HASHED
     digest = hashlib.sha256()
-    for each in content:
-        digest.update(f"\0{each.dtype} {tuple(each.shape)}\0".encode())
-        if whole and isinstance(each, Tensor):
-            digest.update(each.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    for item in content:
+        digest.update(f"\0{item.dtype} {tuple(item.shape)}\0".encode())
+        if whole and isinstance(item, Tensor):
+            digest.update(item.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         elif whole:
-            digest.update(np.ascontiguousarray(each).tobytes())
+            digest.update(np.ascontiguousarray(item).tobytes())
     run.record_own_data(digest.hexdigest(), field if name in known else None)
     if name in known:
         remark(
             f"the configuration says {field}={name!r}, the data were given: the run is recorded "
-            f"with {field}={OWN_DATA!r}; set a name of yours instead"
+            f"with {field}={OWN_DATA!r}; set a name of your own"
         )

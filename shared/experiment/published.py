@@ -44,7 +44,7 @@ def with_claims(
 ) -> dict[str, tuple[Table, ...]]:
     """The tables of a domain, by paper, with the claims and settings of ``file``."""
     content = read_toml(file)
-    known = {f"{table.paper}/{table.name}" for some in tables.values() for table in some}
+    known = {f"{table.paper}/{table.name}" for group in tables.values() for table in group}
     claims: dict[str, tuple[Claim, Sequence[Mapping[str, Any]]]] = {}
     for entry in content.get("claim", ()):
         claim = _claim(entry, f"{file}: {entry.get('id', 'a claim without id')}")
@@ -52,41 +52,44 @@ def with_claims(
             raise ValueError(f"{file}: {claim.id} is declared twice")
         claims[claim.id] = claim, entry["comparisons"]
     named = {
-        name for _, places in claims.values() for each in places for name in each.get("tables", ())
+        name
+        for _, comparisons in claims.values()
+        for comparison in comparisons
+        for name in comparison.get("tables", ())
     }
     if strange := (named | set(content.get("settings", {}))) - known:
         raise ValueError(f"{file}: no table {', '.join(sorted(strange))}")
 
     def filled(table: Table) -> Table:
         name = f"{table.paper}/{table.name}"
-        found = []
-        for claim, places in claims.values():
-            some = [
-                each
-                for place in places
-                if name in place["tables"]
-                for each in _comparisons(place, table)
+        claims_of_table = []
+        for claim, entries in claims.values():
+            comparisons = [
+                comparison
+                for entry in entries
+                if name in entry["tables"]
+                for comparison in _comparisons(entry, table)
             ]
-            if some:
-                found.append(dataclasses.replace(claim, comparisons=tuple(some)))
+            if comparisons:
+                claims_of_table.append(dataclasses.replace(claim, comparisons=tuple(comparisons)))
         settings = {
-            tier: _setting(said, tier, f"{file}: {name}")
-            for tier, said in content.get("settings", {}).get(name, {}).items()
+            tier: _setting(entry, tier, f"{file}: {name}")
+            for tier, entry in content.get("settings", {}).get(name, {}).items()
             if tier in table.tiers
         }
-        return table.with_claims(tuple(found), settings)
+        return table.with_claims(tuple(claims_of_table), settings)
 
-    found = {paper: tuple(map(filled, some)) for paper, some in tables.items()}
-    for paper, some in found.items():
-        if not any(table.claims for table in some):
+    result = {paper: tuple(map(filled, group)) for paper, group in tables.items()}
+    for paper, group in result.items():
+        if not any(table.claims for table in group):
             raise UserError(f"{file}: has no claim on {paper}'s tables; restore the file from git")
-    return found
+    return result
 
 
 def _claim(entry: Mapping[str, Any], where: str) -> Claim:
-    said = {key: value for key, value in entry.items() if key != "comparisons"}
+    fields = {key: value for key, value in entry.items() if key != "comparisons"}
     try:
-        claim = Claim(**said, comparisons=())
+        claim = Claim(**fields, comparisons=())
     except TypeError as error:
         raise ValueError(f"{where}: {error}") from None
     if claim.form not in get_args(Form):
@@ -96,34 +99,34 @@ def _claim(entry: Mapping[str, Any], where: str) -> Claim:
     if not claim.sentence or (claim.paper and not (claim.place and claim.source)):
         raise ValueError(f"{where}: lacks its sentence, place or source")
     number = NUMBERS.get(claim.form)
-    if {key for key in ("size", "margin") if key in said} != ({number} if number else set()):
+    if {key for key in ("size", "margin") if key in fields} != ({number} if number else set()):
         raise ValueError(f"{where}: a claim of {claim.form} has {number or 'no number'}")
-    if (number == "margin") != bool(said.get("margin_source")):
+    if (number == "margin") != bool(fields.get("margin_source")):
         raise ValueError(f"{where}: a margin has a margin_source, and nothing else has one")
     if not entry.get("comparisons"):
         raise ValueError(f"{where}: nothing is compared")
-    for place in entry["comparisons"]:
-        if unknown := set(place) - PLACES or {"tables", "pairs"} - set(place):
+    for comparison in entry["comparisons"]:
+        if unknown := set(comparison) - PLACES or {"tables", "pairs"} - set(comparison):
             raise ValueError(f"{where}: comparisons: {', '.join(sorted(unknown))}")
     return claim
 
 
-def _comparisons(place: Mapping[str, Any], table: Table) -> list[Comparison]:
+def _comparisons(entry: Mapping[str, Any], table: Table) -> list[Comparison]:
     declared = tuple(tier for tier in table.tiers if tier != "smoke")
-    tiers = tuple(tier for tier in place.get("tiers", declared) if tier in declared)
-    columns = tuple(place.get("columns", (column.label for column in table.columns)))
-    metric, beside = place.get("metric", ""), place.get("beside", "")
+    tiers = tuple(tier for tier in entry.get("tiers", declared) if tier in declared)
+    columns = tuple(entry.get("columns", (column.label for column in table.columns)))
+    metric, beside = entry.get("metric", ""), entry.get("beside", "")
     return [
         Comparison(better, than, columns, tiers, metric, beside)
-        for better, than in place["pairs"]
+        for better, than in entry["pairs"]
         if tiers
     ]
 
 
-def _setting(said: Mapping[str, Any], tier: Tier, where: str) -> Setting:
-    setting = Setting(said.get("word", "paper's" if tier == "paper" else "reduced"))
-    differences = tuple(said.get("differences", ()))
-    by_paper = {paper: tuple(some) for paper, some in said.get("by_paper", {}).items()}
+def _setting(entry: Mapping[str, Any], tier: Tier, where: str) -> Setting:
+    setting = Setting(entry.get("word", "paper's" if tier == "paper" else "reduced"))
+    differences = tuple(entry.get("differences", ()))
+    by_paper = {paper: tuple(texts) for paper, texts in entry.get("by_paper", {}).items()}
     most = max(map(len, (differences, *by_paper.values())))
     if setting.word not in get_args(SettingWord) or most > 3:
         raise ValueError(

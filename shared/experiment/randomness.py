@@ -40,15 +40,15 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available():
         # Older checkpoints have the states of all GPUs that were visible then.
-        own = torch.cuda.current_device() if len(state["cuda"]) > 1 else 0
-        torch.cuda.set_rng_state(state["cuda"][min(own, len(state["cuda"]) - 1)])
+        device = torch.cuda.current_device() if len(state["cuda"]) > 1 else 0
+        torch.cuda.set_rng_state(state["cuda"][min(device, len(state["cuda"]) - 1)])
 
 
 @contextlib.contextmanager
 def left_as_they_were(*modules: nn.Module) -> Iterator[None]:
     """Restore modes and buffers of modules, and all global generators, at the end of the block."""
     parts = [(part, part.training) for module in modules for part in module.modules()]
-    buffers = [(each, each.clone()) for module in modules for each in module.buffers()]
+    buffers = [(value, value.clone()) for module in modules for value in module.buffers()]
     random_before = random_state()
     try:
         yield

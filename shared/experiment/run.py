@@ -726,15 +726,15 @@ class Run:
         file = self.folder / LOG
         if not file.exists():
             return
-        kept = ""
+        kept_lines = ""
         for line in file.read_text(errors="replace").splitlines():
             try:
                 if json.loads(line)["step"] > step:
                     break
             except (ValueError, KeyError):  # a line cut off by a kill
                 break
-            kept += f"{line}\n"
-        write_atomically(file, kept)
+            kept_lines += f"{line}\n"
+        write_atomically(file, kept_lines)
 
 
 def stop_signals() -> list[signal.Signals]:
@@ -807,12 +807,12 @@ def with_own_data(folder: Path, config: Config) -> Config:
     """
     file = folder / "config.json"
     written = read_json(file) if file.exists() else {}
-    own = {
+    own_data = {
         field: OWN_DATA
         for field in DATA_FIELDS
         if written.get(field) == OWN_DATA and hasattr(config, field)
     }
-    return dataclasses.replace(config, **own) if own else config
+    return dataclasses.replace(config, **own_data) if own_data else config
 
 
 def check_config(folder: Path, config: Config) -> None:
@@ -839,7 +839,7 @@ def check_processes(config: Config, processes: int) -> None:
     if processes > 1 and size % processes:
         divisors = ", ".join(str(number) for number in range(2, 17) if size % number == 0)
         raise UserError(
-            f"batch_size {size} cannot be divided among {processes} processes; take one"
+            f"batch_size {size} cannot be divided among {processes} processes; use one"
             f"{f', or {divisors}' if divisors else ''}"
         )
 
@@ -870,8 +870,8 @@ def archive(folder: Path) -> Path:
     lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
     _acquire(lock, folder)
     try:
-        taken = {path.name for path in folder.parent.iterdir()}
-        number = next(n for n in itertools.count(1) if f"{folder.name}.{n}" not in taken)
+        names = {path.name for path in folder.parent.iterdir()}
+        number = next(n for n in itertools.count(1) if f"{folder.name}.{n}" not in names)
         return folder.rename(folder.with_name(f"{folder.name}.{number}"))
     finally:
         lock.release()
@@ -921,8 +921,8 @@ def _continue_from(before: Mapping[str, Any], environment: dict[str, Any]) -> No
     """
     notices = list(before.get("notices", []))
     versions_before, versions = (
-        f"commit {each['commit']}, torch {each['versions']['torch']}"
-        for each in (before, environment)
+        f"commit {entry['commit']}, torch {entry['versions']['torch']}"
+        for entry in (before, environment)
     )
     text = f"resumed from a checkpoint of {versions_before}"
     if versions_before != versions and text not in notices:
@@ -934,13 +934,13 @@ def _continue_from(before: Mapping[str, Any], environment: dict[str, Any]) -> No
 
 def _check_alike(environment: Mapping[str, Any], config: Config) -> None:
     """Refuse a process whose code or configuration differs from the first one's."""
-    own = {
+    facts = {
         "commit": environment["commit"],
         "changed files": environment["dirty"],
         "torch": environment["versions"]["torch"],
         "configuration": canonical_json(config),
     }
-    first, *others = all_gather_objects(own)
+    first, *others = all_gather_objects(facts)
     for number, other in enumerate(others, 1):
         for name, value in first.items():
             if other[name] != value:

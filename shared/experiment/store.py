@@ -70,19 +70,19 @@ def pretrained(
     assert run.store is not None
     key = key_of(part, data)
     folder = run.store / key
-    here = False
+    trained_here = False
 
     def build(target: Path) -> None:
-        nonlocal here
+        nonlocal trained_here
         before = run.seconds
         write = train()
         _fill(target, run, key, part, data, write, before)
-        here = True
+        trained_here = True
 
     if run.processes > 1:
         # No process may wait for a lock while others wait for it.
-        (there, *_) = all_gather_objects(_is_whole(folder))
-        write = None if there else train()
+        (stored, *_) = all_gather_objects(_is_whole(folder))
+        write = None if stored else train()
         run.continue_on_rank_zero()
         if write is not None:
             build_once(
@@ -91,18 +91,18 @@ def pretrained(
                 (RECORD, SUMS),
                 whole=_is_whole,
             )
-            here = True
+            trained_here = True
     else:
         build_once(folder, build, (RECORD, SUMS), whole=_is_whole, waiting=run.wait_for_another)
     run.record(**{FACT: key})
-    if not here:
-        said = read_json(folder / RECORD)
-        run.record(**{SAVED: f"{said['seconds']:.3f}"})
-        own = computed_on(run.environment)
-        trained_on = said.get("processor", own)  # older entries do not say
-        if trained_on != own:
+    if not trained_here:
+        entry = read_json(folder / RECORD)
+        run.record(**{SAVED: f"{entry['seconds']:.3f}"})
+        processor = computed_on(run.environment)
+        trained_on = entry.get("processor", processor)  # older entries do not say
+        if trained_on != processor:
             run.record(**{ENCODER_PROCESSOR: trained_on})
-        for notice in said["notices"]:
+        for notice in entry["notices"]:
             run.keep_notice(notice)
         if (folder / CURVE).is_file():
             with replacing(run.folder / LOG) as target:
@@ -139,7 +139,7 @@ def _fill(
         )
     if (run.folder / LOG).is_file():
         shutil.copyfile(run.folder / LOG, target / CURVE)
-    said = {
+    entry = {
         "key": key,
         "config": part,
         "data": data,
@@ -150,7 +150,7 @@ def _fill(
         "notices": run.environment.get("notices", []),
         "finished": now(),
     }
-    write_atomically(target / RECORD, json.dumps(said, indent=2) + "\n")
+    write_atomically(target / RECORD, json.dumps(entry, indent=2) + "\n")
     names = sorted(path.name for path in target.iterdir() if path.is_file())
     write_sums(target, {name: sha256_of(target / name) for name in names})
 

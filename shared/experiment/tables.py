@@ -72,13 +72,13 @@ class Published:
 
     def part(self, columns: Collection[str], rows: Collection[str] | None = None) -> "Published":
         """The published numbers in those of ``columns`` and ``rows`` (None: all) that it has."""
-        kept = [column in columns for column in self.columns]
+        selected = [column in columns for column in self.columns]
         numbers = {
-            label: tuple(itertools.compress(values, kept))
+            label: tuple(itertools.compress(values, selected))
             for label, values in self.rows.items()
             if rows is None or label in rows
         }
-        printed = tuple(itertools.compress(self.columns, kept))
+        printed = tuple(itertools.compress(self.columns, selected))
         return dataclasses.replace(self, columns=printed, rows=numbers)
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-SPECIAL = str.maketrans({each: f"\\{each}" for each in r"\|*_`[]"} | {"&": "&amp;", "<": "&lt;"})
+SPECIAL = str.maketrans(
+    {character: f"\\{character}" for character in r"\|*_`[]"} | {"&": "&amp;", "<": "&lt;"}
+)
 
 
 def escaped(text: str) -> str:

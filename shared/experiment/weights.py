@@ -106,7 +106,7 @@ def _sha256(path: Path) -> str:
 def initialise(network: nn.Module, init: InitialWeights, remedy: str) -> "Match":
     """Load all tensors of a network from a checkpoint, and return which were used.
 
-    What the checkpoint holds besides is said in one line. An export of this project has to state
+    What else the checkpoint holds is printed in one line. An export of this project has to state
     the network's own facts, see :func:`shared.experiment.export.stating`.
 
     Args:
@@ -243,7 +243,7 @@ def read(file: Path) -> Mapping[str, Any]:
 _NO_CHECKPOINTS = {
     b"version https://git-lfs": "is a pointer of git-lfs; get the file itself: git lfs pull",
     b"<": "is a web page, not the file that was to be downloaded; download it again",
-    b"\x89HDF": "is of HDF5 (Keras); save its weights as a state_dict of torch",
+    b"\x89HDF": "is an HDF5 file (Keras); save its weights as a state_dict of torch",
     b"\x93NUMPY": "is an array of numpy; save a state_dict of torch",
 }
 
@@ -338,7 +338,7 @@ def _match_at(
 
     Args:
         place: where.
-        keys: by the names in the network, as far as they are there.
+        keys: by the names in the network, as far as the checkpoint has them.
         state: the tensors of the entry, by key.
         wanted: those of the network, by name.
     """
@@ -454,11 +454,11 @@ def _splits(key: str) -> tuple[tuple[str, str, str], ...]:
     names = ["downsample" if part == "shortcut" else part for part in parts]
     return tuple(
         (
-            "".join(f"{part}." for part in parts[:place]),
+            "".join(f"{part}." for part in parts[:number]),
             first,
-            "".join(f".{name}" for name in names[place + 1 :]),
+            "".join(f".{name}" for name in names[number + 1 :]),
         )
-        for place, first in enumerate(parts)
+        for number, first in enumerate(parts)
     )
 
 
