@@ -68,7 +68,7 @@ def test_a_gpu_that_lies_idle_is_named_with_torchs_reason(idle: pytest.MonkeyPat
     idle.setattr(torch.version, "hip", None)
     idle.setattr(torch.cuda, "init", lambda: fails("Torch not compiled with CUDA enabled"))
     (line,) = devices.check()
-    assert "a GPU is there and torch cannot use it (Torch not compiled with CUDA enabled)" in line
+    assert "there is a GPU, but torch cannot use it (Torch not compiled with CUDA enabled)" in line
     assert "delete .venv and set it up where there is a driver" in line
     idle.setattr(torch.version, "cuda", "13.0")
     reason = "The NVIDIA driver on your system is too old (found version 12020). Please update it"
@@ -147,8 +147,8 @@ def test_a_cell_that_cannot_be_captured_goes_on_without_graphs(
     words = ("--row", "cannot be captured", "--column", "left", "--seeds", "0", "--jobs", "1")
     out, err = at_once("toy", "graphs", *words)
     address = "toy/graphs/table-1/cannot-be-captured/left/seed-0"
-    line = f"{address}: no CUDA graph (made to fail); it goes on without graphs"
-    assert out.count("it goes on without graphs") == 1
+    line = f"{address}: no CUDA graph (made to fail); it continues without graphs"
+    assert out.count("it continues without graphs") == 1
     assert line in out
     assert not err
     folder = run_of(Path("runs"), "toy/graphs/table-1/cannot be captured/left/seed-0")

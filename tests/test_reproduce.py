@@ -511,7 +511,7 @@ def test_a_link_that_leads_nowhere_says_so(
 def test_a_name_that_is_too_long_says_so(at_once: AtOnce) -> None:
     _, err = at_once("plan", "toy", "toy", "--runs", "r" * 256, code=1)
     assert "File name too long; " in err
-    assert "take a shorter name, or choose another folder" in err
+    assert "use a shorter name, or choose another folder" in err
     assert "space" not in err
 
 
@@ -558,7 +558,7 @@ def test_too_little_address_space_is_one_line_before_anything_starts(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (limit * 1024, limit * 1024))
-    text = error_of(lambda: server.start("toy"))
+    text = error_of(lambda: server.start_and_wait("toy"))
     assert f"ulimit -v allows {limit / 2**20:.1f} GB of address space, and a cell needs 2" in text
 
 
@@ -566,7 +566,7 @@ def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPat
     hung = threading.Event()
     monkeypatch.setattr(server, "SERVER_START", 0.1)
     monkeypatch.setattr("multiprocessing.process.BaseProcess.start", lambda _: hung.wait())
-    assert "does not start (no answer in " in error_of(lambda: server.start("toy"))
+    assert "does not start (no answer in " in error_of(lambda: server.start_and_wait("toy"))
     hung.set()
 
     def fail(_: object) -> None:
@@ -574,7 +574,7 @@ def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("multiprocessing.process.BaseProcess.start", fail)
     assert "does not start (EOFError: unexpected EOF); it needs 2 GB" in error_of(
-        lambda: server.start("toy")
+        lambda: server.start_and_wait("toy")
     )
 
 

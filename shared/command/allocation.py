@@ -42,8 +42,8 @@ def allocation(chosen: Sequence[Chosen], places: Places, options: Namespace) -> 
         grid.add_column(name, justify="right", no_wrap=True)
     for name in ("GB of\na GPU", "GB of\ndisk"):
         grid.add_column(name, justify="right", no_wrap=True)
-    left = {each.table.address: unfinished(each.cells, places.runs) for each in chosen}
-    disk, by_hand, unsized = _data(left, places, grid)
+    left = {selected.table.address: unfinished(selected.cells, places.runs) for selected in chosen}
+    disk, by_hand, unsized = _add_missing_data(left, places, grid)
     whole, hours, count = gpu.GpuCost(), 0.0, 0
     for address, cost in gpu.cheapest_first(
         {address: gpu.trainings(cells) for address, cells in left.items() if cells}
@@ -51,15 +51,17 @@ def allocation(chosen: Sequence[Chosen], places: Places, options: Namespace) -> 
         count += len(left[address])
         hours += cost.hours_on(options.gpus)
         whole += cost
-        grid.add_row(Text(_command(address, options)), *_numbers(left[address], cost, options.gpus))
+        grid.add_row(
+            Text(_command(address, options)), *_cost_columns(left[address], cost, options.gpus)
+        )
     grid.add_section()
-    numbers = [f"{count:,}", _hours(whole.hours, whole), _hours(hours, whole)]
+    numbers = [f"{count:,}", _hours_text(whole.hours, whole), _hours_text(hours, whole)]
     numbers += [gpu.rounded(whole.gigabytes), gpu.rounded(disk + whole.disk)]
     grid.add_row("in all", *numbers)
     return Group(grid, *map(Text, _notes(whole, by_hand, unsized, options)))
 
 
-def _data(
+def _add_missing_data(
     left: Mapping[str, Sequence[Cell]], places: Places, grid: Grid
 ) -> tuple[float, list[str], list[str]]:
     """Add a line for each missing dataset.
@@ -67,23 +69,25 @@ def _data(
     Returns:
         Their gigabytes; how to get those that no command fetches; those of unknown size.
     """
-    cells = [cell for some in left.values() for cell in some]
+    cells = [cell for cells_of_table in left.values() for cell in cells_of_table]
     domains = dict.fromkeys(cell.domain for cell in cells)
-    # Parts of one dataset lie in one folder and are got in one way.
-    missing = {(each.folder, each.how): each for each in missing_data(cells, places)}.values()
+    # Parts of one dataset are in one folder and are downloaded together.
+    missing = {
+        (dataset.folder, dataset.how): dataset for dataset in missing_data(cells, places)
+    }.values()
     lines = {
-        each.name: f"by hand: {each.name}"
-        if each.how
-        else each.command.removeprefix(f"{program()} ")
-        for each in missing
+        dataset.name: f"by hand: {dataset.name}"
+        if dataset.how
+        else dataset.command.removeprefix(f"{program()} ")
+        for dataset in missing
     }
     for domain in domains:
-        if all(each.missing is None for each in imported(domain).experiments):
+        if all(experiment.missing is None for experiment in imported(domain).experiments):
             lines[domain] = f"data {domain}"  # only the run finds out
     for name, line in lines.items():
         size = gpu.rounded(DOWNLOADS[name]) if name in DOWNLOADS else "unknown"
         grid.add_row(Text(line), "", "", "", "", size)
-    by_hand = [f"{each.name}: {each.how}" for each in missing if each.how]
+    by_hand = [f"{dataset.name}: {dataset.how}" for dataset in missing if dataset.how]
     unsized = [name for name in lines if name not in DOWNLOADS]
     return sum(DOWNLOADS.get(name, 0.0) for name in lines), by_hand, unsized
 
@@ -95,19 +99,19 @@ def _command(address: str, options: Namespace) -> str:
     words = [domain, paper, "--table", name.removeprefix("table-")]
     words += [] if options.tier == "paper" else ["--tier", options.tier]
     for name in ("row", "column"):
-        words += [word for each in getattr(options, name) or () for word in (f"--{name}", each)]
+        words += [word for label in getattr(options, name) or () for word in (f"--{name}", label)]
     words += ["--seeds", ",".join(map(str, options.seeds))] if options.seeds else []
     return shlex.join(words)
 
 
-def _numbers(cells: Sequence[Cell], cost: gpu.GpuCost, gpus: int) -> list[str]:
+def _cost_columns(cells: Sequence[Cell], cost: gpu.GpuCost, gpus: int) -> list[str]:
     memory = gpu.rounded(cost.gigabytes) if cost.hours else ""
     disk = gpu.rounded(cost.disk) if cost.hours else ""
-    on_all = _hours(cost.hours_on(gpus), cost)
-    return [f"{len(cells):,}", _hours(cost.hours, cost), on_all, memory, disk]
+    on_all = _hours_text(cost.hours_on(gpus), cost)
+    return [f"{len(cells):,}", _hours_text(cost.hours, cost), on_all, memory, disk]
 
 
-def _hours(hours: float, cost: gpu.GpuCost) -> str:
+def _hours_text(hours: float, cost: gpu.GpuCost) -> str:
     """Hours, with a plus where they are not all."""
     if cost.missing and not hours:
         return "unknown"
@@ -117,7 +121,7 @@ def _hours(hours: float, cost: gpu.GpuCost) -> str:
 def _notes(
     whole: gpu.GpuCost, by_hand: Sequence[str], unsized: Sequence[str], options: Namespace
 ) -> Iterator[str]:
-    yield from (f"{each}." for each in by_hand)
+    yield from (f"{remedy}." for remedy in by_hand)
     yield (
         "Hours and memory are of training on H100s, as docs/expected.csv estimates them; what "
         "several tables train is in the first of them. Evaluations come on top, for which there "

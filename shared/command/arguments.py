@@ -1,4 +1,4 @@
-"""Types of arguments that several modules of the command read."""
+"""Paths of the command line: given by the user, and shown to the user."""
 
 import argparse
 import os
@@ -14,6 +14,6 @@ def path(text: str) -> Path:
     return Path(os.environ.get(FROM, ""), text)
 
 
-def as_seen(folder: Path) -> Path:
-    """A folder of the checkout, by a path that leads there from the user's folder."""
+def from_users_folder(folder: Path) -> Path:
+    """The path of a folder of the checkout, valid in the folder of the user, too."""
     return folder.absolute() if FROM in os.environ else folder

@@ -28,8 +28,8 @@ def domain_of(name: str) -> "Domain":
     if name not in DOMAINS:
         raise UserError(f"no domain {name!r}{suggestion(name, DOMAINS, 'domains are')}")
     if not find_spec(name):
-        there = ", ".join(present_domains())
-        raise UserError(f"{name} is not implemented yet; implemented: {there}")
+        implemented = ", ".join(present_domains())
+        raise UserError(f"{name} is not implemented yet; implemented: {implemented}")
     return imported(name)
 
 
@@ -63,8 +63,13 @@ def tables_of(domain: str) -> Mapping[str, tuple[Table, ...]]:
 
 def every_table(domain: str | None = None) -> list[Table]:
     """The tables of all papers, in one domain or in all that are installed."""
-    papers = [tables_of(each) for each in ([domain] if domain else present_domains())]
-    return [table for some in papers for tables in some.values() for table in tables]
+    papers = [tables_of(name) for name in ([domain] if domain else present_domains())]
+    return [
+        table
+        for tables_by_paper in papers
+        for tables in tables_by_paper.values()
+        for table in tables
+    ]
 
 
 def tables_of_paper(domain: str, paper: str) -> tuple[Table, ...]:
@@ -108,14 +113,14 @@ def choose(options: argparse.Namespace) -> list[Chosen]:
 
 def with_cells(chosen: Sequence[Chosen]) -> list[Chosen]:
     """The tables in which a cell is chosen."""
-    if not any(each.cells for each in chosen):
+    if not any(selected.cells for selected in chosen):
         raise UserError("nothing to run: the chosen rows have none of the seeds given by --seeds")
-    return [each for each in chosen if each.cells]
+    return [selected for selected in chosen if selected.cells]
 
 
 def most_helpful(refused: Sequence[UserError]) -> UserError:
     """Of the errors of several tables, the first that suggests a similar name, else the first."""
-    return next((each for each in refused if "did you mean" in str(each)), refused[0])
+    return next((error for error in refused if "did you mean" in str(error)), refused[0])
 
 
 def choose_tables(domain: str, paper: str, name: str | None, tier: Tier) -> tuple[Table, ...]:

@@ -25,16 +25,16 @@ def check_build(gpus: int) -> None:
 
 
 def check() -> list[str]:
-    """Refuse a GPU of Slurm's that cannot be used; returns lines about one that lies idle."""
+    """Refuse a GPU of Slurm's that cannot be used; returns lines about one that stays idle."""
     if torch.cuda.is_available() or os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN:
         return []
     if torch.backends.mps.is_available():
         return ["Apple's GPU is not used: the suite trains on NVIDIA's or on the CPU"]
-    given = any(os.environ.get(name) for name in ("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"))
-    if not (given or gpu_is_there()):
+    assigned = any(os.environ.get(name) for name in ("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"))
+    if not (assigned or gpu_is_there()):
         return []
-    why = f"a GPU is there and torch cannot use it ({_reason()}); {_remedy()}"
-    if given:
+    why = f"there is a GPU, but torch cannot use it ({_reason()}); {_remedy()}"
+    if assigned:
         raise UserError(f"{why}; or train on the CPU with CUDA_VISIBLE_DEVICES= (empty)")
     return [why]
 

@@ -24,7 +24,7 @@ H100 = "h100"  # the one device with estimates
 MEMORY = 80  # gigabytes of one
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXPECTED, MEASURED = DOCS / "expected.csv", DOCS / "measured.csv"
-# Fields of configurations that change what a step takes; those that a domain has not are left out.
+# Fields of configurations that change the cost of a step; those that a domain lacks are omitted.
 FIELDS = (
     *("method", "backbone", "stem", "image_size", "small_crops", "symmetric", "mixed"),
     *("encoder", "embedding", "hidden", "vocabulary", "bidirectional", "layers", "update"),
@@ -55,7 +55,7 @@ def kind_of(domain: str, config: Config, *, batch: int | None = None) -> str:
     Args:
         domain: its name.
         config: of the run.
-        batch: in place of the configuration's.
+        batch: replaces the configuration's.
     """
     fields = {name: getattr(config, name) for name in FIELDS if hasattr(config, name)}
     if domain in BY_DATA:

@@ -75,8 +75,8 @@ def run_with_settings(options: argparse.Namespace, places: Places) -> int:
     console = Console()
     declared = choose(options)
     chosen = [
-        dataclasses.replace(each, cells=apply_settings(each.cells, options.set))
-        for each in declared
+        dataclasses.replace(selection, cells=apply_settings(selection.cells, options.set))
+        for selection in declared
     ]
     folder = places.runs / USER_TIER
     say(console, f"These runs are yours, in {folder}; they enter no table and no report.")
@@ -424,7 +424,7 @@ def _print_numbers(
     texts: dict[str, dict[str, str]] = {cell.row: {} for cell in chosen.cells}
     for column, metric in shown.items():
         for row, metrics in by_row[column].items():
-            values = [float(found[metric]) for found in metrics]
+            values = [float(scores[metric]) for scores in metrics]
             texts[row][column] = summary_text(summarise(values) if values else None)
     for row, by_column in texts.items():
         grid.add_row(Text(row), *(by_column.get(column, DASH) for column in shown))

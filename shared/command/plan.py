@@ -1,6 +1,6 @@
 """What would run, and the time, memory and disk that it would take; nothing is trained.
 
-A time is that of one core, if nothing else is said.
+Times are those of one core, unless stated otherwise.
 """
 
 import json
@@ -68,7 +68,7 @@ class Cost:
         seeds: the number of chosen seeds.
         run: the cost of one cell.
         shared: seconds that unfinished cells save by sharing runs and encoders with others.
-        unknown: how many unfinished cells only evaluate, which nobody has timed.
+        unknown: how many unfinished cells only evaluate, which has never been timed.
     """
 
     done: int
@@ -121,16 +121,16 @@ def planned(
     """
     costs = costs_of(table, cells, places, set() if counted is None else counted)
     if sum(cost.time for cost in costs.values()) >= LONG:
-        return Text(_in_one_line(table, list(costs.values()), jobs))
+        return Text(_line_of_long_table(table, list(costs.values()), jobs))
     rows, columns = (list(dict.fromkeys(pair[i] for pair in costs)) for i in (0, 1))
     lines: dict[str, list[str]] = {}
     for column in columns:
         of_column = {row: cost for (row, name), cost in costs.items() if name == column}
         lines[column] = [of_column[row].shown() if row in of_column else "" for row in rows]
         biggest = max(cost.run.gigabytes for cost in of_column.values())
-        lines[column] += [_time([*of_column.values()]), f"{biggest:.1f} GB" if biggest else ""]
-    times = [_time([cost for (name, _), cost in costs.items() if name == row]) for row in rows]
-    lines["time left"] = [*times, _time(list(costs.values())), ""]
+        lines[column] += [_time_text([*of_column.values()]), f"{biggest:.1f} GB" if biggest else ""]
+    times = [_time_text([cost for (name, _), cost in costs.items() if name == row]) for row in rows]
+    lines["time left"] = [*times, _time_text(list(costs.values())), ""]
     parts: list[RenderableType] = [Text(f"{table.address}: {table.title}", style="bold")]
     parts += _grids([*rows, "time left", "memory of one"], lines)
     parts += [Text(f"Data to get first: {data}") for data in missing_data(cells, places)]
@@ -181,7 +181,7 @@ def costs_of(
         if not measured_here and _on_accelerator(line.record):
             continue  # says nothing of a core
         source = "measured" if measured_here else "recorded"
-        runs[_key(line.record.config)].append((line.record, source))
+        runs[_training_key(line.record.config)].append((line.record, source))
         if measured_here and line.tier == tier and line.measurement:
             done.add(line.record.address)
     # By row and run of a column, of the chosen cells first; None where no run is known.
@@ -210,7 +210,7 @@ def costs_of(
         others_train = any(trained[pair] for pair in trained if pair[1] == run)
         only_evaluated = others_train and not trained[row, run]
         column = None if only_evaluated else table.column_of(tier, of_pair[0].column)
-        cost = estimates[row, run] or _from_column(chosen or list(alike.values()), column)
+        cost = estimates[row, run] or _cost_from_column(chosen or list(alike.values()), column)
         left = [cell for cell in of_pair if cell.address not in done]
         shared, unknown = 0.0, len(left) * (cost.source == "unknown")
         if counted is not None:
@@ -226,7 +226,7 @@ def _on_accelerator(record: Record) -> bool:
     return in_part or bool(environment["hardware"].get("accelerators"))
 
 
-def _key(config: Mapping[str, object]) -> str:
+def _training_key(config: Mapping[str, object]) -> str:
     """A key over a configuration without its seed and its length of training."""
     left_out = ("seed", *LENGTHS)
     return json.dumps({k: v for k, v in config.items() if k not in left_out}, sort_keys=True)
@@ -237,8 +237,8 @@ def _estimate(
 ) -> RunCost | None:
     """The cost of a run, estimated from runs of its key; None without any."""
     by_source: defaultdict[str, list[tuple[Record, float]]] = defaultdict(list)
-    for record, source in runs.get(_key(config), ()):
-        ratio = _ratio(record.config, config)
+    for record, source in runs.get(_training_key(config), ()):
+        ratio = _length_ratio(record.config, config)
         if ratio is not None:
             by_source[source if ratio == 1 else "scaled"].append((record, ratio))
     for source in SOURCES:
@@ -255,7 +255,7 @@ def _estimate(
     return None
 
 
-def _ratio(known: Mapping[str, object], wanted: Mapping[str, object]) -> float | None:
+def _length_ratio(known: Mapping[str, object], wanted: Mapping[str, object]) -> float | None:
     """How many times as long ``wanted`` trains as ``known``; None if they are not comparable."""
     ratio = 1.0
     for name in LENGTHS:
@@ -268,7 +268,7 @@ def _ratio(known: Mapping[str, object], wanted: Mapping[str, object]) -> float |
     return ratio
 
 
-def _from_column(rows: Sequence[RunCost], column: Column | None) -> RunCost:
+def _cost_from_column(rows: Sequence[RunCost], column: Column | None) -> RunCost:
     """The cost of a row without known runs: as other rows of its column, or as that declares.
 
     A column declares what its rows train; of a row that trains nothing it is None.
@@ -314,7 +314,7 @@ def _savings(
     return shared, unknown
 
 
-def _time(costs: Sequence[Cost]) -> str:
+def _time_text(costs: Sequence[Cost]) -> str:
     """The time of all unfinished cells, one after the other."""
     if not any(cost.left for cost in costs):
         return "done"
@@ -322,14 +322,16 @@ def _time(costs: Sequence[Cost]) -> str:
     return duration(seconds) if seconds or not any(cost.unknown for cost in costs) else "unknown"
 
 
-def _in_one_line(table: Table, costs: Sequence[Cost], jobs: int) -> str:
+def _line_of_long_table(table: Table, costs: Sequence[Cost], jobs: int) -> str:
     """A table that would take very long: its time, and the source of most of that estimate."""
     done, seeds = (sum(getattr(cost, name) for cost in costs) for name in ("done", "seeds"))
     source = max(costs, key=lambda cost: cost.time).run.source
-    return f"{table.address}: {done}/{seeds} cells done; left: {_times(costs, jobs)} ({source})"
+    return (
+        f"{table.address}: {done}/{seeds} cells done; left: {_times_text(costs, jobs)} ({source})"
+    )
 
 
-def _times(costs: Sequence[Cost], jobs: int) -> str:
+def _times_text(costs: Sequence[Cost], jobs: int) -> str:
     """The time of all unfinished cells, of one core and as they run, and how many lack one."""
     seconds, unknown = sum(cost.time for cost in costs), sum(cost.unknown for cost in costs)
     parts = [f"about {duration(seconds)} of one core"] * bool(seconds or not unknown)
@@ -375,7 +377,7 @@ def _summary(costs: Sequence[Cost], jobs: int) -> Iterator[str]:
     chosen = sum(cost.seeds for cost in costs)
     memory = max((cost.run.gigabytes for cost in costs if cost.left), default=0.0)
     yield (
-        f"{left} of {chosen} cells to run: {_times(costs, jobs)}, "
+        f"{left} of {chosen} cells to run: {_times_text(costs, jobs)}, "
         f"{memory * min(jobs, max(left, 1)):.1f} GB of memory, {max(1, left // 2)} MB of disk."
     )
     if saved := sum(cost.shared for cost in costs):

@@ -90,7 +90,7 @@ class Pool:
         }
         with stop_requests() as requests, watching(self.console, len(cells), self.main) as watch:
             watch.said(cells[0], devices.check())
-            server.start(cells[0].domain)
+            server.start_and_wait(cells[0].domain)
             if before is not None and not requests:
                 before()
             while self._running or (self._waiting and not requests):
@@ -169,7 +169,7 @@ class Pool:
         pipe.close()
         if message.kind == "not captured":
             self._without_graphs.add(cell.address)
-            watch.said(cell, [f"{cell.address}: {message.why}; it goes on without graphs"])
+            watch.said(cell, [f"{cell.address}: {message.why}; it continues without graphs"])
         if message.kind == "not captured" or self._fetch(cell, message.dataset):
             self._waiting.insert(0, cell)
             watch.stopped(cell)

@@ -1,9 +1,9 @@
 """Imported first by the server that processes of cells are forked from, to stay off the GPU.
 
-torch_geometric asks, when it is imported, whether torch was built with MKL, by the text of
-``torch.__config__.show()``. The same text has the version of CUDA's driver, and asking for that
-starts CUDA: no process that is forked afterwards could use a GPU. Until :mod:`preloaded` takes it
-back, the text is the answer to that question alone.
+When torch_geometric is imported, it searches ``torch.__config__.show()`` for whether torch was
+built with MKL. That function also reports the version of CUDA's driver, which starts CUDA, and no
+process that is forked afterwards could use a GPU. It is therefore replaced by a function that only
+tells about MKL, until :mod:`preloaded` restores it.
 """
 
 import torch

@@ -32,7 +32,7 @@ def take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> i
     initialise()
     (cell,) = chosen[0].cells
     try:
-        outcome = _take_part(chosen, places, options)
+        outcome = _outcome_of_cell(chosen, places, options)
     except UserError as error:
         outcome = Outcome("refused", str(error))
     except RuntimeError as error:
@@ -54,24 +54,24 @@ def take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> i
     return 0
 
 
-def _take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> Outcome:
+def _outcome_of_cell(chosen: Sequence[Chosen], places: Places, options: Namespace) -> Outcome:
     (cell,) = chosen[0].cells
     console = Console(quiet=rank() > 0)  # only the first process prints
-    going = False
+    has_work = False
     if rank() == 0:
         waiting = unfinished_cells(chosen, places, options, console)
-        going = bool(waiting)
+        has_work = bool(waiting)
         if options.again:
             move_aside(waiting, places, console)
-    (going, *_) = all_gather_objects(going)
-    if not going:
+    (has_work, *_) = all_gather_objects(has_work)
+    if not has_work:
         return Outcome("done" if rank() == 0 else "served")
     workers = max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     with watching(console, 1, main_metrics(chosen)) as watch:
         watch.started(cell)
 
-        def report(name: str, *given: object) -> None:
-            getattr(watch, name)(cell, *given)
+        def report(name: str, *arguments: object) -> None:
+            getattr(watch, name)(cell, *arguments)
             watch.tick()
 
         if rank() == 0:
@@ -83,11 +83,11 @@ def _take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> 
 
 
 def _first_to_fail() -> bool:
-    """Whether this process is the first to fail; called once."""
-    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    """Whether this process is the first to fail; call it once, since the store counts calls."""
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
         store = dist.TCPStore(  # type: ignore[attr-defined]  # exists only at run time
-            *where, is_master=False, timeout=timedelta(seconds=5)
+            *address, is_master=False, timeout=timedelta(seconds=5)
         )
         return bool(store.add("suite/failed", 1) == 1)
     except (RuntimeError, ValueError):  # the process that hosted the store is gone

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from shared.command import cells, server
-from shared.command.arguments import as_seen
+from shared.command.arguments import from_users_folder
 from shared.command.arguments import path as _path
 from shared.errors import UserError, describe_os_error, program, suggestion
 from shared.experiment.tables import TIERS
@@ -146,7 +146,9 @@ def _main(arguments: list[str]) -> int:
     verb = "run"
     if arguments[0] in VERBS:
         verb = arguments.pop(0)
-    elif arguments[0].startswith("-") and (late := [each for each in arguments if each in VERBS]):
+    elif arguments[0].startswith("-") and (
+        late := [argument for argument in arguments if argument in VERBS]
+    ):
         raise UserError(f"the verb comes first: {program()} {late[0]} ...")
     return VERBS[verb](arguments)
 
@@ -169,9 +171,9 @@ def _version() -> str:
     from shared import __version__
     from shared.experiment.environment import commit
 
-    here = commit()
-    changes = ", with changes" if here["dirty"] else ""
-    return f"margins-in-contrastive-learning {__version__} ({here['commit'][:12]}{changes})"
+    code = commit()
+    changes = ", with changes" if code["dirty"] else ""
+    return f"margins-in-contrastive-learning {__version__} ({code['commit'][:12]}{changes})"
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -191,16 +193,16 @@ def _run(arguments: Sequence[str]) -> int:
     options.set += [] if options.init is None else [f"init={options.init}"]
     _check_losses(options)
     _check_executor(options)
-    several = _on_several_processes(options)
-    if not (several or options.slurm or options.cell):
-        server.begin(options.words[0])
+    on_several_processes = _on_several_processes(options)
+    if not (on_several_processes or options.slurm or options.cell):
+        server.start_in_background(options.words[0])
     _say_first(options)
     from shared.command import devices, own, running
     from shared.command.cells import choose
 
     if options.gpus:
         devices.check_build(options.gpus)
-    if several:
+    if on_several_processes:
         from shared.command import processes
 
         return processes.take_part(choose(options), places(), options)
@@ -214,19 +216,19 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _beside_baseline(options: argparse.Namespace) -> argparse.Namespace:
-    """The options of ``compare`` that ``--with`` on a run stands for."""
+    """The options of ``compare`` that correspond to a run with ``--with``."""
     if options.cell:
         raise UserError(
-            "--with takes DOMAIN PAPER in place of --cell; choose with --table, --row and --column"
+            "--with needs DOMAIN PAPER, not --cell; choose with --table, --row and --column"
         )
     if len(options.row or ()) > 1:
         raise UserError(
             "--with compares with one --row; for more rows: compare, see compare --help"
         )
     defaults = _compare_parser().parse_args([])
-    given = {**vars(defaults), **vars(options), "data": None}
+    values = {**vars(defaults), **vars(options), "data": None}
     against = options.row[0] if options.row else None
-    return argparse.Namespace(**{**given, "rows": (), "row": None, "against": against})
+    return argparse.Namespace(**{**values, "rows": (), "row": None, "against": against})
 
 
 def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
@@ -241,7 +243,7 @@ def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
         raise UserError("compare needs rows: --rows hcl,dcl, a loss with --with, or --variant")
     options.plan_only = plan_only
     if not plan_only:
-        server.begin(options.words[0])
+        server.start_in_background(options.words[0])
     _say_first(options)
     from shared.command import compare
 
@@ -273,7 +275,7 @@ def _compare_parser() -> Parser:
     add("--to", type=_path, metavar="FOLDER", help="write table, pictures and records there")
     spreads = ("deviation", "interval")
     add("--spread", choices=spreads, default=spreads[0], help="beside a mean, in the files")
-    add("--run-all", action="store_true", help="run every row; no record stands in for a run")
+    add("--run-all", action="store_true", help="run every row, and use no records")
     _takes_work(parser)
     _takes_again(parser)
     parser.set_defaults(cell=None, plan_only=False, processes=None, slurm=False)
@@ -504,12 +506,12 @@ def _takes_losses(parser: Parser) -> None:
         default=[],
         type=_loss,
         metavar="FILE.py:LOSS[,NUMBER=...]",
-        help="a loss of yours as one more row: the baseline with its loss replaced",
+        help="your own loss as one more row: the baseline with its loss replaced",
     )
     add(
         "--same-loss",
         action="store_true",
-        help="with --with: take runs of another source of your loss, which computes the same",
+        help="with --with: use runs of an earlier source of your loss that computes the same",
     )
     add(
         "--watch",
@@ -528,7 +530,7 @@ def _check_losses(options: argparse.Namespace) -> None:
 def _takes_cells(parser: Parser) -> None:
     _takes_choice(parser)
     _takes_tier(parser)
-    parser.add_argument("--cell", metavar="ADDRESS", help="one cell, in place of DOMAIN PAPER")
+    parser.add_argument("--cell", metavar="ADDRESS", help="one cell, instead of DOMAIN PAPER")
 
 
 def _takes_work(parser: Parser) -> None:
@@ -603,19 +605,19 @@ def _parsed(
     """
     options, unknown = parser.parse_known_intermixed_args(arguments)
     known = parser.format_help().replace(",", " ").split()
-    for each in unknown:
-        name = each.partition("=")[0]
+    for argument in unknown:
+        name = argument.partition("=")[0]
         has = [option for option in known if option.startswith("--")]
         raise UserError(f"no option {name}{suggestion(name, has, 'there are')}")
     _check_once(parser, arguments)
     if "" in options.words:
         raise UserError(f"{parser.prog}: an empty word; name {' '.join(words or [])}".rstrip())
-    given = len(options.words)
+    count = len(options.words)
     if words is None:
         words = () if options.cell else ("DOMAIN", "PAPER")
     if options.words and words and "DOMAIN" in words[0]:
         _check_domain(*options.words)
-    if not len([each for each in words if each[0] != "["]) <= given <= len(words):
+    if not len([word for word in words if word[0] != "["]) <= count <= len(words):
         takes, got = " ".join(words) or "no words", " ".join(options.words) or "none"
         raise UserError(f"{parser.prog} takes {takes}; got {got}; see: {parser.prog} --help")
     return options, lambda: _places(options)
@@ -623,12 +625,12 @@ def _parsed(
 
 def _check_once(parser: Parser, arguments: Sequence[str]) -> None:
     """Refuse an option with a value that is given twice, where the last one would win."""
-    given = [each.partition("=")[0] for each in arguments]
+    names = [argument.partition("=")[0] for argument in arguments]
     for action in parser._actions:
         if action.nargs != 0 and not isinstance(action, argparse._AppendAction):
             for name in action.option_strings:
-                if given.count(name) > 1:
-                    raise UserError(f"{name} is given {given.count(name)} times; give it once")
+                if names.count(name) > 1:
+                    raise UserError(f"{name} is given {names.count(name)} times; give it once")
 
 
 def _check_domain(word: str, *others: str) -> None:
@@ -649,7 +651,7 @@ def _places(options: argparse.Namespace) -> "Places":
 
     named = os.environ.get("SUITE_DATA")
     data = options.data_root or (_path(named) if named else None)
-    places = Places(*map(as_seen, (options.runs, options.results, data_root(data))))
+    places = Places(*map(from_users_folder, (options.runs, options.results, data_root(data))))
     folders = {"--runs": places.runs, "--results": places.results}
     folders["--data-root" if options.data_root else "SUITE_DATA"] = places.data
     for option, path in folders.items():
@@ -678,12 +680,12 @@ def _seeds(text: str) -> tuple[int, ...]:
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        some = range(0)
+        numbers = range(0)
         if first.isdecimal() and (last.isdecimal() or not dash):
-            some = range(int(first), int(last or first) + 1)
-        if not some or some[-1] > LAST_SEED or len(seeds) + len(some) > MOST_SEEDS:
+            numbers = range(int(first), int(last or first) + 1)
+        if not numbers or numbers[-1] > LAST_SEED or len(seeds) + len(numbers) > MOST_SEEDS:
             raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds like 0,2,5-7")
-        seeds += some
+        seeds += numbers
     return tuple(dict.fromkeys(seeds))
 
 
@@ -705,7 +707,7 @@ def _loss(text: str) -> tuple[Path, str, list[str]]:
     """File, function and settings of ``FILE.py:LOSS,NUMBER=VALUE,...``."""
     file, colon, rest = text.partition(".py:")
     name, *settings = rest.split(",")
-    if not colon or not name or not all("=" in each for each in settings):
+    if not colon or not name or not all("=" in setting for setting in settings):
         raise argparse.ArgumentTypeError(f"{text!r} is not like FILE.py:LOSS,NUMBER=VALUE")
     return _path(f"{file}.py"), name, settings
 

@@ -110,7 +110,7 @@ def run_and_compare(
     """Run recorded cells again and compare; a cell without its data is replaced by another.
 
     Args:
-        candidates: recorded cells, in the order in which they are taken.
+        candidates: recorded cells, in the order in which they are run.
         number: how many to run.
         matched: all valid records, for the spread over seeds.
         runs: the folder in which ``run`` makes the runs.
@@ -179,8 +179,8 @@ def compare(recorded: Measurement, new: Record, matched: Sequence[Measurement]) 
                 compared = True
                 outside = abs(after - before) > DEVIATIONS * spread
                 fault |= outside
-                place = "outside" if outside else "within"
-                text = f"{text}, spread {of_what} {spread:.3g}: {place} {DEVIATIONS:g} of it"
+                relation = "outside" if outside else "within"
+                text = f"{text}, spread {of_what} {spread:.3g}: {relation} {DEVIATIONS:g} of it"
         texts.append(text)
     conditions = differences or ["on the same processor, BLAS path, versions and threads"]
     return Rerun(address, fault, f"{'; '.join(conditions)}: {'; '.join(texts)}", compared)
@@ -202,7 +202,7 @@ def _differing_conditions(old: Record, new: Record) -> list[str]:
             for name, words in PATHS.items()
             if before["arithmetic"].get(name) != after["arithmetic"].get(name)
         ]
-    # A package that only one of them has installed was used by neither.
+    # A package that is installed for only one of them was used by neither.
     shared = before["versions"].keys() & after["versions"].keys()
     if names := sorted(n for n in shared if before["versions"][n] != after["versions"][n]):
         texts.append(f"other versions of {', '.join(names)}")
@@ -228,9 +228,9 @@ def _spread(
         if column == (cell.table_address, cell.tier, cell.source):
             value = float(other.record.result["metrics"][metric])
             by_row.setdefault(other.cell.row, []).append(value)
-    own = by_row.get(cell.row, [])
-    if len(own) > 1:
-        return statistics.stdev(own), f"over {len(own)} seeds"
+    same_row = by_row.get(cell.row, [])
+    if len(same_row) > 1:
+        return statistics.stdev(same_row), f"over {len(same_row)} seeds"
     others = [statistics.stdev(values) for values in by_row.values() if len(values) > 1]
     if others:
         mean = math.sqrt(statistics.fmean(sd * sd for sd in others))

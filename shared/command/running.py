@@ -68,8 +68,8 @@ def plan_claims(domain: str | None, places: Places) -> int:
     total = 0.0
     for claim in costs:
         total += claim.cost.hours
-        words = (address.split("/") for address in claim.tables)
-        commands = [f"{program()} {home} {paper} --table {name}" for home, paper, name in words]
+        parts = (address.split("/") for address in claim.tables)
+        commands = [f"{program()} {of} {paper} --table {name}" for of, paper, name in parts]
         memory = f"{math.ceil(claim.cost.gigabytes)} GB" if claim.cost.gigabytes else ""
         hours = (f"{claim.cost.hours:,.1f}", f"{total:,.1f}")
         grid.add_row(claim.claim, f"{claim.runs:,}", *hours, memory, Text("\n".join(commands)))
@@ -154,7 +154,7 @@ def _print_undeclared_seeds(chosen: Sequence[Chosen], console: Console) -> None:
         for seeds, labels in labels_of_seeds.items():
             where = "" if len(labels) == len(seeds_of_row) else f" of {'; '.join(labels)}"
             what = f"{named_seeds(seeds)}{where} {'is' if len(seeds) == 1 else 'are'} not declared"
-            text = f"{table.address}: {what}: run and kept, in no table; compare takes them"
+            text = f"{table.address}: {what}: run and kept, in no table; compare uses them"
             say(console, text)
 
 

@@ -1,4 +1,4 @@
-"""The server that processes of cells are forked from: it has imported their domain, and no more.
+"""The server that processes of cells are forked from: it has only imported their domain.
 
 Forking from it is fast, and safe for threads, CUDA and renderers. Nothing heavy is imported here,
 so that it can start while the command itself still imports.
@@ -19,15 +19,15 @@ ADDRESS_SPACE = 2 * 2**30  # bytes: the imports of a domain take up to 1.2 GB, a
 
 def preloaded(domain: str) -> list[str]:
     """The modules that the server has imported before it forks cells of a domain."""
-    own = (f"{domain}.{module}" for module in ("domain", "train"))
+    of_domain = (f"{domain}.{module}" for module in ("domain", "train"))
     modules = ("shared.command.pool", "torch.utils.tensorboard", "scipy.linalg")
-    return ["shared.command.preloading", *own, *modules, "shared.command.preloaded"]
+    return ["shared.command.preloading", *of_domain, *modules, "shared.command.preloaded"]
 
 
-def begin(domain: str) -> None:
-    """Start the server if none runs, and do not wait; it ignores the terminal's signals."""
+def start_in_background(domain: str) -> None:
+    """Start the server if none runs, without waiting; it ignores the terminal's signals."""
     if _address_space() < ADDRESS_SPACE:
-        return  # start says so
+        return  # start_and_wait reports it
     multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded(domain))
     before = {
         number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)
@@ -39,7 +39,7 @@ def begin(domain: str) -> None:
             signal.signal(number, handler)
 
 
-def start(domain: str) -> None:
+def start_and_wait(domain: str) -> None:
     """Start the server if none runs, and wait until it forks.
 
     Args:
@@ -54,7 +54,7 @@ def start(domain: str) -> None:
             f"ulimit -v allows {limit / 2**30:.1f} GB of address space, and a cell needs "
             f"{ADDRESS_SPACE / 2**30:.0f} GB or more; raise it: ulimit -v unlimited"
         )
-    begin(domain)
+    start_in_background(domain)
     failed: list[Exception] = []
 
     def fork() -> None:
@@ -83,4 +83,4 @@ def _address_space() -> float:
 
 
 def _nothing() -> None:
-    """What a process does that only shows that it can be started."""
+    """The target of a process that only shows that processes can be forked."""

@@ -31,20 +31,20 @@ def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
     """
     hints = get_type_hints(type(config))
     fields = {item.name: hints[item.name] for item in dataclasses.fields(config)}
-    given = [setting.partition("=")[0].strip() for setting in settings]
+    names = [setting.partition("=")[0].strip() for setting in settings]
     values: dict[str, Any] = {}
     numbers: dict[str, dict[str, str]] = {}  # of an objective, by field, then by name
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))
-        if given.count(name) > 1:
-            raise UserError(f"--set {name} is given {given.count(name)} times; give it once")
+        if names.count(name) > 1:
+            raise UserError(f"--set {name} is given {names.count(name)} times; give it once")
         field, dot, number = name.partition(".")
         if not equals:
             raise UserError(f"--set {setting!r}: write it as NAME=VALUE")
         if name == "seed":
             raise UserError("--set seed: seeds are chosen with --seeds")
         if field not in fields:
-            known = suggestion(field, [each for each in fields if each != "seed"], "there are")
+            known = suggestion(field, [other for other in fields if other != "seed"], "there are")
             raise UserError(f"--set {name}: no field {field!r}{known}")
         value = getattr(config, field)
         if isinstance(value, Objective) and dot:
@@ -106,7 +106,10 @@ def checked_term(function: Callable[..., Any], weight: float, kwargs: Mapping[st
 
 def _with_numbers(objective: Objective, texts: Mapping[str, str]) -> Objective:
     """The objective with numbers changed, all at once: two may be valid only together."""
-    terms = {"": objective.loss, **{each.function.__name__: each for each in objective.penalties}}
+    terms = {
+        "": objective.loss,
+        **{penalty.function.__name__: penalty for penalty in objective.penalties},
+    }
     projection = objective.projection
     hints: dict[str, Any] = {}
     for prefix, part in terms.items():
@@ -139,7 +142,7 @@ def _with_numbers(objective: Objective, texts: Mapping[str, str]) -> Objective:
             projection = dataclasses.replace(projection, weight=weight, kwargs=kwargs)
         except ValueError as error:
             raise UserError(str(error)) from None
-    penalties = tuple(new(each, each.function.__name__) for each in objective.penalties)
+    penalties = tuple(new(penalty, penalty.function.__name__) for penalty in objective.penalties)
     return dataclasses.replace(
         objective, loss=new(objective.loss), penalties=penalties, projection=projection
     )
@@ -164,18 +167,18 @@ def _value(text: str, hint: Any) -> Any:
         file, _, prefix = text.partition(",prefix=")
         return InitialWeights.of(Path(os.environ.get(FROM, ""), file), prefix or None)
     if hint is str and text.startswith(OWN):
-        what, _, place = text.partition(":")
-        return f"{what}:{users_path(place)}"
+        what, _, folder = text.partition(":")
+        return f"{what}:{users_path(folder)}"
     if hint in (int, float, str):
         value = hint(text)
         if value != value:
             raise ValueError
         return value
     if get_origin(hint) is Literal:
-        found = [each for each in get_args(hint) if str(each) == text]
-        if not found:
+        matching = [choice for choice in get_args(hint) if str(choice) == text]
+        if not matching:
             raise ValueError
-        return found[0]
+        return matching[0]
     if get_origin(hint) is tuple:
         parts = [part.strip() for part in text.split(",")] if text else []
         kinds = get_args(hint)

@@ -38,7 +38,7 @@ MODULE = "shared"  # what runs a cell: python -m MODULE --cell ADDRESS
 FOLDER = ".slurm"  # in the folder of runs
 NOTICE = 120  # seconds before the time limit at which a task saves
 TASKS = 64  # at a time, by default
-SLICE = 24 * 60  # minutes of a task at most, by default; longer cells go on in the next one
+SLICE = 24 * 60  # minutes of a task at most, by default; longer cells continue in the next one
 # How many times as fast as on a CPU core a cell should train on an H100: its declared minutes over
 # the seconds of its steps as `gpu.step_of` gives them. Video's steps were measured on no GPU.
 FASTER = {"vision": 360.0, "text": 290.0, "rl": 250.0, "video": 80.0, "graph": 0.6}

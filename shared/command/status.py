@@ -17,11 +17,11 @@ from shared.experiment.tables import Cell
 
 def print_states(cells: Sequence[Cell], places: Places, console: Console) -> None:
     """Print which unfinished cells run, wait in Slurm's queue, were stopped or have failed."""
-    found = list(_states(cells, places))
-    for state, cell, last in found:
+    states = list(_states(cells, places))
+    for state, cell, last in states:
         text = f"{state:9} {cell.address}  {last}".rstrip()
         console.print(text, soft_wrap=True, highlight=False, markup=False)
-    count = Counter(state for state, *_ in found)
+    count = Counter(state for state, *_ in states)
     if count:
         console.print(", ".join(f"{n} {state}" for state, n in count.items()), highlight=False)
 
@@ -29,7 +29,7 @@ def print_states(cells: Sequence[Cell], places: Places, console: Console) -> Non
 def _states(cells: Sequence[Cell], places: Places) -> Iterator[tuple[str, Cell, str]]:
     """The state of each unfinished cell that was started or submitted, and what it said last.
 
-    A cell that was stopped goes on with the same command; one is submitted where Slurm does not
+    A cell that was stopped is resumed by the same command; one is submitted where Slurm does not
     answer.
     """
     jobs, queue, silent = slurm.last_jobs(places.runs), dict[str, str](), ""

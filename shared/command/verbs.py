@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from shared.command import cells, gpu, verify
-from shared.command.arguments import as_seen
+from shared.command.arguments import from_users_folder
 from shared.command.cells import (
     Places,
     domain_of,
@@ -242,7 +242,7 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
         places.runs,
         places.results,
         places.data,
-        to or as_seen(FIGURES),
+        to or from_users_folder(FIGURES),
     )
     if not files:
         raise UserError(f"{domain}/{paper}: no figure can be drawn")
@@ -293,7 +293,7 @@ def export(run: str, folder: Path, domain: str | None, target: Path | None, plac
         raise UserError(f"{domain} exports no models")
     if read_record(folder, str(address)) is None:
         raise UserError(f"{folder}: the run is not finished; it needs a result.json to be exported")
-    print(write(folder, target or as_seen(EXPORTS / address)))
+    print(write(folder, target or from_users_folder(EXPORTS / address)))
     return 0
 
 
@@ -373,9 +373,11 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
     domain = domain_of(name)
     if domain.score is None:
         raise UserError(f"{name} cannot score models; vision, text, graph and video can")
-    given = {option: getattr(options, option) for option in DOMAIN_OPTIONS}
-    given = {option: str(value) for option, value in given.items() if value is not None}
-    if unknown := sorted(given.keys() - set(domain.scored_by)):
+    domain_options = {option: getattr(options, option) for option in DOMAIN_OPTIONS}
+    domain_options = {
+        option: str(value) for option, value in domain_options.items() if value is not None
+    }
+    if unknown := sorted(domain_options.keys() - set(domain.scored_by)):
         option = unknown[0].replace("_", "-")
         raise UserError(f"{name} has no --{option} in evaluate; omit it")
     out: Path | None = options.out
@@ -396,7 +398,7 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
                 protocols=options.protocol,
                 data_root=places.data,
                 seed=options.seed,
-                options=given,
+                options=domain_options,
                 say=say,
             )
         )

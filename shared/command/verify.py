@@ -99,7 +99,7 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
     for (origin, name), sources in by_group.items():
         valid = 0
         for source in sources:
-            of_cells, reasons = _judged(source, lines[source.where])
+            of_cells, reasons = _lines_and_faults(source, lines[source.where])
             faults[origin] += [f"{source.where}: {source.record.address} {why}" for why in reasons]
             if of_cells and not reasons:
                 valid += 1
@@ -138,10 +138,10 @@ def summary(checked: Checked) -> Grid:
     return grid
 
 
-def _judged(source: Source, lines: Sequence[Line]) -> tuple[list[Line], list[str]]:
+def _lines_and_faults(source: Source, lines: Sequence[Line]) -> tuple[list[Line], list[str]]:
     """Those of a source's lines that are of cells, and why it is not valid.
 
-    The cells of a record are those of the table that it lies beside.
+    The cells of a record are those of the table that it is stored beside.
     """
     if source.origin == "run":
         of_cells = [line for line in lines if line.cell is not None]
@@ -230,7 +230,7 @@ def _unusual_hashes(hashes: Sequence[tuple[str, str, str]]) -> Iterator[tuple[st
 
 
 def _misplaced(sources: Iterable[Source], runs: Path) -> Iterator[str]:
-    """Notes on finished runs that count for nothing since they lie elsewhere, as after a copy."""
+    """Notes on finished runs that do not count because of their folder, as after a copy."""
     for source in sources:
         if source.origin == "record":
             continue
@@ -252,7 +252,7 @@ def _not_in_history(groups: Iterable[Group]) -> list[str]:
     records = [record for group in groups for record in group.records.values()]
     commits = sorted({record.environment["commit"] for record in records})
     try:
-        objects = git("cat-file", "--batch-check", given="\n".join(commits))
+        objects = git("cat-file", "--batch-check", stdin="\n".join(commits))
     except (OSError, subprocess.CalledProcessError):
         return ["no git here: the commits of records were not looked up"] if commits else []
     unknown = [line.split()[0] for line in objects.splitlines() if line.endswith("missing")]

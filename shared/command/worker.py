@@ -73,7 +73,7 @@ def run_cell(
         options: of the command line, how cells are run.
         workers: how many processes or threads the run may use.
         report: called with the name of a method of :class:`shared.command.progress.Watch` and its
-            arguments after the cell: what the run goes on to show.
+            arguments after the cell: what the run shows next.
     """
     set_up_torch(options.threads, deterministic=options.deterministic)
     report("said", devices.used(options.threads, cell.config))
@@ -234,4 +234,4 @@ def _is_out_of_memory(error: Exception) -> bool:
         return True
     # The CPU allocator raises a plain RuntimeError with one of these phrases.
     words = ("not enough memory", "can't allocate memory")
-    return isinstance(error, RuntimeError) and any(each in str(error) for each in words)
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in words)
