@@ -101,17 +101,19 @@ EQUIVALENT = {
         " -> row_counts(view).sum()",
     ],
     "only the absolute value, or the square, of the difference is used": [
-        "pairs.context_window: own[:, None] - place[None, :] -> place[None, :] - own[:, None]",
+        "pairs.context_window: position_of_anchor[:, None] - position[None, :]"
+        " -> position[None, :] - position_of_anchor[:, None]",
         "projection.LowRankProjection.forward: self.reconstruct(every) - every"
         " -> every - self.reconstruct(every)",
         "projection.LowRankProjection.forward: view - unit_rows(self.reconstruct(view))"
         " -> unit_rows(self.reconstruct(view)) - view",
     ],
     "the order of indices in a row has no meaning": [
-        "pairs.context_window: own[:, None] + torch.cat([-reached.flip(0), reached])"
-        " -> own[:, None] - torch.cat([-reached.flip(0), reached])",
+        "pairs.context_window: position_of_anchor[:, None] + torch.cat([-reached.flip(0), reached])"
+        " -> position_of_anchor[:, None] - torch.cat([-reached.flip(0), reached])",
         "pairs.context_window: [-reached.flip(0), reached] -> [reached, -reached.flip(0)]",
-        "pairs.context_window: [own[:, None], index] -> [index, own[:, None]]",
+        "pairs.context_window: [position_of_anchor[:, None], index]"
+        " -> [index, position_of_anchor[:, None]]",
     ],
     "nothing is differentiated there": [
         "losses.max_margin: pairs.candidate.detach() -> pairs.candidate",
@@ -273,7 +275,7 @@ MISTAKES = [
         "0 * torch.arange(len(cosines))",
     ),
     ("penalties.band_statistics", "1 - 2 * lower", "1 - lower"),
-    ("penalties.band_statistics", "mine.copy_(some)", "mine.copy_(2 * some)"),
+    ("penalties.band_statistics", "buffer.copy_(block)", "mine.copy_(2 * some)"),
     ("penalties._Band.backward", "[2 * lower, 2 * upper]", "[lower, upper]"),
     (
         "projection.LowRankProjection.norm_of_matrix",

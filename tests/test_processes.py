@@ -203,7 +203,7 @@ def test_processes_with_another_code_or_configuration_are_refused(
 def test_the_batch_is_divided_evenly() -> None:
     check_processes(Config(batch_size=5), 1)
     check_processes(Config(batch_size=6), 3)
-    with pytest.raises(UserError, match=r"batch_size 5 cannot be divided among 2 processes; take"):
+    with pytest.raises(UserError, match=r"batch_size 5 cannot be divided among 2 processes; use"):
         check_processes(Config(batch_size=5), 2)
 
 

@@ -218,7 +218,7 @@ def test_a_ridge_serves_or_is_refused_on_a_singular_kernel(ridge: float, kernel:
                 assert refusal.startswith(f"with ridge {ridge:g} the kernel matrix of these")
                 continue
             assert refusal.startswith(f"ridge {ridge:g} is lost in rounding")
-            (named,) = re.findall("take (.*) or more", refusal)
+            (named,) = re.findall("use (.*) or more", refusal)
             taken = float(named)
         exact = limit if taken < 1e-5 else loss(wide, taken)
         assert (loss(precision, taken).double() - exact).abs().max() < 0.02
