@@ -287,7 +287,7 @@ class Parted(steps.Work):
 
 @contextmanager
 def augmenting(workload: Workload) -> Iterator[None]:
-    """Inside, what is augmented is as many images or clips as the workload says."""
+    """In this context, as many images or clips are augmented as the workload states."""
     modules = {"vision": "vision.train", "video": "video.augmentation"}
     if workload.cell[0] not in modules:
         yield
@@ -354,7 +354,7 @@ def count(workload: Workload, batch: int, gru: Each) -> Counts:
 
 
 def bytes_of(item: Any) -> int:
-    """Of weights with gradients and two moments, and of whatever else is in a module."""
+    """Bytes of a module's weights and buffers, and of gradients and two moments of Adam."""
     if not isinstance(item, torch.nn.Module):
         return 0
     trained = sum(parameter.nbytes for parameter in item.parameters() if parameter.requires_grad)

@@ -76,7 +76,7 @@ def alone(size: int, chunk: int | None) -> tuple[float, float]:
 
 
 def alternating(size: int, chunk: int, repeats: int) -> tuple[float, float]:
-    """Seconds of the plain step and of the step in chunks, the medians over so many of each."""
+    """Seconds of the plain step and of the step in chunks, medians over ``repeats`` of each."""
     encoder, criterion = networks()
     views = torch.randint(WORDS, (2, size, TOKENS))
     seconds = [

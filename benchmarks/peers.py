@@ -57,7 +57,7 @@ def plain_step(modules: nn.ModuleList, optimiser: Any, loss: Callable[..., Tenso
 
 
 def beside(config: Any, loop: steps.Loop, losses: dict[str, Any], *parts: str) -> Times:
-    """Let a loop take turns with plain steps of copies of those parts of what it tracks."""
+    """Alternate the steps of a loop with plain steps of copies of ``parts`` of its modules."""
     ways, times = Ways(), Times({OURS: []})
 
     class Alternated(steps.TimedRun):

@@ -112,7 +112,7 @@ def check(graphs: Graphs, name: str = "graphs") -> None:
         inside = int((batch[:node] == owner).sum())
         raise ValueError(
             f"{name}: feature {feature} of node {inside} of graph {owner} is "
-            f"{float(x[node, feature])}; replace it, or leave the graph out"
+            f"{float(x[node, feature])}; replace it, or omit the graph"
         )
     outside = ((edges < 0) | (edges >= len(x))).any(0)
     wrong = outside.clone()

@@ -1,4 +1,4 @@
-"""The graph domain as one object; what is heavy is imported when it is called."""
+"""The graph domain as one object; heavy modules are imported only when they are needed."""
 
 from graph.config import Config
 from graph.datasets import DATASETS

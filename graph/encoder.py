@@ -180,7 +180,7 @@ def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 
 def check_stated(config: Config, file: Path) -> None:
-    """Compare what a file of weights states of its network with the configured one.
+    """Compare the facts that a file of weights states of its network with the configuration.
 
     The file states them in ``config.json`` in its folder, as PyG's hub mixin writes it, or in the
     ``hyper_parameters`` of a checkpoint of Lightning. They tell what no tensor shows, such as the

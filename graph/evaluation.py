@@ -345,7 +345,7 @@ def _accuracies(
     gamma = 1 / (features.shape[1] * variance) if variance else 1.0
     kernel = rbf_kernel(features[train], gamma=gamma)
     test_kernel = rbf_kernel(features[test], features[train], gamma=gamma)
-    # Most of a fit on few graphs would be checks of what is known to be sound.
+    # On few graphs, checks of input that is known to be valid would take most of the time.
     with config_context(assume_finite=True, skip_parameter_validation=True):
         machines = (SVC(C=cost, kernel="precomputed").fit(kernel, labels[train]) for cost in costs)
         return [

@@ -118,7 +118,7 @@ def score(asked: EvaluationRequest) -> Scores:
             f"{name} has {graphs.x.shape[1]} node features, {asked.model} takes {width}; score on "
             f"a dataset like {config.dataset}"
         )
-    asked.say(f"took every tensor of {config.network}")
+    asked.say(f"loaded every tensor of {config.network}")
     loops = add_self_loops_but_last(graphs) if config.authors_augmentation else graphs
     features = embed(encoder, loops)
 

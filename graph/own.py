@@ -26,7 +26,7 @@ from shared.experiment.data import sha256_of
 
 # Fields that show that a graph has edges, in a form that is not supported.
 EDGE_FEATURES = ("edge_attr", "edge_weight")
-OWN = "file:"  # before the path of a file of one's own
+OWN = "file:"  # before the path of the user's own file
 # The classes that a Data in a file consists of.
 PYG = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
 _OTHER_EDGES = ("edge", "adj", "face", "pos")

@@ -239,7 +239,7 @@ def compare(
 
 
 def encoded(encoder: nn.Module, view: Graphs, chunk: int | None) -> Tensor:
-    """Features (B, H) of the graphs of a view, in chunks of so many."""
+    """Features (B, H) of the graphs of a view, in chunks of ``chunk`` graphs; None: of all."""
     parts = [view] if chunk is None else batches(view, chunk)
     arguments = [(part.x, part.edge_index, part.batch, part.num_graphs) for part in parts]
     features: Tensor = in_chunks(encoder, arguments, encoder)

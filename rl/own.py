@@ -187,14 +187,14 @@ def train_agent(config: Config, make: Make, run: Run) -> dict[str, Any]:
                 f"Box. rl.pretrain trains the encoder alone, whatever the actions"
             )
 
-    def several(config: Config, run: Run) -> Environments:
+    def make_environments(config: Config, run: Run) -> Environments:
         makers = [make_checked] * config.evaluation_episodes
         if run.workers == 1:
             return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
         return AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
 
     run.record_data(**{config.task: identity(make).partition("@")[2]})
-    return train_with(config, run, make_checked, several)
+    return train_with(config, run, make_checked, make_environments)
 
 
 def pretrain(config: ProbeConfig, make: Make, run: Run) -> Contrast:

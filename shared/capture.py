@@ -107,12 +107,12 @@ class Captured:
             return self._replay(self._graph)
 
     def _first_replay(self) -> dict[str, Tensor]:
-        """Capture the function, and compare what the graph gives with what the function gives."""
+        """Capture the function, and compare the results of the graph with those of the function."""
         changed = list(self.changed())
         before = [tensor.detach().clone() for tensor in changed]
         generator = torch.cuda.get_rng_state(self.device)
         outputs = self._run_eagerly()
-        names = list(outputs)  # a graph may give more: what is due at some calls only
+        names = list(outputs)  # a graph may return more: outputs that only some calls have
         expected = self._compared_values(outputs, changed, before)
         del outputs
         with torch.no_grad():

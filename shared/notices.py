@@ -16,7 +16,7 @@ def notice(text: str) -> None:
 
 
 def remark(text: str) -> None:
-    """Call the listeners, and print a line to stderr: for what is no reason to worry."""
+    """Call the listeners, and print a line to stderr, for messages that are no warnings."""
     for listener in listeners:
         listener(text)
     print(text, file=sys.stderr)

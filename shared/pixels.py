@@ -196,7 +196,7 @@ def replace(
 
 
 def triangle(far: Tensor) -> Tensor:
-    """Bilinear interpolation: the weight of a pixel so far away, in pixels of the coarser grid."""
+    """Bilinear interpolation: the weight of a pixel at a distance in pixels of the coarser grid."""
     return (1 - far).clamp_(min=0)
 
 
@@ -289,8 +289,8 @@ def colour_jitter(
     selected, numbers = images.index_select(0, index), numbers.index_select(1, index)
     factors, shares = numbers[:-1:3], numbers[1:-1:3]
     contrasted = numbers[2:-1:3] > 0
-    # Before the hue a turn is of the first so many; after it, of all behind those whose blends are
-    # used up.
+    # Images are sorted by their number of blends before the hue. A turn before the hue concerns the
+    # first ones, a turn after it all but those without blends left.
     parts = [slice(0, count) for count in before]
     parts += [slice(before[BLENDS - 1 - turn], None) for turn in range(BLENDS)]
     for turn, part in enumerate(parts):

@@ -121,7 +121,7 @@ def test_each_file_is_read_once_whatever_links_lead_to(tmp_path: Path) -> None:
     }.items():
         (cat / name).symlink_to(target)
     assert listed(root) == [("train/cat/0.png", 0), ("train/dog/0.png", 1)]
-    assert "5 links to what is read anyway" in read(root).summary()
+    assert "5 links to files that are read anyway" in read(root).summary()
     (root / "train" / "elsewhere").symlink_to(made(tmp_path / "pets", "x/7.png").parent / "pets/x")
     assert listed(root)[-1] == ("train/elsewhere/7.png", 2)
 

@@ -68,9 +68,9 @@ def test_runs_that_were_copied_to_another_place_are_named(done: Path, tmp_path: 
     shutil.copytree(done / "runs", tmp_path / "runs/runs")
     key = folder.name.rpartition("-")[2]
     found = [each for each in check(tmp_path).notes if each not in notes]
-    assert f"{other}: counts for nothing under this name; let it end with -{key}" in found
+    assert f"{other}: does not count under this name; rename it to end with -{key}" in found
     count = len(list((done / "runs").rglob("result.json")))
-    where = f"{tmp_path}/runs/runs: {count} finished, which count for nothing there; move them to "
+    where = f"{tmp_path}/runs/runs: {count} finished, which do not count there; move them to "
     assert any(each.startswith(where) for each in found)
 
 

@@ -35,7 +35,7 @@ LAYOUTS: tuple[str, ...] = get_args(Layout)
 # Invisible characters within words: soft hyphen, word joiner, byte order mark.
 INVISIBLE = "\u00ad\u2060\ufeff"
 
-OWN = "folder:"  # before the path of a folder of one's own
+OWN = "folder:"  # before the path of the user's own folder
 # Datasets that cannot be downloaded, and the expected content of the folder of that name.
 DATASETS: dict[str, str] = {
     "books": (

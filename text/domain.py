@@ -1,4 +1,4 @@
-"""The text domain as one object; what is heavy is imported when it is called."""
+"""The text domain as one object; heavy modules are imported only when they are needed."""
 
 from shared.experiment.domain import Domain, Experiment, LazyImport, OwnData
 from text.config import Config

@@ -416,7 +416,7 @@ def _accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
 
 def _f1(labels: np.ndarray, predicted: np.ndarray) -> float:
     """F1 of class 1; 0 where it neither occurs nor is predicted."""
-    # Scikit-learn's takes a thousand times as long, to check what it is given.
+    # Scikit-learn's takes a thousand times as long, since it checks its input.
     either = labels.sum() + predicted.sum()
     return float(2 * (labels * predicted).sum() / either) if either else 0.0
 

@@ -149,9 +149,9 @@ def score(asked: EvaluationRequest) -> Scores:
     projected = exported and (folder / PROJECTION).is_file()
     how = "projected by CLLR's L" if projected else "not projected"
     asked.say(
-        f"took every tensor of an export of this project, {how}"
+        f"loaded every tensor of an export of this project, {how}"
         if exported
-        else f"took the model in it: {encode.about}"
+        else f"loaded the model in it: {encode.about}"
     )
 
     def tasks_of(protocol: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 Shapes: n videos, F frames of all of them together, T of one; H x W pixels of a file, h x w as kept.
 
-Below the data root lies what the archives hold, all of the 101 and 51 classes or some:
+Below the data root are the unpacked archives, with all or some of the 101 and 51 classes:
 
     UCF-101/<class>/v_<class>_g<group>_c<clip>.avi
     ucfTrainTestlist/     classInd.txt, trainlist01.txt, testlist01.txt; 02 and 03 alike
@@ -60,7 +60,7 @@ from video.config import EMBEDDED, FOLDER, LISTS, SPLITS
 from video.decoding import decode, fault_of
 from video.workers import in_order
 
-# Part of the key of what is kept; to be raised when the same files give other frames.
+# Part of the key of stored frames; to be increased when the same files give other frames.
 FORMAT = 1
 
 FILES = ("frames.bin", "index.json")
@@ -81,7 +81,7 @@ Resize = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a data set lies: the folders of its classes, its lists, and what has to be put there.
+    """The folders of a data set: its classes, its lists, and what to do if files are missing.
 
     hmdb51: whether names and lists are HMDB51's; UCF-101's otherwise.
     """

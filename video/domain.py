@@ -1,4 +1,4 @@
-"""The video domain as one object; what is heavy is imported when it is called."""
+"""The video domain as one object; heavy modules are imported only when they are needed."""
 
 from shared.experiment.domain import Domain, Experiment, LazyImport, OwnData
 from video.config import Config

@@ -508,7 +508,7 @@ def check(config: Config) -> None:
     check_chunk(config.chunk)
     if config.chunk is not None and config.method == "moco":
         raise ValueError(
-            "chunk is for negatives from the batch, moco has none; omit chunk, or take "
+            "chunk is for negatives from the batch, moco has none; omit chunk, or use "
             "method 'simclr'"
         )
     if config.network in BASELINES and config.train:

@@ -98,7 +98,7 @@ def score(asked: EvaluationRequest) -> Scores:
     encoder, described = _read(asked.model, None)
     config = dataclasses.replace(described, dataset=name)
     asked.say(
-        f"took every tensor of {_display_name(name_of(config.network))} of width {config.width:g}"
+        f"loaded every tensor of {_display_name(name_of(config.network))} of width {config.width:g}"
     )
     encoder = encoder.to("cuda" if torch.cuda.is_available() else "cpu")
 

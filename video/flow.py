@@ -200,7 +200,7 @@ def _prepare(file: Path, folder: Path, method: str) -> UserError | str | None:
             return None
         frames = np.stack(list(decode(file)))
         if len(frames) < 2:
-            raise UserError(f"{file}: one frame alone has no flow; leave the video out")
+            raise UserError(f"{file}: one frame alone has no flow; omit the video")
         with one_thread():
             flow = flow_frames(frames, method)
         with writing(target):

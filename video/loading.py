@@ -100,7 +100,7 @@ class _Buffer:
 
     def __init__(self, clips: Tensor, device: torch.device) -> None:
         self.clips = clips.pin_memory() if device.type == "cuda" else clips
-        # Set behind the copies to the device: what they read must stay until they are done.
+        # Recorded after the copies to the device, whose source must not change until they are done.
         self.transfer_done = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
 
 

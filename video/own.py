@@ -24,7 +24,7 @@ from video.decoding import decode, fault_of
 
 ENDINGS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".m4v")
 WHAT = "videos"
-OWN = "folder:"  # before the path of a folder of one's own
+OWN = "folder:"  # before the path of the user's own folder
 GROUPS = 10  # in place of recordings, which are unknown: every tenth video
 
 

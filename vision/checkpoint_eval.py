@@ -53,7 +53,7 @@ def score(asked: EvaluationRequest) -> Scores:
             raise UserError(f"{file} states its own network; omit --{min(options)}")
         network = load_encoder(asked.model)
         stated = read_weights(file, NEEDS)[1]
-        lines = [f"took every tensor of {stated['backbone']}"]
+        lines = [f"loaded every tensor of {stated['backbone']}"]
         size = size or int(stated["image_size"])
     else:
         size = size or described.size

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vision.own import HubColumn
 
 DIGITS = "digits"
-OWN = "folder:"  # before the path of a folder of one's own
+OWN = "folder:"  # before the path of the user's own folder
 
 
 Split = Literal["pretrain", "train", "test"]

@@ -1,4 +1,4 @@
-"""The vision domain as one object; what is heavy is imported when it is called."""
+"""The vision domain as one object; heavy modules are imported only when they are needed."""
 
 from collections.abc import Mapping
 from pathlib import Path

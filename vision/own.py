@@ -230,12 +230,12 @@ class HubColumn(Sequence[Any]):
         except Exception as error:  # its type depends on the damage
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise UserError(
-                f"column {self.name!r}, row {row}: cannot be decoded ({reason}); leave the row out"
+                f"column {self.name!r}, row {row}: cannot be decoded ({reason}); omit the row"
             ) from error
         if not isinstance(image, Image.Image):
             raise UserError(
                 f"column {self.name!r}, row {row}: {type(image).__name__} instead of an image; "
-                f"leave such rows out, or cast the column: dataset.cast_column({self.name!r}, "
+                f"omit such rows, or cast the column: dataset.cast_column({self.name!r}, "
                 f"datasets.Image())"
             )
         return image

@@ -79,7 +79,7 @@ def transferred(
         project: (B, H) -> (B, R), applied to the features before they are scored (CLLR's L).
     """
     if config.beside is not None or config.probe_batch_norm == "train":
-        raise ValueError(f"{config.protocol} has no probe; leave beside and probe_batch_norm out")
+        raise ValueError(f"{config.protocol} has no probe; omit beside and probe_batch_norm")
     if project is not None and isinstance(protocol, FineTuning):
         raise ValueError("fine-tuning trains the backbone only; evaluate L by another protocol")
     name = config.evaluate_on or config.dataset

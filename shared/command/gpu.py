@@ -116,7 +116,7 @@ class GpuCost:
         )
 
     def hours_on(self, gpus: int) -> float:
-        """Hours until everything is trained, on so many GPUs at a time."""
+        """Hours until everything is trained, on ``gpus`` GPUs at a time."""
         return max(self.longest, self.hours / gpus)
 
     def __str__(self) -> str:

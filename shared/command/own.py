@@ -59,7 +59,7 @@ UNTRAINED = (
     "which is neither trained nor saved here: give a number as an nn.Parameter to shared.term and "
     "train with shared.Criterion, see docs/losses.md"
 )
-# Of torch, what a user's file must leave as it is: it would hold for the whole run.
+# Settings of torch that a user's file must not change: they would hold for the whole run.
 TORCH_SETTINGS = {
     "default type": torch.get_default_dtype,
     "default device": torch.get_default_device,

@@ -179,7 +179,7 @@ def costs_of(
             continue
         measured_here = line.source.origin == "run"
         if not measured_here and _on_accelerator(line.record):
-            continue  # says nothing of a core
+            continue  # tells nothing about a core
         source = "measured" if measured_here else "recorded"
         runs[_training_key(line.record.config)].append((line.record, source))
         if measured_here and line.tier == tier and line.measurement:
@@ -343,7 +343,7 @@ def _times_text(costs: Sequence[Cost], jobs: int) -> str:
 
 
 def side_by_side(costs: Iterable[Cost], jobs: int) -> float:
-    """Seconds of all unfinished cells, so many at a time: no less than the longest takes alone."""
+    """Seconds of all unfinished cells, ``jobs`` at a time; at least those of the longest run."""
     times = [(cost.time, min(cost.time, cost.run.seconds)) for cost in costs]
     total, longest = sum(time for time, _ in times), max((run for _, run in times), default=0.0)
     return max(total / jobs, longest)

@@ -269,7 +269,7 @@ def _describe_end(code: int | None, config: Config) -> str:
 
 
 def default_jobs(threads: int) -> int:
-    """How many cells with so many threads run at a time by default: one for each GPU, if any."""
+    """How many cells run at a time by default: one per GPU, else as many as the cores allow."""
     return len(visible_devices()) or max(1, cores() // threads)
 
 

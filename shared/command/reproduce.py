@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _reader_is_gone(error: OSError) -> bool:
-    """Whether what reads the output has ended, as ``head`` does; what is left of it is dropped."""
+    """Whether the reader of the output has ended, as ``head`` does; the rest is then dropped."""
     if not isinstance(error, BrokenPipeError):
         return False
     output = select.poll()
@@ -296,7 +296,7 @@ def _plan(arguments: Sequence[str]) -> int:
     parser.add_argument("--device", choices=devices, help=f"{text}h100 where there is a GPU")
     text = "of a DOMAIN or all: the claims by the GPU-hours that decide them, cheapest first"
     parser.add_argument("--claims", action="store_true", help=text)
-    text = "the chosen cells as a request for so many GPUs: data, hours, memory, disk, commands"
+    text = "the chosen cells as a request for N GPUs: data, hours, memory, disk, commands"
     parser.add_argument("--gpus", type=_positive, metavar="N", help=text)
     by_claim = "--claims" in arguments
     options, places = _parsed(parser, arguments, words=("[DOMAIN]",) if by_claim else None)
@@ -322,7 +322,7 @@ def _report(arguments: Sequence[str]) -> int:
     add(
         "--replace",
         action="store_true",
-        help="take runs of cells that have a committed record, which else stays, and list both",
+        help="replace committed records by new runs of their cells, and list both numbers",
     )
     options, places = _parsed(parser, arguments, words=())
     from shared.command import verbs

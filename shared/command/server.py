@@ -13,7 +13,6 @@ from multiprocessing import forkserver
 from shared.errors import UserError
 
 SERVER_START = 300.0  # seconds, in which it has imported everything
-WAITED = f"in {SERVER_START:.0f} s"
 ADDRESS_SPACE = 2 * 2**30  # bytes: the imports of a domain take up to 1.2 GB, and training more
 
 
@@ -69,7 +68,9 @@ def start_and_wait(domain: str) -> None:
     thread.start()
     thread.join(SERVER_START)
     if thread.is_alive() or failed:
-        why = f"{type(failed[0]).__name__}: {failed[0]}" if failed else f"no answer {WAITED}"
+        why = f"no answer in {SERVER_START:.0f} s"
+        if failed:
+            why = f"{type(failed[0]).__name__}: {failed[0]}"
         raise UserError(
             f"the process that cells are forked from does not start ({why}); it needs "
             f"{ADDRESS_SPACE / 2**30:.0f} GB of memory or address space: free some, or raise "

@@ -27,7 +27,7 @@ def print_states(cells: Sequence[Cell], places: Places, console: Console) -> Non
 
 
 def _states(cells: Sequence[Cell], places: Places) -> Iterator[tuple[str, Cell, str]]:
-    """The state of each unfinished cell that was started or submitted, and what it said last.
+    """The state of each unfinished cell that was started or submitted, and its last message.
 
     A cell that was stopped is resumed by the same command; one is submitted where Slurm does not
     answer.

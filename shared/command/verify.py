@@ -236,14 +236,14 @@ def _misplaced(sources: Iterable[Source], runs: Path) -> Iterator[str]:
             continue
         key = folder_key(source.record)
         if not source.where.endswith(f"-{key}"):
-            yield f"{source.where}: counts for nothing under this name; let it end with -{key}"
+            yield f"{source.where}: does not count under this name; rename it to end with -{key}"
     stray: Counter[str] = Counter()
     for file in runs.rglob("result.json"):
         parts = file.relative_to(runs).parts
         if len(parts) - (parts[0] == USER_TIER) != 4:  # domain, dataset, run, file
             stray[parts[0]] += 1
     for name, count in sorted(stray.items()):
-        where = f"{runs / name}: {count} finished, which count for nothing there"
+        where = f"{runs / name}: {count} finished, which do not count there"
         yield f"{where}; move them to {runs}/DOMAIN/DATASET/RUN"
 
 

@@ -1,4 +1,4 @@
-"""Where and with what a run takes place: commit, versions, hardware, and how sums are rounded.
+"""The environment of a run: commit, versions, hardware, and how sums are rounded.
 
 Results are equal to the last bit on one kind of processor only. Beside versions and threads, the
 last bits of a sum depend on the instructions that torch, its BLAS and numpy's BLAS choose for the
@@ -67,7 +67,7 @@ USERS = re.compile(r"(?<=://)[^\s/@]+@")
 
 
 def current_environment(workers: int) -> dict[str, Any]:
-    """Where and with what a run takes place; hashes of the data are added as they are read.
+    """The environment of a run; hashes of the data are added as they are read.
 
     It is published with the results, so it names no host and no user: of variables only those that
     affect the arithmetic are kept, and the command is passed through :func:`redacted`.

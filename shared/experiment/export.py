@@ -151,7 +151,7 @@ def stating(network: Network, /, **facts: str | None) -> Network:
 
 
 def facts_of(network: nn.Module) -> Mapping[str, str | None]:
-    """What :func:`stating` noted; nothing of a network that a user's function made."""
+    """The facts that :func:`stating` stored; none for a network made by a user's function."""
     facts: Mapping[str, str | None] = getattr(network, "facts", {})
     return facts
 

@@ -462,7 +462,7 @@ class _Reader:
         for ending, count in sorted(self.other.items()):
             yield f"{count} {printable(ending)}" if ending else f"{count} without an ending"
         if self.links:
-            yield f"{_count(self.links, 'links')} to what is read anyway"
+            yield f"{_count(self.links, 'links')} to files that are read anyway"
         if self.beside:
             yield f"{_count(self.beside, self.what)} beside the folders"
         yield from self.unused

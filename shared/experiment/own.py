@@ -1,4 +1,4 @@
-"""Data of one's own that are given to a training: what a run records of them."""
+"""The user's own data, given to a training: what a run records of them."""
 
 import hashlib
 from collections.abc import Container

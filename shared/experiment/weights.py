@@ -207,7 +207,7 @@ class Match:
     def lines(self) -> tuple[str, ...]:
         """Which tensors were used, dropped and missing, as lines of text."""
         return (
-            f"took {len(self.tensors)} tensors from {self.place}",
+            f"loaded {len(self.tensors)} tensors from {self.place}",
             f"dropped {len(self.dropped)}: {_kinds(self.dropped)}",
             f"missed {len(self.missing)}: {listed(self.missing)}",
             *([f"assumed, since no tensor shows it: {self.assumed}"] if self.assumed else []),

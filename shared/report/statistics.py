@@ -237,7 +237,7 @@ class ColumnModel:
         contrast = np.zeros(len(labels) + len(others))
         contrast[labels.index(better)], contrast[labels.index(than)] = 1, -1
         test = OLS(np.array(numbers), np.array(design)).fit().t_test(contrast)
-        # Its last digits go by the processor, and with them how a number like -0.435 is printed.
+        # Its last digits, and so how a number like -0.435 is printed, depend on the processor.
         gain, error = round(float(test.effect[0]), 9), round(float(test.sd[0, 0]), 9)
         return Estimate(gain, error, float(test.df_denom), "seed-blocked")
 

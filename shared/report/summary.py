@@ -392,7 +392,7 @@ def _by_table(finding: Finding) -> dict[str, list[Reading]]:
 
 
 def _left(results: Results, readings: Iterable[Reading]) -> str:
-    """What the missing runs at the paper's setting take, by what the tables declare of a run."""
+    """The cost of the missing runs at the paper's setting, as the tables declare it."""
     wanted: dict[str, set[tuple[str, str]]] = {}
     for reading in readings:
         if reading.tier == "paper":

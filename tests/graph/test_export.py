@@ -59,7 +59,7 @@ def test_the_encoder_that_a_run_scored_is_exported_and_scored(
     words = ["evaluate", "graph", str(target), "--protocol", LOGISTIC]
     assert main([*words, "--out", str(tmp_path / "found.json")]) == 0
     out = capsys.readouterr().out
-    assert "took every tensor of gin" in out
+    assert "loaded every tensor of gin" in out
     assert f"accuracy {metrics['accuracy']:.2f}" in out
     assert main([*words, "--seed", "1", "--out", str(tmp_path / "other.json")]) == 0
     other = logistic_ten_fold(embed(load_encoder(target), graphs), graphs.y.numpy(), 1)

@@ -170,7 +170,7 @@ def test_a_label_is_one_whole_number_or_none(y: Any, label: int) -> None:
         (of(x=torch.ones(3, 3)), "has 3 node features, graph 0 has 2; give all the same"),
         (of(x=None), "has no node features, graph 0 has 2"),
         (of(x=torch.ones(3, 2, dtype=torch.cfloat)), "complex64; give real"),
-        (of(x=torch.full((3, 2), torch.nan)), "graph 1 is nan; replace it, or leave the graph out"),
+        (of(x=torch.full((3, 2), torch.nan)), "graph 1 is nan; replace it, or omit the graph"),
         (of(x=torch.full((3, 2), 1e300, dtype=torch.double)), "graph 1 is inf; replace it"),
         (of(x=torch.ones(0, 2), edge_index=EDGES[:, :0]), "has no nodes; omit it"),
         (of(y="mutagen"), "has the label 'mutagen'; number the classes from 0"),

@@ -233,7 +233,7 @@ def test_the_verb_scores_a_folder(
     words = ["evaluate", "text", str(folder), "--data", "topics,questions"]
     words += ["--protocol", "senteval-v1", "--out", str(tmp_path / "found.json")]
     assert main(words) == 0
-    said = "took every tensor of an export" if exported else "took the model in it"
+    said = "loaded every tensor of an export" if exported else "loaded the model in it"
     assert said in capsys.readouterr().out
     model, tokenizer, _ = read(folder)
     encode = sentence_encoder(model, tokenizer)

@@ -99,7 +99,7 @@ def test_the_verb_scores_an_export(
     out = tmp_path / "found.json"
     words = ["evaluate", "video", str(target), "--data", EMBEDDED, "--data-root", str(built_data)]
     assert main([*words, "--protocol", "coclr-linear-retrieval-v1", "--out", str(out)]) == 0
-    assert "took every tensor of S3D of width 0.125" in capsys.readouterr().out
+    assert "loaded every tensor of S3D of width 0.125" in capsys.readouterr().out
     found = json.loads(out.read_text())["protocols"]["coclr-linear-retrieval-v1"]
     with Run(tmp_path / "own", dataclasses.replace(SMALL, dataset=EMBEDDED)) as run:
         videos = load(EMBEDDED, built_data, size=32)

@@ -217,7 +217,7 @@ def test_every_program_s_file_gives_its_features(tmp_path: Path, program: str) -
     assert expected.std() > 1e-3
     taken, dropped, missed, assumed = match.lines()
     count = len([name for name in found.state_dict() if "num_batches" not in name])
-    assert re.fullmatch(rf"took (120|122|{count}) tensors {re.escape(place)}", taken)
+    assert re.fullmatch(rf"loaded (120|122|{count}) tensors {re.escape(place)}", taken)
     assert missed == "missed 0: none"
     if program == "moco":
         assert dropped == (
@@ -487,7 +487,7 @@ def test_the_verb_scores_a_checkpoint_on_a_folder(
     words += ["--protocol", "knn-200-v1,linear-l2-v1", "--size", "32", "--out", str(out)]
     assert main(words) == 0
     printed = capsys.readouterr().out
-    assert "took 120 tensors from entry 'state_dict', prefix 'module.encoder_q.'" in printed
+    assert "loaded 120 tensors from entry 'state_dict', prefix 'module.encoder_q.'" in printed
     assert (
         "assumed, since no tensor shows it: a 7x7 stem of stride 2, padding 3 and pooling\n"
         "colours in [0, 1] are normalised with mean 0.485, 0.456, 0.406 and deviation 0.229, "
@@ -576,7 +576,7 @@ def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Pat
     said: list[str] = []
     asked = EvaluationRequest(tmp_path, str(shapes), ("knn-200-v1",), say=said.append)
     found = score(asked)
-    assert said[1] == "took every tensor of resnet8"
+    assert said[1] == "loaded every tensor of resnet8"
     assert set(found.protocols["knn-200-v1"]["metrics"]) == {"knn_top1"}
     with pytest.raises(UserError, match="states its own network; omit --backbone"):
         score(EvaluationRequest(tmp_path, str(shapes), options={"backbone": "resnet8"}))

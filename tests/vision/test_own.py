@@ -209,7 +209,7 @@ def test_columns_of_a_dataset_are_found_and_read_when_needed() -> None:
 @pytest.mark.parametrize(
     ("column", "value", "why"),
     [
-        ("pixels", None, "column 'pixels', row 1: NoneType instead of an image; leave such rows"),
+        ("pixels", None, "column 'pixels', row 1: NoneType instead of an image; omit such rows"),
         ("pixels", {"bytes": b""}, "row 1: dict instead of an image; .*cast_column"),
         ("kind", None, "column 'kind', row 1: None is not a class number; .*class_encode_column"),
         ("kind", "cat", "column 'kind', row 1: 'cat' is not a class number"),

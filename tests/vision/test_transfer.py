@@ -303,7 +303,7 @@ def test_a_cell_on_embedded_data(tmp_path: Path, protocol: str, keys: set[str]) 
     ("changes", "error", "text"),
     [
         ({"protocol": "fine-tuned-v1", "beside": "knn-200-v1"}, ValueError, "has no probe"),
-        ({"probe_batch_norm": "train"}, ValueError, "has no probe; leave beside"),
+        ({"probe_batch_norm": "train"}, ValueError, "has no probe; omit beside"),
         ({"evaluate_on": "EuroSAT"}, UserError, "EuroSAT has no test images"),
         (
             {"protocol": "few-shot-5way-5shot-v1", "evaluate_on": "VOC2007"},
