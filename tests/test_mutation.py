@@ -275,7 +275,7 @@ MISTAKES = [
         "0 * torch.arange(len(cosines))",
     ),
     ("penalties.band_statistics", "1 - 2 * lower", "1 - lower"),
-    ("penalties.band_statistics", "buffer.copy_(block)", "mine.copy_(2 * some)"),
+    ("penalties.band_statistics", "buffer.copy_(block)", "buffer.copy_(2 * block)"),
     ("penalties._Band.backward", "[2 * lower, 2 * upper]", "[lower, upper]"),
     (
         "projection.LowRankProjection.norm_of_matrix",
