@@ -63,6 +63,12 @@ def test_every_page_begins_with_what_the_reader_can_do() -> None:
         assert page.name in ("claims.md", "papers.md") or first.startswith("After this page you ")
 
 
+def test_no_page_promises_that_a_card_loads_its_file_without_this_project() -> None:
+    for page in PAGES:
+        words = " ".join(page.read_text(encoding="utf-8").split())
+        assert not re.search(r"card [^.;]* alone loads", words), page.name
+
+
 def test_files_that_are_named_beside_the_tables_exist() -> None:
     named = {
         name

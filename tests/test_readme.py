@@ -181,6 +181,11 @@ def test_readme_says_what_was_found_by_numbers_of_the_results() -> None:
         assert [each for each in gains if " ".join(each.split()) not in told] == []
 
 
+def test_readme_gives_no_sign_to_what_a_verb_of_loss_says() -> None:
+    text = " ".join(README.partition(ENDS)[2].partition("![")[0].split())
+    assert re.findall(r"\b(?:loses|lowers|costs|drops)\b[^.;]*? [+-]\d+\.\d+", text) == []
+
+
 # Counts of readings in README's sentences, in words: of which claim, with which outcomes.
 COUNTS = {
     "{disagrees} of {informative} gains goes the other way": "lmcl-table-4",

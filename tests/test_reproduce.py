@@ -23,6 +23,7 @@ from toy.program import AtOnce, start
 from toy.tables import TABLES, run_of
 
 from shared.command import cells, reproduce, running, server, verbs, worker
+from shared.command.pool import Pool
 from shared.errors import UserError, describe_os_error
 from shared.experiment.published import load_notes, load_published, with_claims
 from shared.experiment.run import Run
@@ -576,6 +577,27 @@ def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPat
     assert "does not start (EOFError: unexpected EOF); it needs 2 GB" in error_of(
         lambda: server.start_and_wait("toy")
     )
+
+
+@pytest.mark.parametrize("stopping", [True, False])
+def test_a_signal_to_all_processes_of_a_job_while_it_starts_is_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopping: bool
+) -> None:
+    def fail(domain: str) -> None:
+        if stopping:
+            signal.raise_signal(signal.SIGTERM)
+        raise UserError(f"{domain}: does not start")
+
+    monkeypatch.setattr(server, "start", fail)
+    places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
+    pool = Pool(places, Namespace(threads=1, jobs=1, minutes=None), Console(quiet=True))
+    some = [*TABLES["toy"][0].cells("paper")][:1]
+    if stopping:
+        pool.run(some)
+        assert pool.interrupted
+        assert not pool.outcomes
+    else:
+        assert error_of(lambda: pool.run(some)) == "toy: does not start"
 
 
 @pytest.mark.parametrize(

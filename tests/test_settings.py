@@ -119,6 +119,7 @@ def test_both_ends_of_the_band_can_be_set_in_any_order(ends: tuple[str, ...]) ->
         ("learning_rate=fast", "--set learning_rate is a number; got 'fast'"),
         ("learning_rate=nan", "--set learning_rate is a number; got 'nan'"),
         ("reshuffle=1", "--set reshuffle is true or false; got '1'"),
+        ("augmentations=('drop','mask')", "--set augmentations is texts joined by commas; got"),
         ("precision=float46", "--set precision: 'float46' is not known: did you mean float64?"),
         ("epochs.more=3", "--set epochs.more: epochs is 20; it has no part 'more'"),
         (

@@ -11,7 +11,7 @@ from toy.train import Config
 
 from shared.command.cells import DOMAINS, tables_of
 from shared.errors import UserError
-from shared.experiment.config import canonical, canonical_json, slug
+from shared.experiment.config import canonical, canonical_json, run_key, slug
 from shared.experiment.published import load_notes, load_published
 from shared.experiment.records import read_records
 from shared.experiment.tables import Claim, Column, Row, Seeds, Tier, Value
@@ -233,8 +233,8 @@ def test_undeclared_rows_and_columns_cannot_be_selected() -> None:
 
 
 def test_canonical_form() -> None:
-    value = {"b": (1, 2.5), "a": slug, "c": CLAIM}
-    assert canonical(value)["a"] == "slug"
+    value = {"b": (1, 2.5), "a": run_key, "c": CLAIM}
+    assert canonical(value)["a"] == "run_key"
     assert canonical(value)["b"] == [1, 2.5]
     assert canonical(value)["c"]["comparisons"][0]["columns"] == ["left", "right"]
     assert canonical_json({"b": 1, "a": 2}) == '{\n  "a": 2,\n  "b": 1\n}\n'
@@ -243,6 +243,15 @@ def test_canonical_form() -> None:
     with pytest.raises(TypeError, match="learned in a loop of your own") as caught:
         canonical({"temperature": torch.nn.Parameter(torch.tensor(0.5))})
     assert "\n" not in str(caught.value)
+
+
+def test_the_key_of_a_cell_is_that_of_its_configuration() -> None:
+    table = tables_of("graph")["mmcl"][0]
+    for cell in (*table.cells(seeds=(0, 10, 123)), *table.cells("smoke")):
+        assert cell.config == dataclasses.replace(cell.config)
+        assert cell.config.seed == cell.seed
+        assert cell.key == run_key(cell.tier, canonical(cell.config))
+        assert cell.content == canonical(cell.config)
 
 
 def test_slug() -> None:

@@ -90,7 +90,11 @@ class Pool:
         }
         with stop_requests() as requests, watching(self.console, len(cells), self.main) as watch:
             watch.said(cells[0], devices.check())
-            server.start_and_wait(cells[0].domain)
+            try:
+                server.start_and_wait(cells[0].domain)
+            except UserError:
+                if not requests:  # a signal to all processes of a job ends the server, too
+                    raise
             if before is not None and not requests:
                 before()
             while self._running or (self._waiting and not requests):

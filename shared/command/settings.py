@@ -180,6 +180,8 @@ def _value(text: str, hint: Any) -> Any:
             raise ValueError
         return matching[0]
     if get_origin(hint) is tuple:
+        if text[:1] in ("(", "["):  # Python's brackets would be parts of the texts
+            raise ValueError
         parts = [part.strip() for part in text.split(",")] if text else []
         kinds = get_args(hint)
         if kinds[-1] is ...:

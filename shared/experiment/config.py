@@ -27,6 +27,7 @@ LONGEST = 60  # characters of the readable parts of a folder's name
 WAS = "was"
 FUNCTION = re.compile("(.+)@([0-9a-f]{12})[0-9a-f]{52}")  # of shared.functions.identity
 NOTHING: Final = object()
+MARK = "\0"  # in the place of the seed
 
 
 class Config(Protocol):
@@ -49,6 +50,7 @@ class Config(Protocol):
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
+@functools.cache  # of the labels of thousands of cells
 def slug(label: str) -> str:
     """The label as a folder name: lower case, words joined by dashes."""
     return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
@@ -65,6 +67,13 @@ def changed(config: AnyConfig, changes: Mapping[str, Any], where: str) -> AnyCon
     return dataclasses.replace(config, **changes)
 
 
+def with_seed(config: AnyConfig, seed: int) -> AnyConfig:
+    """``config`` with another seed, and nothing else checked again: a report asks for thousands."""
+    copy = object.__new__(type(config))
+    vars(copy).update(vars(config), seed=seed)
+    return copy
+
+
 def canonical(value: Any) -> Any:
     """``value`` as plain JSON data: dataclasses to objects, tuples to lists, functions to names."""
     if value is None or isinstance(value, (bool, int, str)):  # nearly all; looked at first
@@ -72,11 +81,10 @@ def canonical(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)  # JSON has no infinity
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        values = {item: getattr(value, item.name) for item in dataclasses.fields(value)}
         return {
-            item.metadata.get(KEY, item.name): canonical(content)
-            for item, content in values.items()
-            if item.compare and not (OPTION in item.metadata and content == item.default)
+            key: canonical(getattr(value, name))
+            for name, key, left_out in _written_fields(type(value))
+            if left_out is NOTHING or getattr(value, name) != left_out
         }
     if isinstance(value, Mapping):
         return {str(key): canonical(item) for key, item in value.items()}
@@ -92,6 +100,20 @@ def canonical(value: Any) -> Any:
     )
 
 
+@functools.cache
+def _written_fields(kind: type) -> tuple[tuple[str, str, Any], ...]:
+    """Name, key in the canonical form, and the value that is left out, of a dataclass's fields."""
+    return tuple(
+        (
+            item.name,
+            item.metadata.get(KEY, item.name),
+            item.default if OPTION in item.metadata else NOTHING,
+        )
+        for item in dataclasses.fields(kind)
+        if item.compare
+    )
+
+
 def always_there(kind: type) -> set[str]:
     """The fields that the canonical form of every configuration of a class has."""
     return {item.name for item in dataclasses.fields(kind) if OPTION not in item.metadata}
@@ -104,7 +126,25 @@ def canonical_json(value: Any) -> str:
 
 def run_key(tier: str, content: Mapping[str, Any]) -> str:
     """The identity of a run: 16 digits of a hash over its tier and canonical configuration."""
-    text = json.dumps([tier, content], sort_keys=True, separators=(",", ":"))
+    return _hashed(_key_text(tier, content))
+
+
+def key_around_seed(tier: str, content: Mapping[str, Any]) -> tuple[str, str]:
+    """What is hashed before and after the seed for the keys of runs that differ in it alone."""
+    before, after = _key_text(tier, {**content, "seed": MARK}).split(json.dumps(MARK))
+    return before, after
+
+
+def key_of_seed(around: tuple[str, str], seed: int) -> str:
+    """:func:`run_key` of a seed."""
+    return _hashed(str(seed).join(around))
+
+
+def _key_text(tier: str, content: Mapping[str, Any]) -> str:
+    return json.dumps([tier, content], sort_keys=True, separators=(",", ":"))
+
+
+def _hashed(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from shared.errors import UserError, suggestion
-from shared.experiment.config import USER_TIER, Config, canonical, changed, place_of, run_key, slug
+from shared.experiment.config import (
+    USER_TIER,
+    Config,
+    canonical,
+    changed,
+    key_around_seed,
+    key_of_seed,
+    place_of,
+    slug,
+    with_seed,
+)
 
 Tier = Literal["paper", "short", "smoke"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
@@ -265,8 +275,10 @@ class Cell:
     config: Config
     run: str = ""
     own: bool = False
-    # The canonical form of the configuration, shared by the cells that differ only in their seed.
-    _alike: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    # Shared by the cells that differ only in their seed.
+    _alike: "_Alike" = field(
+        default_factory=lambda: _Alike(), init=False, compare=False, repr=False
+    )
 
     @property
     def table_address(self) -> str:
@@ -288,19 +300,39 @@ class Cell:
     @functools.cached_property
     def content(self) -> Mapping[str, Any]:
         """Its configuration in canonical form; do not modify it."""
-        if not self._alike:
-            self._alike.update(canonical(self.config))
-        return {**self._alike, "seed": self.config.seed}
+        return {**self._alike.content_of(self.config), "seed": self.config.seed}
 
     @functools.cached_property
     def key(self) -> str:
         """The key of its run, see :func:`run_key`; cells with equal keys share the run."""
-        return run_key(self.tier, self.content)
+        content = self._alike.content_of(self.config)
+        if self._alike.around is None:
+            self._alike.around = key_around_seed(self.tier, content)
+        return key_of_seed(self._alike.around, self.config.seed)
 
     @property
     def folder(self) -> Path:
         """The folder of its run, below that of all runs, see :func:`place_of`."""
         return Path(USER_TIER * self.own, place_of(self.domain, self.content, self.key))
+
+
+@dataclass
+class _Alike:
+    """What cells that differ only in their seed share.
+
+    Args:
+        content: the canonical form of their configurations, once it was asked for.
+        around: see :func:`key_around_seed`.
+    """
+
+    content: Mapping[str, Any] | None = None
+    around: tuple[str, str] | None = None
+
+    def content_of(self, config: Config) -> Mapping[str, Any]:
+        """The canonical form of a configuration of theirs, with any seed."""
+        if self.content is None:
+            self.content = canonical(config)
+        return self.content
 
 
 @dataclass(frozen=True)
@@ -465,9 +497,10 @@ class Table:
     def _faults_of_runs(self) -> Iterator[str]:
         for tier in self.tiers:
             configs: dict[str, Config] = {}
-            for cell in self.cells(tier):
-                if configs.setdefault(cell.address, cell.config) != cell.config:
-                    yield f"columns of run {cell.run!r} differ in {cell.row}"
+            for row, column in itertools.product(self.rows, self.columns_of(tier)):
+                for cell in itertools.islice(self._cells_of(tier, row, column, None), 1):
+                    if configs.setdefault(cell.address, cell.config) != cell.config:
+                        yield f"columns of run {cell.run!r} differ in {cell.row}"
 
     @property
     def address(self) -> str:
@@ -571,7 +604,7 @@ class Table:
         wanted: Sequence[int] = self.seeds_of(tier, row, column)
         if seeds is not None and wanted:
             wanted = _seeds_of(row, seeds)
-        alike: dict[str, Any] = {}
+        alike = _Alike()
         for seed in wanted:
             cell = Cell(
                 domain=self.domain,
@@ -581,7 +614,7 @@ class Table:
                 column=column.label,
                 seed=seed,
                 tier=tier,
-                config=changed(config, {"seed": seed}, self.address),
+                config=with_seed(config, seed),
                 run=column.run,
             )
             object.__setattr__(cell, "_alike", alike)

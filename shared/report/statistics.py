@@ -9,7 +9,7 @@ import math
 import statistics as plain
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy  # loads scipy.special and scipy.stats when they are first used
@@ -186,6 +186,7 @@ class ColumnModel:
         self._trained = {
             label: values for label, values in self._rows.items() if label not in left_out
         }
+        self._fits: dict[frozenset[int], tuple[list[str], Any]] = {}  # by seeds, see _fit
 
     def estimates(self, better: str, than: str) -> tuple[Estimate, ...]:
         """The gain of ``better`` over ``than``, twice; once with a baseline or a collapsed row.
@@ -220,6 +221,18 @@ class ColumnModel:
 
     def _seed_blocked(self, better: str, than: str, seeds: Collection[int]) -> Estimate:
         """The gain in the model with rows and seeds as factors, over some seeds."""
+        labels, fit = self._fit(frozenset(seeds))
+        contrast = np.zeros(len(fit.params))
+        contrast[labels.index(better)], contrast[labels.index(than)] = 1, -1
+        test = fit.t_test(contrast)
+        # Its last digits, and so how a number like -0.435 is printed, depend on the processor.
+        gain, error = round(float(test.effect[0]), 9), round(float(test.sd[0, 0]), 9)
+        return Estimate(gain, error, float(test.df_denom), "seed-blocked")
+
+    def _fit(self, seeds: frozenset[int]) -> tuple[list[str], Any]:
+        """That model and the rows that begin its parameters: one for all gains over these seeds."""
+        if seeds in self._fits:
+            return self._fits[seeds]
         from statsmodels.regression.linear_model import OLS
 
         rows = {
@@ -234,12 +247,8 @@ class ColumnModel:
                 numbers.append(value)
                 row = [float(label == name) for name in labels]
                 design.append([*row, *(float(seed == other) for other in others)])
-        contrast = np.zeros(len(labels) + len(others))
-        contrast[labels.index(better)], contrast[labels.index(than)] = 1, -1
-        test = OLS(np.array(numbers), np.array(design)).fit().t_test(contrast)
-        # Its last digits, and so how a number like -0.435 is printed, depend on the processor.
-        gain, error = round(float(test.effect[0]), 9), round(float(test.sd[0, 0]), 9)
-        return Estimate(gain, error, float(test.df_denom), "seed-blocked")
+        self._fits[seeds] = labels, OLS(np.array(numbers), np.array(design)).fit()
+        return self._fits[seeds]
 
 
 def varies(values: Values) -> bool:
