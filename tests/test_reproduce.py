@@ -588,7 +588,7 @@ def test_a_signal_to_all_processes_of_a_job_while_it_starts_is_an_interruption(
             signal.raise_signal(signal.SIGTERM)
         raise UserError(f"{domain}: does not start")
 
-    monkeypatch.setattr(server, "start", fail)
+    monkeypatch.setattr(server, "start_and_wait", fail)
     places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
     pool = Pool(places, Namespace(threads=1, jobs=1, minutes=None), Console(quiet=True))
     some = [*TABLES["toy"][0].cells("paper")][:1]
