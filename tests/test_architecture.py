@@ -124,14 +124,15 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_cells_and_records_are_joined_in_one_place() -> None:
-    joining = {"shared.experiment.records.records_in", "shared.experiment.config.run_key"}
+    keys = {f"shared.experiment.config.{name}" for name in ("run_key", "key_of_seed")}
+    records = {"shared.experiment.records.records_in"}
     found = {
         str(path.relative_to(ROOT))
         for path in SHARED
-        if joining <= {name for _, name in imports(path)}
+        if keys & (names := {name for _, name in imports(path)}) and records <= names
     }
     assert found == {"shared/experiment/frame.py"}
-    readers = [path for path in SHARED if joining & {name for _, name in imports(path)}]
+    readers = [path for path in SHARED if (keys | records) & {name for _, name in imports(path)}]
     names = {"frame.py", "tables.py", "worker.py"}  # a table makes keys, a worker checks one
     assert {path.name for path in readers} == names
 

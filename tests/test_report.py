@@ -498,7 +498,14 @@ def test_pictures_show_the_numbers_that_they_are_given(tmp_path: Path) -> None:
     for axis in figure.axes:
         drawn = [tuple(line.get_xdata()) for line in axis.lines]
         assert drawn == [(1.0, 3.5), (2.0,), pytest.approx((3.02, 4.98)), (4.0,), (0.0, 0.0)]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mean", "published"]
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["one", "none"]
+    within = dataclasses.replace(here, margin=(-1.0, 1.0))
+    bounded = pictures.points(
+        dataclasses.replace(picture, panels=[dataclasses.replace(panel, lines={"one": [within]})])
+    )
+    assert (-1.0, 1.0) in [tuple(line.get_xdata()) for line in bounded.axes[0].lines]
+    assert bounded.legends[0].get_texts()[-1].get_text() == "margin of the claim"
     file = tmp_path / "a.png"
     pictures.write(file, picture)
     assert json.loads(pictures.shown_by(file))["panels"][0]["lines"]["one"][0]["value"] == 2.0

@@ -516,6 +516,21 @@ def test_the_margin_of_a_claim_stands_beside_its_word() -> None:
     assert "; the margin is 1.5." in page
 
 
+@pytest.mark.parametrize(
+    ("form", "ends"),
+    [("comparable", [-1.5]), ("null", [-1.5, 1.5]), ("no gain", [1.5]), ("superiority", None)],
+)
+def test_the_margin_of_a_claim_is_drawn_beside_its_gains(
+    tmp_path: Path, form: Any, ends: list[float] | None
+) -> None:
+    margin = {"margin": 1.5, "margin_source": "twice a deviation, 0.75"} if ends else {}
+    claim = said(form, paper="margins", **margin)
+    tables = (measured((72.0, 73.0, 71.0), claim, settings=REBUILT),)
+    write(tmp_path, Results(tables, readings(tables)))
+    (panel,) = json.loads(shown_by(tmp_path / f"{claim.paper}.png"))["panels"]
+    assert [point.get("margin") for line in panel["lines"].values() for point in line] == [ends]
+
+
 def test_collapsed_readings_stand_first_in_the_line_of_a_finding() -> None:
     low, _ = beside([99.0, 98.0, 97.0], baseline=True, bar=True)
     collapsed, _ = beside([50.0], {"effective_rank": "1.5"})

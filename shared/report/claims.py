@@ -567,6 +567,13 @@ def _p_value(claim: Claim, estimate: Estimate) -> float:
     return estimate.p_value(_threshold(claim))
 
 
+def ends_of_margin(claim: Claim) -> tuple[float, ...]:
+    """The gains that a claim of being comparable, or of no difference, is tested against."""
+    if claim.form == "null" and claim.margin:
+        return -claim.margin, claim.margin
+    return (_threshold(claim),) if _threshold(claim) else ()
+
+
 def _threshold(claim: Claim) -> float:
     """The gain on one side of which a claim holds."""
     return {"comparable": -1.0, "no gain": 1.0}.get(claim.form, 0.0) * (claim.margin or 0.0)

@@ -55,6 +55,7 @@ STYLE: dict[Any, Any] = {
 PUBLISHED: dict[str, Any] = {"marker": "D", "markersize": 3.6, "mec": INK, "mfc": "white"}
 PUBLISHED_INTERVAL: dict[str, Any] = {"color": INK, "linewidth": 0.6}
 RULE_LINE: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (4, 2))}
+MARGIN: dict[str, Any] = {"color": INK, "marker": "|", "markersize": 9, "mew": 1.0}
 LINE_HEIGHT = 0.19  # inches of a line of points
 UNIT_LENGTH = 28  # characters of a scale's label that fit below a panel with others beside it
 CHARACTER_WIDTH = 0.056  # inches of a character of a note
@@ -86,6 +87,7 @@ class Point:
         color: of the mark and its interval.
         note: a few words at the end of the line.
         marker: its shape, as matplotlib names them.
+        margin: ends of the range within which it counts as no difference, drawn as ticks.
     """
 
     value: float
@@ -96,6 +98,7 @@ class Point:
     color: str = BLUE
     note: str = ""
     marker: str = "o"
+    margin: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -221,6 +224,8 @@ def _legend_marks(picture: Picture, *, errors: bool) -> list[Line2D]:
         marks.append(Line2D([], [], label=picture.published, **line, **PUBLISHED))
     if picture.rule:
         marks.append(Line2D([], [], label=picture.rule, **RULE_LINE))
+    if any(point.margin for panel in picture.panels for point in panel.points()):
+        marks.append(Line2D([], [], label="margin of the claim", linestyle="", **MARGIN))
     return marks
 
 
@@ -258,6 +263,8 @@ def _draw_point(axis: Axes, y: float, point: Point) -> None:
         ys = [y] * len(point.values)
         axis.plot(point.values, ys, "o", color=point.color, alpha=0.5, markersize=2.5, mew=0)
     axis.plot([point.value], [y], point.marker, color=point.color, markersize=4.5)
+    if point.margin:
+        axis.plot(point.margin, [y] * len(point.margin), linestyle="", **MARGIN)
     if point.published is not None:
         if point.published_error:
             ends = [point.published + sign * 1.96 * point.published_error for sign in (-1, 1)]
@@ -557,7 +564,8 @@ def write(file: Path, picture: Picture) -> None:
 
     Files with the same numbers are left unchanged, since drawing takes a second.
     """
-    numbers = json.dumps({"form": TEXT_VERSION, **asdict(picture)}, sort_keys=True)
+    content = asdict(picture, dict_factory=_without_empty_margins)
+    numbers = json.dumps({"form": TEXT_VERSION, **content}, sort_keys=True)
     pdf = file.with_suffix(".pdf")
     if file.exists() and pdf.exists() and shown_by(file) == numbers:
         return
@@ -569,6 +577,11 @@ def write(file: Path, picture: Picture) -> None:
     with Image.open(stream) as image, replacing(file) as part:
         reduced = image.convert("RGB").quantize(COLORS, Image.Quantize.MAXCOVERAGE)
         reduced.save(part, format="png", optimize=True, pnginfo=metadata)
+
+
+def _without_empty_margins(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """So that pictures without margins are what they were before there were any."""
+    return {name: value for name, value in items if name != "margin" or value}
 
 
 def shown_by(file: Path) -> str:

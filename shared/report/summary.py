@@ -24,6 +24,7 @@ from shared.report.claims import (
     Finding,
     Outcome,
     Reading,
+    ends_of_margin,
     findings,
     outcome_text,
     significant,
@@ -472,6 +473,7 @@ def _panels(findings: Sequence[Finding]) -> list[Panel]:
                     color=color,
                     note=f"{rows_of(reading)}, {reading.column}",
                     marker=marker,
+                    margin=ends_of_margin(finding.claim),
                 )
             )
     return [
