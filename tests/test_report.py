@@ -518,6 +518,24 @@ def test_pictures_show_the_numbers_that_they_are_given(tmp_path: Path) -> None:
         pictures.points(pictures.Picture([], 1, {}))
 
 
+def test_an_interval_that_would_hide_the_others_is_cut_at_the_ends_of_the_scale() -> None:
+    narrow = {f"row {number}": [pictures.Point(50.0 + number, 49, 55)] for number in range(3)}
+    wide = pictures.Point(40.0, -30.0, 110.0)
+    lines = pictures.with_cuts({**narrow, "wide": [wide]})
+    assert lines == {**narrow, "wide": [dataclasses.replace(wide, cut=True)]}
+    assert pictures.with_cuts(narrow) == narrow
+    for note, shown in ("", True), ("its number", False):
+        cut = dataclasses.replace(lines["wide"][0], note=note)
+        panel = pictures.Panel("", "%", {**lines, "wide": [cut]})
+        (axis,) = pictures.points(pictures.Picture([panel], 1, {})).axes
+        low, high = axis.get_xlim()
+        assert (30 < low < 40) if shown else (40 < low < 49)
+        assert 55 < high < 65
+        drawn = [tuple(line.get_xdata()) for line in axis.lines]
+        assert ((40.0,) in drawn) == shown
+        assert drawn[-3:] == [(low, high), (low,), (high,)]  # the interval and two arrows
+
+
 GOLDEN = ROOT / "tests/golden/table.md"
 
 

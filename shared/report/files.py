@@ -21,7 +21,7 @@ from shared.report.measuring import (
     refuse_smoke,
     trivial_baseline_of,
 )
-from shared.report.pictures import BLUE, Panel, Picture, Point, narrow
+from shared.report.pictures import BLUE, Panel, Picture, Point, narrow, with_cuts
 from shared.report.wording import (
     SCALES,
     Spread,
@@ -245,7 +245,9 @@ def _panels(measured: Measured) -> list[Panel]:
             unit = narrow(metric_text(metric, table.unit_of(metric)))
             lines = {cells[0].row.label: _points(cells[number], measured) for cells in rows}
             trivial = trivial_baseline_of(measured.column(column.label), metric)
-            panels.append(Panel(column.label, unit, lines, trivial[1] if trivial else None))
+            panels.append(
+                Panel(column.label, unit, with_cuts(lines), trivial[1] if trivial else None)
+            )
     return panels
 
 

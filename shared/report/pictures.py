@@ -8,9 +8,10 @@ import io
 import itertools
 import json
 import math
+import statistics
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ WIDTH, LEAST_WIDTH = 9.0, 6.5  # inches of a figure of images, and of any figure
 LINE_SPACING = 9  # points from one line of text above a histogram to the next
 THOUSANDS = 10_000  # from here on ticks are written like 10k
 DPI = 150  # of a figure in its own file
+WIDE = 10  # times the median width of a panel: an interval beyond it is cut
 TITLED = "titled"  # identifies the legend whose title is that of the figure
 COLORS = 128  # in a picture of points; rare colours are kept, as they have a meaning
 TEXT_KEY = "Numbers"  # of the text in a PNG file
@@ -88,6 +90,7 @@ class Point:
         note: a few words at the end of the line.
         marker: its shape, as matplotlib names them.
         margin: ends of the range within which it counts as no difference, drawn as ticks.
+        cut: whether its interval may run off the scale; with a note, its number may, too.
     """
 
     value: float
@@ -99,6 +102,7 @@ class Point:
     note: str = ""
     marker: str = "o"
     margin: tuple[float, ...] = ()
+    cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,8 @@ def points(picture: Picture, *, one_scale: bool = False) -> Figure:
         if columns == 1:
             for unit in {panel.unit for panel in panels}:
                 _share_scale([axis for axis, p in zip(axes, panels, strict=True) if p.unit == unit])
+        for axis, panel in zip(axes, panels, strict=False):  # axes may be left over
+            _draw_cut(axis, panel)
         marks = _legend_marks(picture, errors=any(point.published_error for point in drawn))
         legend = figure.legend(handles=marks, loc="outside upper left", ncols=len(marks))
         legend.set_gid(TITLED)
@@ -203,6 +209,30 @@ def _share_scale(axes: Sequence[Axes]) -> None:
     lows, highs = zip(*(axis.get_xlim() for axis in axes), strict=True)
     for axis in axes:
         axis.set_xlim(min(lows), max(highs))
+
+
+def _draw_cut(axis: Axes, panel: Panel) -> None:
+    """Draw the intervals that are cut: to the ends of the scale, where an arrow says so."""
+    limits = low, high = axis.get_xlim()
+    for y, point in _placed(panel):
+        if not point.cut or point.low is None or point.high is None:
+            continue
+        look: dict[str, Any] = {"color": point.color, "linewidth": 1.3, "markersize": 4.5}
+        axis.plot([max(point.low, low), min(point.high, high)], [y, y], **look)
+        for beyond, end, arrow in ((point.low < low, low, "<"), (point.high > high, high, ">")):
+            if beyond:
+                axis.plot([end], [y], arrow, clip_on=False, **look)
+    axis.set_xlim(limits)
+
+
+def _placed(panel: Panel) -> Iterator[tuple[float, Point]]:
+    """The points of a panel with their heights."""
+    top = 0
+    for label, line in panel.lines.items():
+        height = _height(label, line)
+        for row, point in enumerate(line):
+            yield top + row + (height - len(line)) / 2, point
+        top += height
 
 
 def _legend_marks(picture: Picture, *, errors: bool) -> list[Line2D]:
@@ -229,6 +259,26 @@ def _legend_marks(picture: Picture, *, errors: bool) -> list[Line2D]:
     return marks
 
 
+def with_cuts(lines: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
+    """The lines of a panel, in which intervals that would hide the others are cut."""
+    widths = [
+        point.high - point.low
+        for line in lines.values()
+        for point in line
+        if point.low is not None and point.high is not None and point.high > point.low
+    ]
+    widest = WIDE * statistics.median(widths) if widths else math.inf
+    return {
+        label: [
+            replace(point, cut=True)
+            if point.low is not None and point.high is not None and point.high - point.low > widest
+            else point
+            for point in line
+        ]
+        for label, line in lines.items()
+    }
+
+
 def _height(label: str, line: Sequence[Point]) -> int:
     """The height of a line in lines of text: its points or its label, whichever needs more."""
     return max(1, len(line), label.count("\n") + 1)
@@ -241,9 +291,9 @@ def _draw_panel(axis: Axes, panel: Panel, *, labelled: bool) -> None:
         ticks.append(top + (height - 1) / 2)
         if number % 2 == 0:
             axis.axhspan(top - 0.5, top + height - 0.5, color=BAND, linewidth=0, zorder=0)
-        for row, point in enumerate(line):
-            _draw_point(axis, top + row + (height - len(line)) / 2, point)
         top += height
+    for y, point in _placed(panel):
+        _draw_point(axis, y, point)
     if panel.rule is not None:
         axis.axvline(panel.rule, zorder=1, **RULE_LINE)
     axis.set_ylim(top - 0.5, -0.5)
@@ -257,12 +307,13 @@ def _draw_panel(axis: Axes, panel: Panel, *, labelled: bool) -> None:
 
 
 def _draw_point(axis: Axes, y: float, point: Point) -> None:
-    if point.low is not None and point.high is not None:
+    if point.low is not None and point.high is not None and not point.cut:
         axis.plot([point.low, point.high], [y, y], color=point.color, linewidth=1.3)
     if isinstance(point, Mean):
         ys = [y] * len(point.values)
         axis.plot(point.values, ys, "o", color=point.color, alpha=0.5, markersize=2.5, mew=0)
-    axis.plot([point.value], [y], point.marker, color=point.color, markersize=4.5)
+    if not (point.cut and point.note):  # the note has its number
+        axis.plot([point.value], [y], point.marker, color=point.color, markersize=4.5)
     if point.margin:
         axis.plot(point.margin, [y] * len(point.margin), linestyle="", **MARGIN)
     if point.published is not None:
@@ -564,7 +615,7 @@ def write(file: Path, picture: Picture) -> None:
 
     Files with the same numbers are left unchanged, since drawing takes a second.
     """
-    content = asdict(picture, dict_factory=_without_empty_margins)
+    content = asdict(picture, dict_factory=_without_later_defaults)
     numbers = json.dumps({"form": TEXT_VERSION, **content}, sort_keys=True)
     pdf = file.with_suffix(".pdf")
     if file.exists() and pdf.exists() and shown_by(file) == numbers:
@@ -579,9 +630,9 @@ def write(file: Path, picture: Picture) -> None:
         reduced.save(part, format="png", optimize=True, pnginfo=metadata)
 
 
-def _without_empty_margins(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """So that pictures without margins are what they were before there were any."""
-    return {name: value for name, value in items if name != "margin" or value}
+def _without_later_defaults(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """So that pictures without margins and cuts are what they were before there were any."""
+    return {name: value for name, value in items if value or name not in ("margin", "cut")}
 
 
 def shown_by(file: Path) -> str:

@@ -4,6 +4,7 @@
 anchor of its own, ``results/additional.md`` has the additional questions of the suite.
 """
 
+import dataclasses
 import functools
 import textwrap
 from collections import Counter
@@ -31,7 +32,7 @@ from shared.report.claims import (
 )
 from shared.report.files import ADDITIONAL, page, rows_of
 from shared.report.measuring import Measured
-from shared.report.pictures import Panel, Picture, Point
+from shared.report.pictures import Panel, Picture, Point, with_cuts
 from shared.report.wording import counted, gain_text
 
 SUMMARY = "README.md"
@@ -480,11 +481,20 @@ def _panels(findings: Sequence[Finding]) -> list[Panel]:
         Panel(
             f"{address} ({AT[setting]})",
             f"gain over the second row ({UNITS.get(unit, unit)})",
-            lines,
+            {label: [*map(_numbered, line)] for label, line in with_cuts(lines).items()},
             rule=0.0,
         )
         for (setting, address, unit), lines in lines_of.items()
     ]
+
+
+def _numbered(point: Point) -> Point:
+    """A point that is cut, noted with its numbers."""
+    if not point.cut:
+        return point
+    return dataclasses.replace(
+        point, note=f"{point.note}: {gain_text(point.value, point.low, point.high)}"
+    )
 
 
 def _sign(reading: Reading) -> Outcome:
