@@ -111,7 +111,9 @@ def test_what_waits_is_the_solver_and_the_nuclear_norm_alone() -> None:
     "name", [name for name in OBJECTIVES if "max_margin" in name and "nuclear" not in name]
 )
 def test_the_solver_reads_no_number_either_whatever_its_library_does(name: str) -> None:
-    loss_of(OBJECTIVES[name], two_views)
+    loss, parts = loss_of(OBJECTIVES[name], two_views)
+    assert loss.device == META
+    assert all(part.device == META for part in parts.values())
 
 
 def test_a_look_at_the_loss_is_seen_here() -> None:

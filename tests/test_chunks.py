@@ -57,7 +57,7 @@ def gradients(loss: Tensor, *modules: nn.Module) -> list[Tensor]:
     return [each.to_dense() if each.is_sparse else each for each in found]
 
 
-def check_equal(
+def assert_equal(
     mine: tuple[Tensor, Sequence[Tensor]], whole: tuple[Tensor, Sequence[Tensor]], limit: float
 ) -> None:
     """The loss to a share of itself, or of 1; the gradient to a share of its length."""
@@ -80,7 +80,7 @@ def test_every_loss_penalty_and_projection(name: str, penalised: bool, projected
     found = large_batch(network, criterion, views(), chunk=4)
     plain = criterion.of_views(*map(network, views()))
     modules = (network, criterion)
-    check_equal((found, gradients(found, *modules)), (plain, gradients(plain, *modules)), 1e-10)
+    assert_equal((found, gradients(found, *modules)), (plain, gradients(plain, *modules)), 1e-10)
 
 
 def test_other_builders_and_several_tensors_a_view() -> None:
@@ -97,13 +97,13 @@ def test_other_builders_and_several_tensors_a_view() -> None:
     weighted = [(view, view.abs()) for view in views()]
     found = large_batch(network, criterion, weighted, chunk=4)
     plain = criterion.of_views(*(network(*each) for each in weighted))
-    check_equal((found, gradients(found, network)), (plain, gradients(plain, network)), 1e-10)
+    assert_equal((found, gradients(found, network)), (plain, gradients(plain, network)), 1e-10)
 
     query, key = (in_chunks(network, split(4, *each), network) for each in weighted)
     torch.testing.assert_close(key, network(*weighted[1]))  # row by row
     found = criterion(query_key(query, key))[0]
     plain = criterion(query_key(*(network(*each) for each in weighted)))[0]
-    check_equal((found, gradients(found, network)), (plain, gradients(plain, network)), 1e-10)
+    assert_equal((found, gradients(found, network)), (plain, gradients(plain, network)), 1e-10)
 
 
 def by_chunks(network: nn.Module, view: Tensor, chunk: int) -> Tensor:
@@ -122,7 +122,7 @@ def test_dropout_draws_the_same_numbers_again() -> None:
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(3)
     plain = criterion.of_views(*(by_chunks(network, each, 4) for each in views()))
-    check_equal((found, mine), (plain, gradients(plain, network)), 1e-10)
+    assert_equal((found, mine), (plain, gradients(plain, network)), 1e-10)
     torch.manual_seed(4)
     other = large_batch(network, criterion, views(), chunk=4)
     assert (other - found).abs() > 1e-3
@@ -135,7 +135,7 @@ def test_batch_norm_sees_chunks_and_its_statistics_follow_each_once() -> None:
     found = large_batch(network, criterion, views(), chunk=4)
     mine = gradients(found, network)
     plain = criterion.of_views(*(by_chunks(other, each, 4) for each in views()))
-    check_equal((found, mine), (plain, gradients(plain, other)), 1e-10)
+    assert_equal((found, mine), (plain, gradients(plain, other)), 1e-10)
     for name, buffer in other.named_buffers():
         assert torch.equal(network.get_buffer(name), buffer), name
     whole = criterion.of_views(*map(network, views()))
@@ -143,7 +143,7 @@ def test_batch_norm_sees_chunks_and_its_statistics_follow_each_once() -> None:
     network.eval()
     found = large_batch(network, criterion, views(), chunk=4)
     plain = criterion.of_views(*map(network, views()))
-    check_equal((found, gradients(found, network)), (plain, gradients(plain, network)), 1e-10)
+    assert_equal((found, gradients(found, network)), (plain, gradients(plain, network)), 1e-10)
 
 
 def test_autocast_is_that_of_the_first_time() -> None:
@@ -156,7 +156,7 @@ def test_autocast_is_that_of_the_first_time() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         plain = criterion.of_views(*(by_chunks(network, each, 4) for each in both))
     # Gradients of weights are sums of numbers rounded to bfloat16, in another order.
-    check_equal((found, mine), (plain, gradients(plain, network)), 1e-2)
+    assert_equal((found, mine), (plain, gradients(plain, network)), 1e-2)
     assert torch.equal(found, plain)
     exact = criterion.of_views(*map(network, both))
     assert (exact - found).abs() > 1e-5
@@ -314,7 +314,7 @@ def test_the_steps_of_the_domains(make: Callable[..., Any], what: str, dtype: to
     chunked = dataclasses.replace(config, chunk=4)
     found, plain = step(chunked), step(config)
     limit = 1e-10 if dtype is torch.float64 else rounding(dtype, *lengths_of(*modules))
-    check_equal((found, gradients(found, *modules)), (plain, gradients(plain, *modules)), limit)
+    assert_equal((found, gradients(found, *modules)), (plain, gradients(plain, *modules)), limit)
 
 
 def test_a_chunk_of_images_is_rounded_to_bfloat16_in_both_passes() -> None:
@@ -322,7 +322,7 @@ def test_a_chunk_of_images_is_rounded_to_bfloat16_in_both_passes() -> None:
     config, modules, step = vision_step("simclr", torch.float32)
     half = dataclasses.replace(config, precision="bfloat16")
     found, plain = step(dataclasses.replace(half, chunk=4)), step(half)
-    check_equal((found, gradients(found, *modules)), (plain, gradients(plain, *modules)), 2e-2)
+    assert_equal((found, gradients(found, *modules)), (plain, gradients(plain, *modules)), 2e-2)
     assert (found - plain).abs() < 1e-5 < (step(config) - plain).abs()
 
 
@@ -420,7 +420,7 @@ def test_buffers_and_random_states_advance_once_a_step(layer: str, wrap: str) ->
         mine = gradients(found, network)
         torch.manual_seed(step)
         plain = criterion.of_views(*(by_chunks(other, each, 4) for each in views()))
-        check_equal((found, mine), (plain, gradients(plain, other)), 1e-10)
+        assert_equal((found, mine), (plain, gradients(plain, other)), 1e-10)
     expected = state_of(other)
     assert expected
     for name, value in state_of(network).items():

@@ -496,10 +496,11 @@ class Table:
 
     def _faults_of_runs(self) -> Iterator[str]:
         for tier in self.tiers:
-            configs: dict[str, Config] = {}
+            configs: dict[tuple[str, str], Config] = {}
             for row, column in itertools.product(self.rows, self.columns_of(tier)):
                 for cell in itertools.islice(self._cells_of(tier, row, column, None), 1):
-                    if configs.setdefault(cell.address, cell.config) != cell.config:
+                    config = with_seed(cell.config, 0)  # columns may have other seeds
+                    if configs.setdefault((cell.row, cell.source), config) != config:
                         yield f"columns of run {cell.run!r} differ in {cell.row}"
 
     @property
