@@ -55,6 +55,12 @@ def with_value(objective: Objective, name: str, value: float) -> Objective:
     return dataclasses.replace(objective, loss=dataclasses.replace(objective.loss, kwargs=kwargs))
 
 
+def recorded() -> list[dict[str, Any]]:
+    """What has been measured."""
+    entries: list[dict[str, Any]] = json.loads(FILE.read_text())["tuning"] if FILE.exists() else []
+    return entries
+
+
 def main() -> None:
     """Measure what is missing, and print what is chosen where all values have been tried."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -65,10 +71,10 @@ def main() -> None:
     torch.set_num_threads(1)
     train, held_out = split(options.data_root, IMAGES)
     configs = {cell.row: cell.config for cell in TABLE.cells("short") if cell.seed == 0}
-    entries = json.loads(FILE.read_text())["tuning"] if FILE.exists() else []
     for row in options.row or VALUES:
         name, usual, others = VALUES[row]
         given: Any = configs[row]
+        entries = recorded()
         by_value = {
             each["value"]: (each["l2"], each["knn"]) for each in entries if each["row"] == row
         }
@@ -86,6 +92,7 @@ def main() -> None:
             by_value[value] = scores(config, train, held_out, place, text)
             environment = current_environment(0)
             l2, knn = (round(score, 2) for score in by_value[value])
+            entries = recorded()  # another row may have been measured meanwhile
             entries.append(
                 {
                     "table": TABLE.address,
