@@ -89,9 +89,9 @@ def main() -> None:
             )
             place = options.runs / f"{slug(row)}-{run_key('short', canonical(config))}"
             text = f"{row}, {name} {value:g}"
-            by_value[value] = scores(config, train, held_out, place, text)
+            l2, knn = (round(x, 2) for x in scores(config, train, held_out, place, text))
+            by_value[value] = l2, knn
             environment = current_environment(0)
-            l2, knn = (round(score, 2) for score in by_value[value])
             entries = recorded()  # another row may have been measured meanwhile
             entries.append(
                 {
