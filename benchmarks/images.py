@@ -28,8 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from vision import prepared
 from vision.augmentation import POLICIES
 from vision.data import stream
-from vision.datasets import ImageFiles
-from vision.images import decode
+from vision.images import ImageFiles, decode
 
 SIDE, QUALITY = 256, 95  # of what is prepared
 POLICY, SIZE, VIEWS = POLICIES["cmc"], 224, 2  # of ImageNet-100's tables

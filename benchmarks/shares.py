@@ -18,13 +18,14 @@ from typing import Any
 
 from torch import Tensor
 
-from shared import objective
+from shared import criterion
 from shared.command.cells import every_table
 from shared.experiment.environment import current_environment
 from shared.experiment.files import write_atomically
 from shared.experiment.frame import load
 from shared.experiment.run import Means, Run
 from shared.experiment.tables import Cell, Table
+from shared.objective import SHARE
 from shared.report.claims import SHARES
 
 STEPS = 200
@@ -46,7 +47,7 @@ class Seen(Means):
     def add(self, parts: dict[str, Tensor]) -> None:
         """Add the parts of a step."""
         for name, value in parts.items():
-            if name.startswith(objective.SHARE):
+            if name.startswith(SHARE):
                 self.shares.setdefault(name, []).append(float(value))
         super().add(parts)
 
@@ -86,7 +87,7 @@ def waiting(done: set[tuple[str, str, str, str]]) -> Iterator[tuple[Table, Cell]
                 if not (terms.penalties or terms.projection):
                     continue
                 facts = record.environment.get("facts", {})
-                if any(name.startswith(objective.SHARE) for name in facts):
+                if any(name.startswith(SHARE) for name in facts):
                     continue
                 address = (table.address, tier, cell.row, cell.source)
                 if (cell.row, cell.source) not in seen and address not in done:
@@ -107,9 +108,9 @@ def shares_of(cell: Cell, data: Path, store: Path) -> dict[str, float]:
         with run:
             run.means = means
             domain.measure(config, run)
-    loss = f"{objective.SHARE}{config.objective.loss.function.__name__}"
+    loss = f"{SHARE}{config.objective.loss.function.__name__}"
     return {
-        name.removeprefix(objective.SHARE): float(f"{statistics.median(values):.4g}")
+        name.removeprefix(SHARE): float(f"{statistics.median(values):.4g}")
         for name, values in means.shares.items()
         if name != loss
     }
@@ -121,7 +122,7 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, required=True, help="folder of the datasets")
     parser.add_argument("--table", help="domain/paper/table; all by default")
     options = parser.parse_args()
-    objective.SHARES_EVERY = EVERY
+    criterion.SHARES_EVERY = EVERY
     file = RESULTS / SHARES
     entries = json.loads(file.read_text())["shares"] if file.exists() else []
     done = {(entry["table"], entry["tier"], entry["row"], entry["column"]) for entry in entries}

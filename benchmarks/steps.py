@@ -244,7 +244,7 @@ def vision() -> Step:
 
 def vision_loop(config: Any) -> Loop:
     """Training on images of noise, an epoch of more steps than are seen."""
-    from vision.datasets import Images
+    from vision.images import Images
     from vision.train import pretrain
 
     # At the first step of an epoch the loss is looked at, which the others are not.

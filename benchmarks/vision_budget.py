@@ -26,9 +26,10 @@ from shared.experiment.run import Run
 from shared.projection import extractor_of
 from vision.config import Config
 from vision.data import load, permutation
-from vision.datasets import DATASETS, Images
+from vision.datasets import DATASETS
 from vision.evaluation import PROTOCOLS, knn, regularised_probe
 from vision.features import embed
+from vision.images import Images
 from vision.tables_common import ON_CIFAR10
 from vision.train import pretrain
 

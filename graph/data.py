@@ -26,7 +26,8 @@ from torch_geometric.utils import coalesce
 from graph.datasets import DATASETS, Statistics
 from shared.errors import UserError, program
 from shared.experiment.data import MissingData, fetch_archive, sha256_of_files
-from shared.experiment.files import read_state, replacing, write_state
+from shared.experiment.files import replacing
+from shared.experiment.states import read_state, write_state
 from shared.pixels import to_device
 
 ATLAS = "atlas"

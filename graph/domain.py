@@ -3,7 +3,8 @@
 from graph.config import Config
 from graph.datasets import DATASETS
 from graph.tables import TABLES
-from shared.experiment.domain import Domain, Experiment, LazyImport, OwnData
+from shared.experiment.domain import Domain, Experiment, OwnData
+from shared.lazy import LazyImport
 
 
 def _steps(config: Config) -> int | None:

@@ -23,11 +23,11 @@ from torch_geometric.nn import GINConv, global_add_pool, global_max_pool, global
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from graph.config import Config
-from shared.checks import COUNT, require
 from shared.errors import UserError, suggestion
 from shared.experiment.config import canonical
 from shared.experiment.export import is_safetensors, stating
 from shared.experiment.weights import read
+from shared.ranges import COUNT, require
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
 

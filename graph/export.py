@@ -24,7 +24,6 @@ from shared.experiment.config import canonical
 from shared.experiment.domain import EvaluationRequest, Scores, scores_of
 from shared.experiment.export import (
     CONFIG,
-    FILE,
     Export,
     export_run,
     file_of,
@@ -38,8 +37,10 @@ from shared.experiment.export import (
     save_weights,
     training_of,
 )
+from shared.experiment.initial import FILE
 from shared.experiment.records import Record
-from shared.experiment.run import OWN_DATA, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import OWN_DATA
 from shared.functions import function_name
 
 # The fields of a configuration that determine the encoder and its input.

@@ -6,18 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from graph.config import GRAPHCL, Config
-from shared import (
-    Projection,
-    debiased_nce,
-    distance_polarization,
-    hard_nce,
-    info_nce,
-    margin_nce,
-    term,
-)
+from shared import Projection, term
 from shared.experiment.methods import svm_margin, trained_with
 from shared.experiment.published import load_notes, load_published, with_claims
 from shared.experiment.tables import Column, Published, Row, Seeds, Table
+from shared.lazy import debiased_nce, distance_polarization, hard_nce, info_nce, margin_nce
 
 PUBLISHED = Path(__file__).parent / "published"
 NOTES = load_notes(PUBLISHED / "notes.toml")

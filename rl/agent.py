@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from rl.config import Config
 from rl.encoder import Bilinear, Encoder, Head, initialise, lifted
 from rl.replay import Batch
-from shared import Criterion, alignment, band_statistics, cosine, query_key
+from shared import Criterion, band_statistics, cosine, query_key
 from shared.chunks import check_chunk, in_chunks, split
+from shared.criterion import Similarity
 from shared.distributed import gather, local_slice, world_size
 from shared.momentum import follow
-from shared.objective import Similarity
 from shared.precision import bfloat16
 
 CHECK_EVERY = 100  # steps between two looks at the loss on an accelerator
@@ -53,7 +53,7 @@ def make_criterion(config: Config) -> Criterion:
     """The configuration's criterion for latents; a projection applies to unnormalised queries."""
     if config.similarity not in ("bilinear", "cosine"):
         raise ValueError(f"similarity is 'bilinear' or 'cosine'; got {config.similarity!r}")
-    if config.objective.loss.function is alignment:
+    if config.objective.loss.identity == "alignment":
         raise ValueError(
             "alignment has no negatives, and CURL no predictor to prevent collapse; use a loss "
             "with negatives"

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
-from shared import Objective, info_nce, term
-from shared.checks import (
+from shared import Objective, term
+from shared.experiment.config import option
+from shared.lazy import info_nce
+from shared.ranges import (
     COUNT,
     NOT_NEGATIVE,
     POSITIVE,
@@ -21,7 +23,6 @@ from shared.checks import (
     require_ranges,
     require_words,
 )
-from shared.experiment.config import option
 
 # Softmax cross-entropy over q W k': neither temperature nor normalisation; [CURL].
 CURL = Objective(term(info_nce, temperature=1.0))

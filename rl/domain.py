@@ -2,7 +2,8 @@
 
 from rl.config import Config, ImitationConfig, ProbeConfig
 from rl.tables import TABLES
-from shared.experiment.domain import Domain, Experiment, LazyImport
+from shared.experiment.domain import Domain, Experiment
+from shared.lazy import LazyImport
 
 
 def _steps(config: Config) -> int:

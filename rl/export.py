@@ -29,7 +29,6 @@ from shared.experiment.config import upgraded_config
 from shared.experiment.data import SUMS, check_sums
 from shared.experiment.export import (
     CONFIG,
-    FILE,
     REMEDY,
     RUN_REMEDY,
     Export,
@@ -40,6 +39,7 @@ from shared.experiment.export import (
     python_block,
     training_of,
 )
+from shared.experiment.initial import FILE
 from shared.experiment.records import Record
 
 # Deterministic actions (B, A) in [-1, 1] for observations (B, 3K, S, S), uint8.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rl.config import CURL, Config, ImitationConfig, ProbeConfig
-from shared import Term, debiased_nce, hard_nce, margin_nce, term
+from shared import Term, term
 from shared.experiment.methods import (
     ALPHA,
     DCL,
@@ -27,6 +27,7 @@ from shared.experiment.methods import (
 )
 from shared.experiment.published import load_notes, load_published, with_claims
 from shared.experiment.tables import Column, Published, Row, Seeds, Table
+from shared.lazy import debiased_nce, hard_nce, margin_nce
 
 PUBLISHED = Path(__file__).parent / "published"
 NOTES = load_notes(PUBLISHED / "notes.toml")

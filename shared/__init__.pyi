@@ -2,6 +2,7 @@
 
 from . import checks as checks
 from . import chunks as chunks
+from . import criterion as criterion
 from . import distributed as distributed
 from . import logistic as logistic
 from . import losses as losses
@@ -15,6 +16,7 @@ from . import svm as svm
 from .checks import Temperature as Temperature
 from .chunks import in_chunks as in_chunks
 from .chunks import large_batch as large_batch
+from .criterion import Criterion as Criterion
 from .losses import alignment as alignment
 from .losses import debiased_nce as debiased_nce
 from .losses import hard_nce as hard_nce
@@ -32,7 +34,6 @@ from .momentum import enqueue as enqueue
 from .momentum import follow as follow
 from .momentum import mixed_negatives as mixed_negatives
 from .momentum import random_bank as random_bank
-from .objective import Criterion as Criterion
 from .objective import Objective as Objective
 from .objective import Projection as Projection
 from .objective import Term as Term

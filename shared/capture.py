@@ -7,27 +7,17 @@ must stay outside. The captured function must launch the same kernels at every c
 wait for the device.
 """
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from shared.distributed import world_size
-from shared.errors import UserError
+from shared.switches import graphs_wanted
 
-SWITCH = "SUITE_GRAPHS"  # the environment's variable that switches graphs off
 COMPARED = ("results", "gradients", "changes of networks and buffers")
 TOLERANCE = 1e-2  # of a norm, where the order of sums is not fixed
 WARM_UP = 3  # calls before a function is captured, in which libraries and optimisers initialise
-
-
-def graphs_wanted() -> bool:
-    """Whether graphs are used: yes, but with ``SUITE_GRAPHS=0``."""
-    value = os.environ.get(SWITCH) or "1"
-    if value not in ("0", "1"):
-        raise UserError(f"{SWITCH}={value}: write 1 for CUDA graphs, 0 for none")
-    return value == "1"
 
 
 def can_capture(device: torch.device) -> bool:

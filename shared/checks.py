@@ -1,4 +1,4 @@
-"""Validation of the arguments of losses and penalties, and of the words of a configuration.
+"""Validation of the arguments of losses and penalties.
 
 Shapes: N anchors, M candidates. Checks that would wait for an accelerator run on the CPU only.
 """
@@ -6,17 +6,15 @@ Shapes: N anchors, M candidates. Checks that would wait for an accelerator run o
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from numbers import Integral, Real
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from shared.pairs import Pairs, readable
 from shared.precision import full_precision, upcast
+from shared.ranges import POSITIVE, Range, check_names, require
 
 Temperature = float | Tensor
 """A number, or a scalar tensor that may be learned (as CLIP does)."""
@@ -24,42 +22,6 @@ Temperature = float | Tensor
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 COSINE_SLACK = 1e-3  # rounding moves cosines out of [-1, 1], in single precision by 1e-6
-
-
-@dataclass(frozen=True)
-class Range:
-    """The allowed values of an argument, and the words for an error, which follow its name."""
-
-    words: str
-    holds: Callable[[Any], bool]
-
-
-def one_of(*values: str) -> Range:
-    """One of these words."""
-    *most, last = map(repr, values)
-    return Range(f"is {', '.join(most)} or {last}", lambda x: isinstance(x, str) and x in values)
-
-
-def optional(allowed: Range) -> Range:
-    """The range, or None."""
-    return Range(f"{allowed.words}, or None", lambda x: x is None or allowed.holds(x))
-
-
-def _number(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda x: isinstance(x, Real) and not isinstance(x, bool) and holds(x)
-
-
-POSITIVE = Range("is positive and finite", _number(lambda x: 0 < x < math.inf))
-POSITIVE_OR_INFINITE = Range("is positive", _number(lambda x: x > 0))
-NOT_NEGATIVE = Range("is at least 0 and finite", _number(lambda x: 0 <= x < math.inf))
-FINITE = Range("is a finite number", _number(lambda x: -math.inf < x < math.inf))
-COUNT = Range(
-    "is a positive whole number", _number(lambda x: isinstance(x, Integral) and int(x) > 0)
-)
-STEP = Range("is a whole number from 0", _number(lambda x: isinstance(x, Integral) and int(x) >= 0))
-PROBABILITY = Range("is a probability below 1", _number(lambda x: 0 <= x < 1))
-SHARE = Range("lies in [0, 1]", _number(lambda x: 0 <= x <= 1))
-FLAG = Range("is True or False", lambda x: isinstance(x, bool))
 
 
 def _is_temperature(value: Any) -> bool:
@@ -74,102 +36,6 @@ def _is_temperature(value: Any) -> bool:
 
 
 TEMPERATURE = Range(POSITIVE.words, _is_temperature)
-
-
-def require(name: str, value: Any, allowed: Range) -> None:
-    """Raise a ``ValueError`` that names the argument unless its value is in the range."""
-    if not allowed.holds(value):
-        shown = value.item() if isinstance(value, Tensor) and not value.ndim else value
-        raise ValueError(f"{name} {allowed.words}; got {shown!r}")
-
-
-@dataclass(frozen=True)
-class Use:
-    """Fields of a configuration that have an effect only under a condition.
-
-    Args:
-        fields: their names.
-        holds: whether a configuration uses them.
-        words: the condition, in words that follow "needs".
-    """
-
-    fields: tuple[str, ...]
-    holds: Callable[[Any], bool]
-    words: str
-
-
-def require_ranges(config: Any) -> None:
-    """Raise a ValueError for a field outside the range that its class gives in ``ranges``."""
-    for allowed, names in getattr(config, "ranges", {}).items():
-        for name in names:
-            require(name, getattr(config, name), allowed)
-
-
-def without_effect(config: Any, names: Iterable[str]) -> dict[str, str]:
-    """Those of the fields that differ from their default and have no effect, and what they need.
-
-    The class says so in ``uses``.
-    """
-    defaults = {item.name: item.default for item in fields(config)}
-    return {
-        name: use.words
-        for use in getattr(config, "uses", ())
-        for name in use.fields
-        if name in names and getattr(config, name) != defaults[name] and not use.holds(config)
-    }
-
-
-def require_words(config: Any) -> None:
-    """Raise a ``ValueError`` for a field that is declared Literal and has another value."""
-    try:
-        hints = get_type_hints(type(config))
-    except NameError:  # of a user's class, a type that is known in its function alone
-        return
-    for name, hint in hints.items():
-        value = getattr(config, name)
-        if not _fits(value, hint):
-            known = ", ".join(map(str, _words(hint)))
-            raise ValueError(f"{name} is one of {known}; got {value!r}")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is one of the words of a type hint, if that has words."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return any(value == allowed and type(value) is type(allowed) for allowed in arguments)
-    if origin in (Union, UnionType):
-        return any(_fits(value, alternative) for alternative in arguments)
-    if origin is tuple and isinstance(value, tuple):
-        kinds = arguments[:1] * len(value) if arguments[-1:] == (...,) else arguments
-        return all(map(_fits, value, kinds))
-    return value is None if hint is NoneType else True
-
-
-def _words(hint: Any) -> tuple[Any, ...]:
-    if get_origin(hint) is Literal:
-        return get_args(hint)
-    return tuple(word for alternative in get_args(hint) for word in _words(alternative))
-
-
-def check_names(
-    function: Callable[..., Any], numbers: Mapping[str, Any], called: str | None = None
-) -> None:
-    """Raise a ``ValueError`` unless the function takes these keyword arguments.
-
-    ``called`` is the function's name in the message, by default its own.
-    """
-    called = called or function.__name__
-    known = {
-        name: parameter.default
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-    if unknown := set(numbers) - set(known):
-        takes = ", ".join(sorted(known)) or "none: keyword-only arguments, after a *, are numbers"
-        raise ValueError(f"{called} takes no {', '.join(sorted(unknown))}; it takes {takes}")
-    needed = {name for name, value in known.items() if value is inspect.Parameter.empty}
-    if missing := needed - set(numbers):
-        raise ValueError(f"{called} needs {', '.join(sorted(missing))}")
 
 
 def checked(
@@ -285,7 +151,7 @@ def check_negatives(name: str, pairs: Pairs) -> None:
 def check_cosines(pairs: Pairs, similarity: Tensor) -> None:
     """Raise a ``ValueError`` if a positive's or a negative's similarity is not a cosine.
 
-    NaN passes, since :class:`shared.objective.Criterion` reports it. The matrix is read once; on an
+    NaN passes, since :class:`shared.criterion.Criterion` reports it. The matrix is read once; on an
     accelerator it waits for the device.
     """
     values = similarity.detach()

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
-from shared.checks import COUNT, optional, require
+from shared.criterion import Criterion
 from shared.distributed import world_size
-from shared.objective import Criterion
+from shared.ranges import COUNT, optional, require
 
 DEPTH = 4  # references from a function to a module: through functions, containers and objects
 
@@ -48,7 +48,7 @@ def large_batch(
         criterion: with any loss, penalties and projection.
         views: two tensors (B, ...), or two tuples of such, for example ids and masks.
         chunk: the largest C.
-        step: see :meth:`shared.objective.Criterion.forward`.
+        step: see :meth:`shared.criterion.Criterion.forward`.
 
     Raises:
         ValueError: a chunk that is not a positive integer, other than two views, an objective that

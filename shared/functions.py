@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from shared.lazy import LazyImport
+
 PROJECT = ("shared", "vision", "text", "rl", "graph", "video")
 REMEDY = "define it with def at the top level of a module's file"
 # By identity, the one of an older source that the user says is the same: see --same-loss.
@@ -26,12 +28,21 @@ same: dict[str, str] = {}
 
 def identity(function: Callable[..., Any]) -> str:
     """``name`` of a function of the project; of any other ``module.name@`` and a SHA-256."""
+    if isinstance(function, LazyImport):
+        if function.module.split(".")[0] in PROJECT:
+            return function.__name__
+        function = function.load()
     if not isinstance(function, FunctionType):
         what = getattr(function, "__qualname__", type(function).__qualname__)
         kind = "a class" if isinstance(function, type) else "not a plain function"
         raise ValueError(f"{what} is {kind}; {REMEDY}")
     name = _identity(function)
     return same.get(name, name)
+
+
+def loaded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, imported if it was not."""
+    return function.load() if isinstance(function, LazyImport) else function
 
 
 def function_name(identity: str) -> str:

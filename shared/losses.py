@@ -18,21 +18,7 @@ import torch
 from torch import Tensor
 
 from shared import svm
-from shared.checks import (
-    COUNT,
-    FINITE,
-    FLAG,
-    NOT_NEGATIVE,
-    POSITIVE,
-    POSITIVE_OR_INFINITE,
-    PROBABILITY,
-    SHARE,
-    TEMPERATURE,
-    Temperature,
-    checked,
-    one_of,
-    optional,
-)
+from shared.checks import TEMPERATURE, Temperature, checked
 from shared.margins import (
     CURVATURE_FORM,
     angular_margin,
@@ -44,6 +30,18 @@ from shared.margins import (
 )
 from shared.pairs import Pairs, blocks_of_rows, cosine, repeated, without
 from shared.precision import upcast
+from shared.ranges import (
+    COUNT,
+    FINITE,
+    FLAG,
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_OR_INFINITE,
+    PROBABILITY,
+    SHARE,
+    one_of,
+    optional,
+)
 
 Floor = Literal["cosine", "minimum"]
 

@@ -11,8 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from shared.checks import FINITE, POSITIVE, SHARE, TEMPERATURE, Temperature, one_of, require
+from shared.checks import TEMPERATURE, Temperature
 from shared.pairs import Pairs
+from shared.ranges import FINITE, POSITIVE, SHARE, one_of, require
 
 # sin(theta) is computed as sqrt(1 - cos^2 + SOFTENING): at cos = +-1 its slope is then 1 / 3e-4
 # instead of infinite, and its value 3e-4 instead of 0.

@@ -8,10 +8,10 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from shared.checks import COUNT, SHARE, require
 from shared.distributed import broadcast, local_slice, world_size
 from shared.pairs import unit_rows
 from shared.precision import upcast
+from shared.ranges import COUNT, SHARE, require
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""An objective is plain data: a loss, penalties, an optional projection. A criterion computes it.
+"""An objective is plain data: a loss, penalties, an optional projection. It needs no torch.
 
 >>> import torch
 >>> from shared import distance_polarization, hard_nce, two_views
@@ -14,62 +14,61 @@ hard_nce(temperature=0.5, tau_plus=0.1, beta=1.0) + 0.1 * distance_polarization(
 ['distance_polarization', 'hard_nce', 'mean_cosine', 'share_in_band']
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor, nn
-
-from shared.checks import (
+from shared.functions import identity, loaded
+from shared.lazy import LazyImport
+from shared.ranges import (
     COUNT,
     FINITE,
-    STEP,
-    check_cosines,
+    FLAG,
+    NOT_NEGATIVE,
+    Range,
+    check_known,
     check_names,
-    check_negatives,
+    one_of,
     optional,
     require,
 )
-from shared.distributed import all_reduce_sum, share_of_mean, world_size
-from shared.functions import identity
-from shared.late import Late
-from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_margin
-from shared.notices import notice
-from shared.pairs import Pairs, cosine, two_views
-from shared.penalties import band_statistics, distance_polarization
-from shared.precision import upcast
-from shared.projection import LowRankProjection, check_projection
 
-Similarity = Callable[[Tensor, Tensor], Tensor]
-Parts = dict[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
 
-# Losses whose value for equal similarities, hence for collapsed embeddings, is the logarithm of the
-# number of candidates (more with margins).
-SOFTMAX = (info_nce, debiased_nce, hard_nce, margin_nce)
-WARM_UP = 200  # steps before the check for a collapse
-NEAR_CHANCE = 0.05  # nats
-COLLAPSE_CHECKS = 3  # consecutive checks with a loss near that value, before the warning
-SHARES_EVERY = 100  # steps between two measurements of the terms' shares of the gradient
-SHARE = "gradient_share_"  # begins their names among the parts
-DEFERRED = "deferred/"  # begins the names of what a CUDA graph computes for a later check
+    from shared.criterion import Criterion, Similarity
+    from shared.pairs import Pairs
+
+SHARE = "gradient_share_"  # begins the names of the terms' shares of the gradient among the parts
+Pairing = Literal["both", "both_views", "first_view", "second_view"]  # see shared.paired_views
+CRITERION = LazyImport("shared.criterion:Criterion")
+LOW_RANK = "LowRankProjection"
+PROJECTION: Mapping[str, Range] = {  # its keyword arguments
+    "form": one_of("paper", "authors"),
+    "norm": one_of("l21", "nuclear", "none"),
+    "alpha": NOT_NEGATIVE,
+    "rows": optional(COUNT),
+    "init": optional(one_of("identity", "normal")),
+    "unit_features": FLAG,
+}
 
 
 @dataclass(frozen=True, repr=False)
 class Term:
     """A loss or penalty function with its keyword arguments; made by :func:`term`."""
 
-    function: Callable[..., Tensor]
+    function: "Callable[..., Tensor] | LazyImport"
     kwargs: Mapping[str, Any] = field(metadata={"key": "numbers"})  # as records call it
     weight: float = 1.0
 
-    def __call__(self, pairs: Pairs, similarity: Tensor, **others: Any) -> Tensor:
+    def __call__(self, pairs: "Pairs", similarity: "Tensor", **others: Any) -> "Tensor":
         """The value for each anchor, (N,), without the weight; ``others`` replace its arguments.
 
         Raises:
             ValueError: a function that returns anything else, such as the mean over the batch.
         """
+        from torch import Tensor
+
         value = self.function(pairs, similarity, **{**self.kwargs, **others})
         if not isinstance(value, Tensor) or value.shape != (len(pairs.anchor),):
             found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
@@ -79,30 +78,58 @@ class Term:
             )
         return value
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Term):
+            return NotImplemented
+        ours, theirs = (
+            (item.function, item.kwargs, item.weight)
+            if type(self.function) is type(other.function)
+            else (item.identity, item.kwargs, item.weight)
+            for item in (self, other)
+        )
+        return ours == theirs
+
+    @property
+    def identity(self) -> str:
+        """Of the function: for one of the project its name, see :mod:`shared.functions`."""
+        return identity(self.function)
+
+    def check(self) -> None:
+        """Raise a ``ValueError`` for keyword arguments that the function does not take so."""
+        function = loaded(self.function)
+        check_names(function, self.kwargs)
+        if check_kwargs := getattr(function, "check_kwargs", None):
+            check_kwargs(self.kwargs)
+
     def __repr__(self) -> str:
         return _call_text(self.weight, self.function.__name__, self.kwargs)
 
 
-def term(function: Callable[..., Tensor], /, weight: float = 1.0, **kwargs: Any) -> Term:
+def term(
+    function: "Callable[..., Tensor] | LazyImport", /, weight: float = 1.0, **kwargs: Any
+) -> Term:
     """A :class:`Term`, checked against the function's signature and ranges.
 
-    A temperature given as ``nn.Parameter`` is learned: every criterion has its own copy.
+    A temperature given as ``nn.Parameter`` is learned: every criterion has its own copy. A function
+    that is yet to be imported is checked when a criterion is built.
 
     Raises:
         ValueError: a function that another process cannot import, such as a lambda; an unknown or
             missing keyword argument, or one out of range.
     """
     identity(function)
-    check_names(function, kwargs)
+    made = Term(function, kwargs, weight)
+    if not isinstance(function, LazyImport) or function.is_imported:
+        made.check()
     require("weight", weight, FINITE)
-    if check_kwargs := getattr(function, "check_kwargs", None):
-        check_kwargs(kwargs)
-    return Term(function, kwargs, weight)
+    return made
 
 
 @dataclass(frozen=True, repr=False)
 class Projection:
-    """A low-rank projection and its weight; ``kwargs`` are those of :class:`LowRankProjection`.
+    """A low-rank projection and its weight.
+
+    ``kwargs`` are those of :class:`shared.projection.LowRankProjection`.
 
     Raises:
         ValueError: a weight that is not finite, arguments that the projection does not take, or
@@ -116,11 +143,20 @@ class Projection:
         require("weight", self.weight, FINITE)
         if not isinstance(self.kwargs, Mapping):
             raise ValueError(f"kwargs is a mapping, by name; got {self.kwargs!r}")
-        check_names(LowRankProjection.__init__, self.kwargs, LowRankProjection.__name__)
         check_projection(self.kwargs)
 
     def __repr__(self) -> str:
-        return _call_text(self.weight, LowRankProjection.__name__, self.kwargs)
+        return _call_text(self.weight, LOW_RANK, self.kwargs)
+
+
+def check_projection(kwargs: Mapping[str, Any]) -> None:
+    """Raise a ``ValueError`` for invalid arguments of a low-rank projection."""
+    check_known(LOW_RANK, kwargs, PROJECTION)
+    for name, value in kwargs.items():
+        require(name, value, PROJECTION[name])
+    norm = kwargs.get("norm", "l21")
+    if kwargs.get("form") == "authors" and norm != "none":
+        raise ValueError(f"the authors' form has no norm of L; got norm {norm!r}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,416 +191,36 @@ class Objective:
         """Whether computing it waits for an accelerator, so that no CUDA graph can capture it.
 
         The solver of :func:`shared.losses.max_margin` and the singular values of a nuclear norm do.
-        The periodic checks of :class:`Criterion` and :class:`LowRankProjection` are not meant: a
-        capture leaves them out.
+        The periodic checks of the criterion and of the projection are not meant: a capture omits
+        them.
         """
         projection = self.projection
         nuclear = projection is not None and projection.kwargs.get("norm") == "nuclear"
-        return self.loss.function is max_margin or nuclear
+        return self.loss.identity == "max_margin" or nuclear
 
-    def build(self, dim: int, similarity: Similarity = cosine) -> "Criterion":
+    def build(self, dim: int, similarity: "Similarity | None" = None) -> "Criterion":
         """The criterion for features of width ``dim``.
 
         Args:
             dim: H, width of the features that a projection works on.
-            similarity: (N, D), (M, D) -> (N, M); may be a module with parameters.
+            similarity: (N, D), (M, D) -> (N, M); may be a module with parameters. None: cosines.
 
         Raises:
             ValueError: a loss that is not defined for this similarity, or a width that is not a
                 positive integer.
         """
-        return Criterion(self, dim, similarity)
+        options = {} if similarity is None else {"similarity": similarity}
+        criterion: Criterion = CRITERION(self, dim, **options)
+        return criterion
 
     def __repr__(self) -> str:
         parts = (self.loss, *self.penalties, self.projection)
         return " + ".join(repr(part) for part in parts if part is not None)
 
 
-class Criterion(nn.Module):
-    """Computes an :class:`Objective`, and holds its trained parameters.
-
-    These are the projection's, a learned similarity's, and learned temperatures, which each
-    criterion copies from the objective. Pass ``criterion.parameters()`` to the optimiser.
-
-    Args:
-        objective: the objective.
-        dim: see :meth:`Objective.build`.
-        similarity: see :meth:`Objective.build`.
-        check_every: the number of steps between checks for NaN in the loss and for the range of
-            cosines on an accelerator, where the loss is read at the call after that; on the CPU
-            every step is checked. After ``WARM_UP`` steps a softmax loss is also compared with its
-            value for equal similarities, and a warning is given once if the embeddings may have
-            collapsed.
-    """
-
-    def __init__(
-        self,
-        objective: Objective,
-        dim: int,
-        similarity: Similarity = cosine,
-        check_every: int = 50,
-    ) -> None:
-        super().__init__()
-        require("dim", dim, COUNT)
-        require("check_every", check_every, COUNT)
-        if not callable(similarity):
-            raise ValueError(
-                f"similarity is a function of anchors and candidates; got {similarity!r}"
-            )
-        function, kwargs = objective.loss.function, objective.loss.kwargs
-        needs_cosines = getattr(function, "needs_cosines", lambda _: False)
-        self._needs_cosines: bool = needs_cosines(kwargs)
-        if similarity is not cosine and self._needs_cosines:
-            if function in (debiased_nce, hard_nce):
-                raise ValueError(
-                    f"{function.__name__}'s floor n exp(-1 / temperature) holds for cosines only; "
-                    f"with another similarity take floor='minimum'"
-                )
-            raise ValueError(
-                f"{function.__name__} is defined for cosines only (it needs distances or "
-                f"angles); build it with similarity=cosine"
-            )
-        self._objective = objective
-        self.similarity = similarity
-        self.check_every = check_every
-        self._checks_at_chance = 0  # in a row
-        self._deferred: list[_DeferredCheck] = []
-        terms = (objective.loss, *objective.penalties)
-        self._term_names = _unique_names(terms)
-        given = _learned_parameters(terms)
-        # A parameter that terms share stays shared.
-        place = {id(number): at for at, number in enumerate(given)}
-        self._places = [
-            {name: place[id(x)] for name, x in item.kwargs.items() if id(x) in place}
-            for item in terms
-        ]
-        own = (nn.Parameter(x.detach().clone(), x.requires_grad) for x in given)
-        self.learned = nn.ParameterList(own)
-        self.projection: LowRankProjection | None = None
-        if objective.projection is not None:
-            self.projection = LowRankProjection(dim, **objective.projection.kwargs)
-
-    @property
-    def objective(self) -> Objective:
-        """The objective, with this criterion's own copies of its learned numbers."""
-        terms = (self._objective.loss, *self._objective.penalties)
-        loss, *penalties = (
-            replace(item, kwargs={**item.kwargs, **self._learned_numbers(place)})
-            for place, item in enumerate(terms)
-        )
-        return replace(self._objective, loss=loss, penalties=tuple(penalties))
-
-    @objective.setter
-    def objective(self, objective: Objective) -> None:
-        self._objective = objective
-
-    def _learned_numbers(self, place: int) -> dict[str, nn.Parameter]:
-        """Those of a term, 0 being the loss, by name.
-
-        They are looked up at each call: ``load_state_dict(assign=True)``, ``torch.func`` and a move
-        from the meta device put other tensors in their place.
-        """
-        return {name: self.learned[at] for name, at in self._places[place].items()}
-
-    def __repr__(self) -> str:
-        named = self.similarity
-        similarity = getattr(named, "__name__", type(named).__name__)
-        return f"{type(self).__name__}({self.objective!r}, similarity={similarity})"
-
-    def forward(
-        self,
-        pairs: Pairs,
-        *others: Any,
-        features: Tensor | Sequence[Tensor] | None = None,
-        step: int | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of the batch (a scalar) and its parts, detached, by name.
-
-        For pairs built with ``gather`` on several processes the loss is this process's share, as
-        DistributedDataParallel expects: the mean over processes of the losses and of their
-        gradients, those of this criterion's parameters included, is that of the global batch. The
-        parts are those of the global batch, the same on all processes.
-
-        Args:
-            pairs: N anchors, M candidates.
-            others: must be empty; catches embeddings passed without a builder.
-            features: the input of the projection, (B, H) or one such matrix for each view; None:
-                the anchors.
-            step: counted from 0; named in the error for embeddings that are not finite. At every
-                100th step the parts of an objective of several terms include the share of each in
-                the gradient on the embeddings, or on the input of the projection where they are
-                computed from it: its norm over the sum of the terms' norms.
-
-        Raises:
-            FloatingPointError: NaN or infinite embeddings or loss, on any of the processes; on an
-                accelerator those of an earlier step.
-            ValueError: embeddings instead of pairs, features of another width than ``dim``, a step
-                that is not an integer, a batch without negatives, or invalid arguments of the loss
-                or a penalty.
-        """
-        if others or not isinstance(pairs, Pairs):
-            raise ValueError(
-                "a criterion takes pairs, which a builder makes of embeddings: "
-                "criterion(two_views(first, second)), or criterion.of_views(first, second) for "
-                "the loss alone"
-            )
-        require("step", step, optional(STEP))
-        with torch.autocast(pairs.anchor.device.type, enabled=False):
-            pairs = _upcast_pairs(pairs)
-            similarity = self.similarity(pairs.anchor, pairs.candidate)
-            on_cpu = similarity.device.type == "cpu"
-            # A CUDA graph cannot read: it computes what every check needs, see checked_parts.
-            captured = similarity.is_cuda and torch.cuda.is_current_stream_capturing()
-            due = (step or 0) % self.check_every == 0
-            if not captured:
-                self._run_deferred_checks(step)
-            if on_cpu or (due and not captured):
-                self._check_input(pairs, similarity, step)
-            value = self._loss(pairs, similarity)
-            # Anchors without a positive are left out of the mean.
-            defined = (pairs.positives() >= 0).any(1).sum()
-            mean = value.sum() / defined.clamp(min=1)
-            to_check = {"mean": mean}
-            if captured or (due and (step or 0) >= WARM_UP):
-                to_check |= self._loss_at_chance(pairs, similarity)
-            if pairs.blocks:
-                mean = share_of_mean(value, defined)
-            terms = {self._term_names[0]: self._objective.loss.weight * mean}
-            parts = {self._term_names[0]: mean.detach()}
-            for more_terms, more_parts in (
-                self._penalty_terms(pairs, similarity),
-                self._projection_term(pairs, features),
-            ):
-                terms |= more_terms
-                parts |= more_parts
-            loss, *further_terms = terms.values()
-            for term_value in further_terms:
-                loss = loss + term_value
-            measured = step is not None and (captured or step % SHARES_EVERY == 0)
-            if measured and len(terms) > 1:
-                embeddings = (pairs.anchor, pairs.candidate)
-                # The input of a projection comes before the embeddings, or is made of them.
-                before = () if self.projection is None or features is None else features
-                parts |= _gradient_shares(terms, before) or _gradient_shares(terms, embeddings)
-            if pairs.blocks:
-                means = all_reduce_sum(torch.stack(list(parts.values()))) / world_size()
-                parts = dict(zip(parts, means, strict=True))
-            finite, checked = _finiteness(pairs, loss, everywhere=on_cpu or due)
-            if on_cpu:
-                _check_finite(finite, checked, step)
-                if "chance" in to_check:
-                    self._warn_if_collapsed(to_check["mean"], to_check["chance"], step)
-            else:
-                # Whoever reads the parts finds out, at any step.
-                parts[self._term_names[0]] = parts[self._term_names[0]].where(finite, math.nan)
-                to_check |= {"finite": finite.to(checked), "loss": checked}
-                if captured:
-                    parts |= {f"{DEFERRED}{name}": x.detach() for name, x in to_check.items()}
-                elif due:
-                    self._deferred.append(_DeferredCheck(step, to_check))
-        return loss, parts
-
-    def _loss(self, pairs: Pairs, similarity: Tensor) -> Tensor:
-        """The loss for each anchor, (N,), without its weight."""
-        return self._objective.loss(pairs, similarity, **self._learned_numbers(0))
-
-    def _check_input(self, pairs: Pairs, similarity: Tensor, step: int | None) -> None:
-        """Refuse what the loss cannot be computed of, where it may be read."""
-        function = self._objective.loss.function
-        if function is max_margin:
-            # The factorisation on the CPU does not accept NaN.
-            _check_finite(*_finiteness(pairs, similarity.sum()), step)
-        if self._needs_cosines and similarity.device.type != "cpu":
-            check_cosines(pairs, similarity)
-        if getattr(function, "needs_negatives", False):
-            check_negatives(function.__name__, pairs)
-
-    def _penalty_terms(self, pairs: Pairs, similarity: Tensor) -> tuple[Parts, Parts]:
-        """The penalties by name with their weights, and their parts."""
-        terms: Parts = {}
-        parts: Parts = {}
-        cosines = similarity
-        if self._objective.penalties and self.similarity is not cosine:
-            cosines = cosine(pairs.anchor, pairs.candidate)
-        for place, penalty in enumerate(self._objective.penalties, start=1):
-            name = self._term_names[place]
-            value = penalty(pairs, cosines, **self._learned_numbers(place))
-            mean = value.mean() if len(value) else value.sum()  # 0 without anchors
-            if pairs.blocks:
-                mean = share_of_mean(value)
-            parts[name] = mean.detach()
-            terms[name] = penalty.weight * mean
-            if penalty.function is distance_polarization:
-                band = {k: x for k, x in penalty.kwargs.items() if k in ("lower", "upper")}
-                parts |= band_statistics(pairs, cosines, **band)
-        return terms, parts
-
-    def _projection_term(
-        self, pairs: Pairs, features: Tensor | Sequence[Tensor] | None
-    ) -> tuple[Parts, Parts]:
-        """The projection's penalty with its weight, and its parts; nothing without one."""
-        if self.projection is None or self._objective.projection is None:
-            return {}, {}
-        given = pairs.anchor if features is None else features
-        value, parts = self.projection(given, together=pairs.blocks > 0)
-        named = {f"projection_{name}": item for name, item in parts.items()}
-        return {"projection": self._objective.projection.weight * value}, named
-
-    if TYPE_CHECKING:  # of a module it is untyped
-        __call__ = forward
-
-    def of_views(self, first: Tensor, second: Tensor, *, step: int | None = None) -> Tensor:
-        """The loss of two views of each instance, a scalar; all that a plain SimCLR loop needs.
-
-        Embeddings need not be normalised: the cosine, the default similarity, does that.
-
-        Args:
-            first: (B, D), first view of each instance.
-            second: (B, D); row i is the other view of row i of ``first``.
-            step: see :meth:`forward`.
-
-        Raises:
-            FloatingPointError: see :meth:`forward`.
-            ValueError: see :meth:`forward`, or views of different shapes.
-        """
-        loss: Tensor = self(two_views(first, second), step=step)[0]
-        return loss
-
-    def checked_parts(self, parts: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
-        """The parts of a step without those that a CUDA graph adds for checks, which are made here.
-
-        A graph can neither check its loss nor omit what is due at some steps only. The code
-        that replays it calls this after each step.
-
-        Args:
-            parts: of the step, which may have run eagerly.
-            step: its number.
-
-        Raises:
-            FloatingPointError: NaN or infinite embeddings or loss, at an earlier step.
-        """
-        self._run_deferred_checks(step)
-        to_check = {
-            name.removeprefix(DEFERRED): part
-            for name, part in parts.items()
-            if name.startswith(DEFERRED)
-        }
-        if to_check and self.projection is not None:
-            self.projection.check_norm()
-        if to_check and step % self.check_every == 0:
-            if step < WARM_UP:
-                to_check.pop("chance", None)
-            self._deferred.append(_DeferredCheck(step, to_check))
-        undue = () if step % SHARES_EVERY == 0 else (SHARE,)
-        return {name: x for name, x in parts.items() if not name.startswith((DEFERRED, *undue))}
-
-    def _run_deferred_checks(self, step: int | None) -> None:
-        """Read and check what an accelerator computed at steps before this one."""
-        for check in [each for each in self._deferred if step is None or each.step != step]:
-            self._deferred.remove(check)
-            found = check.read()
-            _check_finite(found["finite"] == 1, found["loss"], check.step)
-            if "chance" in found:
-                self._warn_if_collapsed(found["mean"], found["chance"], check.step)
-
-    @torch.no_grad()
-    def _loss_at_chance(self, pairs: Pairs, similarity: Tensor) -> dict[str, Tensor]:
-        """The loss of identical embeddings, for a softmax."""
-        if self._objective.loss.function not in SOFTMAX or not len(similarity):
-            return {}
-        value = self._loss(pairs, similarity.mean().expand_as(similarity))
-        return {"chance": value.sum() / (pairs.positives() >= 0).any(1).sum().clamp(min=1)}
-
-    def _warn_if_collapsed(self, mean: Tensor, chance: Tensor, step: int | None) -> None:
-        """Warn once if the loss stays near that of identical embeddings."""
-        self._checks_at_chance = self._checks_at_chance + 1 if mean > chance - NEAR_CHANCE else 0
-        if self._checks_at_chance == COLLAPSE_CHECKS:
-            notice(
-                f"at step {step} the contrastive loss is {float(mean):.2f}; identical embeddings "
-                f"would give {float(chance):.2f}: they may have collapsed; lower the learning rate"
-            )
-
-
-class _DeferredCheck:
-    """Scalars of one step on an accelerator, to be checked at a later step, when they are here."""
-
-    def __init__(self, step: int | None, values: Mapping[str, Tensor]) -> None:
-        self.step, self._names, self._late = step, tuple(values), Late(*values.values())
-
-    def read(self) -> dict[str, Tensor]:
-        """The scalars by name, on the host."""
-        return dict(zip(self._names, map(torch.tensor, self._late.read()), strict=True))
-
-
-def _gradient_shares(
-    terms: Mapping[str, Tensor], embeddings: Tensor | Sequence[Tensor]
-) -> dict[str, Tensor]:
-    """The share of each term in the gradient on the embeddings; none where it is not taken.
-
-    None are given without a graph, nor where it does not lead from every term to ``embeddings``, as
-    for features whose chunks have backward passes of their own.
-    """
-    several = [embeddings] if isinstance(embeddings, Tensor) else embeddings
-    inputs = list({id(each): each for each in several if each.requires_grad}.values())
-    if not inputs or not torch.is_grad_enabled():
-        return {}
-    norms: list[Tensor] = []
-    for value in terms.values():
-        if not value.requires_grad:
-            norms.append(value.new_zeros(()))
-            continue
-        found = torch.autograd.grad(value, inputs, retain_graph=True, allow_unused=True)
-        some = [each.float().norm() for each in found if each is not None]
-        if not some:
-            return {}
-        norms.append(torch.stack(some).norm().to(value))
-    every = torch.stack(norms)
-    shares = every / every.sum().clamp(min=torch.finfo(every.dtype).tiny)
-    return {f"{SHARE}{name}": share for name, share in zip(terms, shares, strict=True)}
-
-
-def _unique_names(terms: Iterable[Term]) -> list[str]:
-    """Names of the terms among the parts; that of a function's second term ends in ``_2``."""
-    names = [item.function.__name__ for item in terms]
-    counts = [names[:place].count(name) for place, name in enumerate(names)]
-    return [f"{name}_{1 + n}" if n else name for name, n in zip(names, counts, strict=True)]
-
-
-def _learned_parameters(terms: Iterable[Term]) -> list[nn.Parameter]:
-    """The learned numbers of the terms, without repetitions."""
-    numbers = [number for item in terms for number in item.kwargs.values()]
-    return list(dict.fromkeys(x for x in numbers if isinstance(x, nn.Parameter)))
-
-
 def _call_text(weight: float, name: str, kwargs: Mapping[str, Any]) -> str:
-    shown = ((key, "learned" if isinstance(x, Tensor) else repr(x)) for key, x in kwargs.items())
+    shown = (
+        (key, "learned" if hasattr(x, "requires_grad") else repr(x)) for key, x in kwargs.items()
+    )
     call = f"{name}({', '.join(f'{key}={text}' for key, text in shown)})"
     return call if weight == 1 else f"{weight} * {call}"
-
-
-def _finiteness(pairs: Pairs, value: Tensor, *, everywhere: bool = True) -> tuple[Tensor, Tensor]:
-    """Whether the embeddings are finite, and a value that is as well where all processes' are."""
-    # Embeddings are checked as well: anchors without a positive have loss 0 whatever they are.
-    finite = torch.isfinite(pairs.anchor).all()
-    if pairs.candidate is not pairs.anchor:
-        finite = finite & torch.isfinite(pairs.candidate).all()
-    value = torch.where(finite, value.detach(), math.nan)
-    # On all processes at once, so that none waits for one that has stopped.
-    return finite, all_reduce_sum(value) if pairs.blocks and everywhere else value
-
-
-def _check_finite(finite: Tensor, value: Tensor, step: int | None) -> None:
-    if torch.isfinite(value):
-        return
-    where = "" if step is None else f" at step {step}"
-    what, cause = "embeddings are NaN or infinite", "the input"
-    if finite:
-        what, cause = "the loss is not finite", "the loss function"
-    raise FloatingPointError(f"{what}{where}; lower the learning rate or check {cause}")
-
-
-def _upcast_pairs(pairs: Pairs) -> Pairs:
-    """The pairs in at least single precision; one tensor stays one tensor."""
-    anchor = upcast(pairs.anchor)
-    candidate = anchor if pairs.candidate is pairs.anchor else upcast(pairs.candidate)
-    return replace(pairs, anchor=anchor, candidate=candidate, trusted=True)

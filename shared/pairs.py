@@ -7,7 +7,7 @@ For training on several processes a builder takes ``gather``: a function (B, D) 
 collects the embeddings of all processes with gradient (:func:`shared.distributed.gather`), so that
 negatives come from the global batch. Rows are in the order of the ranks, each process holding its
 :func:`shared.distributed.local_slice`. Anchors stay local, and the pairs record that they are part
-of a global batch (``blocks``): penalties and :class:`shared.objective.Criterion` then count over
+of a global batch (``blocks``): penalties and :class:`shared.criterion.Criterion` then count over
 all processes, so that the mean of their losses over processes is the loss of the global batch.
 Pairs built without ``gather`` never communicate.
 
@@ -27,12 +27,12 @@ import torch
 from torch import Tensor
 
 from shared.distributed import local_slice, world_size
+from shared.objective import Pairing
 from shared.precision import full_precision, upcast
 
 Duplicates = bool | Tensor  # see above
 NO_LABEL = -1
 Gather = Callable[[Tensor], Tensor]
-Pairing = Literal["both", "both_views", "first_view", "second_view"]  # see paired_views
 
 
 @dataclass(frozen=True)
@@ -405,7 +405,7 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
 
     With two views of each instance, ``same_label(torch.cat([first, second]), label.repeat(2))`` and
     :func:`shared.losses.info_nce` are SupCon. An anchor that is alone in its class has no positive
-    and therefore no loss, and :class:`shared.objective.Criterion` takes the mean over the others.
+    and therefore no loss, and :class:`shared.criterion.Criterion` takes the mean over the others.
     A row without a label has neither positives nor negatives, and is neither to others.
 
     Args:

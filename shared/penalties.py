@@ -11,10 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from shared.checks import FINITE, FLAG, TEMPERATURE, checked, one_of, require
+from shared.checks import TEMPERATURE, checked
 from shared.distributed import all_reduce_sum, gather_ragged, row_counts
 from shared.pairs import Pairs, blocks_of_rows, cosine, repeated, unit_rows, without
 from shared.precision import upcast
+from shared.ranges import FINITE, FLAG, one_of, require
 
 
 def _is_band(numbers: Mapping[str, Any]) -> None:

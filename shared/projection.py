@@ -4,17 +4,18 @@ Shapes: B instances, H dimensions of the feature, R rows of L.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from shared.checks import COUNT, FLAG, NOT_NEGATIVE, Range, one_of, optional, require
 from shared.distributed import gather, row_counts, share_of_mean
 from shared.late import Late
+from shared.objective import check_projection
 from shared.pairs import unit_rows
 from shared.precision import full_precision, upcast
+from shared.ranges import COUNT, one_of, require
 
 COLLAPSED = 1e-3  # of its initial norm: the features of L then carry no information
 CHECK_EVERY = 100  # calls between two checks of the norm of L
@@ -22,25 +23,6 @@ CHECK_EVERY = 100  # calls between two checks of the norm of L
 Form = Literal["paper", "authors"]
 Norm = Literal["l21", "nuclear", "none"]
 Selection = Literal["columns", "svd", "qr"]
-
-
-RANGES: Mapping[str, Range] = {
-    "form": one_of("paper", "authors"),
-    "norm": one_of("l21", "nuclear", "none"),
-    "alpha": NOT_NEGATIVE,
-    "rows": optional(COUNT),
-    "init": optional(one_of("identity", "normal")),
-    "unit_features": FLAG,
-}
-
-
-def check_projection(kwargs: Mapping[str, Any]) -> None:
-    """Raise a ``ValueError`` for arguments of :class:`LowRankProjection` that are out of range."""
-    for name, value in kwargs.items():
-        require(name, value, RANGES[name])
-    norm = kwargs.get("norm", "l21")
-    if kwargs.get("form") == "authors" and norm != "none":
-        raise ValueError(f"the authors' form has no norm of L; got norm {norm!r}")
 
 
 class LowRankProjection(nn.Module):

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from shared.experiment.environment import commit, driver
+from shared.experiment.checkout import commit
+from shared.experiment.environment import driver
 
 
 def summary(stats: Mapping[str, Sequence[Any]]) -> Iterator[str]:

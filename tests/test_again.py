@@ -15,8 +15,7 @@ from toy.tables import run_of
 
 from shared.command import cells, reproduce
 from shared.errors import UserError
-from shared.experiment import config
-from shared.experiment import run as run_module
+from shared.experiment import config, run_folders
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ("own", "my_losses", "his_losses")
@@ -195,12 +194,12 @@ def test_a_run_aside_is_no_cell_and_a_plan_moves_nothing(
 def test_a_run_is_moved_aside_under_its_lock_to_a_free_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "LOCK_WAIT", 0.1)
+    monkeypatch.setattr(run_folders, "LOCK_WAIT", 0.1)
     folder = tmp_path / "seed-0-0123456789abcdef"
     for what in ("first", "second"):
         folder.mkdir()
         (folder / "result.json").write_text(what)
-        run_module.archive(folder)
+        run_folders.archive(folder)
         assert not folder.exists()
     assert (tmp_path / f"{folder.name}.1/result.json").read_text() == "first"
     assert (tmp_path / f"{folder.name}.2/result.json").read_text() == "second"
@@ -213,5 +212,5 @@ def test_a_run_is_moved_aside_under_its_lock_to_a_free_name(
         filelock.FileLock(folder / ".lock"),
         pytest.raises(UserError, match="another process is using it"),
     ):
-        run_module.archive(folder)
+        run_folders.archive(folder)
     assert folder.exists()

@@ -27,8 +27,8 @@ from shared import (
     term,
     two_views,
 )
-from shared.checks import require_words
 from shared.experiment.run import Run
+from shared.ranges import require_words
 from tests import layouts
 from tests.simulated_device import SimulatedDevice
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from shared import Criterion, query_key, two_views
 from tests.agreement import OBJECTIVES
 from vision.config import Config
-from vision.datasets import Images
+from vision.images import Images
 from vision.methods import Networks
 from vision.train import batches, make_optimiser, train_step
 

@@ -1,5 +1,6 @@
 """What a command trains on is said once, and refused where a GPU was asked for and is of no use."""
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -10,11 +11,11 @@ from toy.program import AtOnce
 from toy.tables import run_of
 from toy.train import Config as ToyConfig
 
-from shared.capture import graphs_wanted
-from shared.command import devices
+from shared.command import devices, pool
 from shared.errors import UserError
 from shared.experiment.environment import current_environment, driver
 from shared.experiment.randomness import random_state, restore_random_state
+from shared.switches import graphs_wanted
 from tests.errors import error_of
 from tests.gpu_summary import summary
 from tests.simulated_device import SimulatedDevice
@@ -31,6 +32,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(devices, "gpu_is_there", lambda: True)
+    monkeypatch.setattr(devices, "may_have_gpu", lambda: True)
     return monkeypatch
 
 
@@ -90,6 +92,18 @@ def test_without_a_gpu_nothing_is_said_but_of_apples(idle: pytest.MonkeyPatch) -
     assert devices.check() == [
         "Apple's GPU is not used: the suite trains on NVIDIA's or on the CPU"
     ]
+
+
+def test_torch_is_asked_for_gpus_unless_linux_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(devices, "NODES", ("no such*", "nul[l]"))
+    assert devices.may_have_gpu()
+    monkeypatch.setattr(devices, "NODES", ("no such*",))
+    assert not devices.may_have_gpu()
+    assert devices.check() == []
+    assert pool.visible_devices() == ()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert devices.may_have_gpu()
 
 
 def test_the_tests_of_a_gpu_need_one(

@@ -14,8 +14,9 @@ from toy.train import Config
 from shared.command import cells, verbs
 from shared.command.cells import Places
 from shared.errors import UserError
-from shared.experiment.domain import Experiment, LazyImport
+from shared.experiment.domain import Experiment
 from shared.experiment.run import Run
+from shared.lazy import LazyImport
 
 ROOT = Path(__file__).resolve().parents[1]
 

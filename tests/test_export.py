@@ -20,7 +20,8 @@ from graph.export import load_encoder, save_encoder, write
 from shared import Objective, Projection, info_nce, term
 from shared.errors import UserError
 from shared.experiment.data import SUMS, sha256_of
-from shared.experiment.export import CARD, CONFIG, FILE
+from shared.experiment.export import CARD, CONFIG
+from shared.experiment.initial import FILE
 from shared.experiment.run import Run
 from vision.export import load_encoder as load_images
 

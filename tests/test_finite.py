@@ -19,9 +19,9 @@ from toy.train import Config
 from shared import Criterion, Objective, info_nce, query_key, same_label, term
 from shared.experiment import files
 from shared.experiment.data import sha256_of, write_sums
-from shared.experiment.files import not_finite, read_state
 from shared.experiment.records import read_json
 from shared.experiment.run import Means, Run
+from shared.experiment.states import not_finite, read_state
 from shared.experiment.store import pretrained
 from tests.errors import error_of
 from tests.simulated_device import SimulatedDevice

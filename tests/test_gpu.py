@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from shared import Criterion, Objective, info_nce, query_key, term
 from shared.capture import WARM_UP, Captured, CaptureFailed
 from shared.distributed import destroy, gather, initialise, local_slice, rank
-from shared.experiment.files import not_finite, read_state
-from shared.experiment.run import Interrupted, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import Interrupted
+from shared.experiment.states import not_finite, read_state
 from tests.test_capture import VISION, small_vision, train_vision
 from tests.test_watch import assert_alike, domain_and_config
 from vision.methods import Networks

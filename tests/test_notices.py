@@ -25,9 +25,9 @@ from shared import (
     term,
     two_views,
 )
+from shared.criterion import COLLAPSE_CHECKS, WARM_UP
 from shared.experiment.run import Run
 from shared.notices import listeners, notice
-from shared.objective import COLLAPSE_CHECKS, WARM_UP
 
 N, D = 16, 4
 SOFTMAX = [

@@ -24,8 +24,8 @@ from shared.command.pool import Pool
 from shared.errors import UserError
 from shared.experiment.config import canonical_json
 from shared.experiment.files import write_atomically
+from shared.experiment.initial import InitialWeights
 from shared.experiment.tables import Table, Tier
-from shared.experiment.weights import InitialWeights
 from text.tables import TABLES as TEXT
 from video.tables import TABLES as VIDEO
 from vision.tables import TABLES as VISION

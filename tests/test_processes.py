@@ -21,7 +21,8 @@ from shared.command import processes
 from shared.errors import UserError
 from shared.experiment import run as run_module
 from shared.experiment.domain import Experiment
-from shared.experiment.run import Conflict, Run, check_processes, check_same_processes
+from shared.experiment.run import Run, check_processes
+from shared.experiment.run_folders import Conflict, check_same_processes
 from tests import curves
 from tests.test_watch import assert_alike
 

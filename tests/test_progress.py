@@ -10,9 +10,9 @@ from toy.tables import TABLES
 
 from shared.command import progress
 from shared.command.cells import Chosen
+from shared.command.outcome import INTERRUPTED, Outcome
 from shared.command.progress import duration, sentence, watching
 from shared.command.running import main_metrics
-from shared.command.worker import INTERRUPTED, Outcome
 
 CELLS = TABLES["toy"][0].cells(row="plain")
 DONE = Outcome("done", result={"metrics": {"norm": 3.0, "accuracy": 1.25}, "seconds": 7})

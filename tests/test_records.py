@@ -22,7 +22,8 @@ from shared.experiment.records import (
     record_line,
     records_in,
 )
-from shared.experiment.run import Run, check_config, record_failure
+from shared.experiment.run import Run
+from shared.experiment.run_folders import check_config, record_failure
 from tests.measured import measure
 
 TABLE = TABLES["toy"][0]

@@ -25,7 +25,8 @@ from shared.experiment import environment, files, randomness
 from shared.experiment import run as run_module
 from shared.experiment.environment import lock_hash
 from shared.experiment.records import read_failure, read_record
-from shared.experiment.run import Conflict, Interrupted, Locked, Means, Run
+from shared.experiment.run import Means, Run
+from shared.experiment.run_folders import INTERRUPTED, Conflict, Interrupted, Locked, record_failure
 from shared.experiment.weights import read
 from shared.objective import SHARE
 
@@ -122,7 +123,7 @@ def test_sigterm_saves_and_exits_75(tmp_path: Path, uninterrupted: Path) -> None
         time.sleep(0.01)
     process.terminate()
     process.join()
-    assert process.exitcode == run_module.INTERRUPTED
+    assert process.exitcode == INTERRUPTED
     assert 0 < assert_whole(folder) < 40
     program(folder, 40, megabytes=4)
     assert result(folder) == result(uninterrupted)
@@ -396,7 +397,7 @@ def test_random_state_survives_the_round_trip(tmp_path: Path) -> None:
 
 def test_failure_is_noted_and_gone_when_done(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    run_module.record_failure(folder, "the loss is not finite at step 3", "Traceback ...")
+    record_failure(folder, "the loss is not finite at step 3", "Traceback ...")
     assert read_failure(folder) == "the loss is not finite at step 3"
     with Run(folder, Config(1)) as run:
         run.finish(train(run.config, run))

@@ -11,11 +11,11 @@ import video.config
 import vision.config
 from graph.tables import TABLE_4
 from shared import Objective, Projection, distance_polarization, info_nce, max_margin, term
-from shared.checks import require_ranges
 from shared.command import own
 from shared.command.cells import every_table
 from shared.command.settings import with_settings
 from shared.errors import UserError
+from shared.ranges import require_ranges
 from tests.errors import error_of
 
 GRAPH = graph.config.Config()

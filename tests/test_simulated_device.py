@@ -16,7 +16,7 @@ from shared.experiment.run import Run
 from tests import agreement
 from tests.simulated_device import SimulatedDevice
 from vision.config import Config as VisionConfig
-from vision.datasets import Images
+from vision.images import Images
 from vision.swav import swapped_prediction
 from vision.train import pretrain
 

@@ -11,7 +11,8 @@ from filelock import FileLock
 
 from shared.experiment.frame import processor_of
 from shared.experiment.records import Record
-from shared.experiment.run import Interrupted, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import Interrupted
 from shared.experiment.store import (
     FACT,
     RECORD,

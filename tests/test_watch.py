@@ -16,7 +16,8 @@ from toy.tables import run_of
 from toy.train import Config, disturbing, measure
 
 from shared.experiment.randomness import left_as_they_were
-from shared.experiment.run import Interrupted, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import Interrupted
 from shared.notices import notice
 
 CELL = "toy/toy/table-1/plain/left/seed-0"

@@ -17,7 +17,8 @@ from shared.command.reproduce import main
 from shared.command.settings import with_settings
 from shared.errors import UserError
 from shared.experiment.config import canonical, run_key, upgraded_config
-from shared.experiment.weights import InitialWeights, initialise
+from shared.experiment.initial import InitialWeights
+from shared.experiment.weights import initialise
 
 CONFIG = graph.config.Config(dataset="atlas")
 

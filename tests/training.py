@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from shared.experiment.run import Interrupted, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import Interrupted
 
 Measure = Callable[[Any, Run], Any]
 

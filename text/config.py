@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from shared import Objective, info_nce, term
-from shared.checks import (
+from shared import Objective, term
+from shared.experiment.config import added, option
+from shared.experiment.initial import InitialWeights
+from shared.lazy import info_nce
+from shared.ranges import (
     COUNT,
     NOT_NEGATIVE,
     POSITIVE_OR_INFINITE,
@@ -20,8 +23,6 @@ from shared.checks import (
     Use,
     optional,
 )
-from shared.experiment.config import added, option
-from shared.experiment.weights import InitialWeights
 
 # The plain inner product of f and g, no temperature: the softmax over a batch's sentences.
 QUICK_THOUGHTS = Objective(term(info_nce, temperature=1.0))

@@ -1,6 +1,7 @@
 """The text domain as one object; heavy modules are imported only when they are needed."""
 
-from shared.experiment.domain import Domain, Experiment, LazyImport, OwnData
+from shared.experiment.domain import Domain, Experiment, OwnData
+from shared.lazy import LazyImport
 from text.config import Config
 from text.tables import TABLES
 

@@ -34,7 +34,8 @@ from shared.experiment.export import (
     training_of,
 )
 from shared.experiment.records import Record
-from shared.experiment.run import OWN_DATA, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import OWN_DATA
 
 make_torchvision_importable()
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
-from shared.experiment.weights import DERIVED, InitialWeights, listed
+from shared.experiment.initial import InitialWeights
+from shared.experiment.weights import DERIVED, listed
 from shared.notices import notice
 from text.encoder import QuickThought, SentenceEncoder, mean_of_tokens, sentence_encoder
 

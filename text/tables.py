@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shared import debiased_nce, margin_nce, term
+from shared import term
 from shared.experiment.methods import (
     ALPHA,
     DCL,
@@ -26,6 +26,7 @@ from shared.experiment.methods import (
 )
 from shared.experiment.published import load_notes, load_published, with_claims
 from shared.experiment.tables import Column, Published, Row, Seeds, Table
+from shared.lazy import debiased_nce, margin_nce
 from text.config import QUICK_THOUGHTS, Config
 
 PUBLISHED = Path(__file__).parent / "published"

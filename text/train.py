@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from shared import Criterion, Pairs, context_window, cosine, inner_product
-from shared.checks import require_ranges
 from shared.chunks import check_chunk, in_chunks, split
+from shared.criterion import Similarity
 from shared.distributed import (
     average_sparse,
     broadcast,
@@ -31,8 +31,8 @@ from shared.errors import UserError
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.own import record_own
 from shared.experiment.run import Run
-from shared.objective import Similarity
 from shared.pixels import to_device
+from shared.ranges import require_ranges
 from text import baselines
 from text.config import NAMED_CORPORA, Config
 from text.data import chapters_of, corpus_fingerprint, task_fingerprint

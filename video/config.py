@@ -9,20 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from shared import Objective, info_nce, term
-from shared.checks import (
-    COUNT,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SHARE,
-    STEP,
-    Range,
-    Use,
-    optional,
-)
+from shared import Objective, term
 from shared.experiment.config import added, option
-from shared.experiment.weights import InitialWeights
-from shared.pairs import Pairing
+from shared.experiment.initial import InitialWeights
+from shared.lazy import info_nce
+from shared.objective import Pairing
+from shared.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, STEP, Range, Use, optional
 
 INFO_NCE = Objective(term(info_nce, temperature=0.07))  # [CoCLR]
 FOLDER, LISTS = "UCF-101", "ucfTrainTestlist"

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool3d, pad
 from torch.nn.modules.utils import _triple
 
-from shared import Pairs, alignment, query_key
-from shared.checks import COUNT, require, require_ranges, require_words
+from shared import Pairs, query_key
 from shared.chunks import check_chunk, in_chunks, split
 from shared.compat import make_torchvision_importable
 from shared.distributed import broadcast, gather, local_slice, world_size
@@ -32,6 +31,7 @@ from shared.experiment.export import stating
 from shared.experiment.weights import initialise
 from shared.momentum import Teacher, enqueue, random_bank
 from shared.pairs import paired_views
+from shared.ranges import COUNT, require, require_ranges, require_words
 from video.augmentation import MEAN, STD
 from video.config import BASELINES, STRIDES, Config
 
@@ -498,7 +498,7 @@ def check(config: Config) -> None:
         _check_name(config.network)
     if config.method == "moco":
         require("queue", config.queue, COUNT)
-    if config.objective.loss.function is alignment:
+    if config.objective.loss.identity == "alignment":
         raise ValueError(
             f"alignment has no negatives, and {config.method} nothing else to prevent collapse; "
             f"use another loss"

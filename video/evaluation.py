@@ -43,7 +43,8 @@ from scipy.stats import binomtest
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from shared.experiment.run import Interrupted, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import Interrupted
 from shared.pairs import unit_rows
 from shared.pixels import flip
 from video.augmentation import (

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shared.experiment.export import FILE
+from shared.experiment.initial import FILE
 from shared.report.figures import (
     CannotDraw,
     DeclaredFigure,

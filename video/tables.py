@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shared import Objective, Term, debiased_nce, hard_nce, info_nce, margin_nce, term
+from shared import Objective, Term, term
 from shared.experiment.methods import (
     ALPHA,
     NORMS,
@@ -24,6 +24,7 @@ from shared.experiment.methods import (
 )
 from shared.experiment.published import load_notes, load_published, with_claims
 from shared.experiment.tables import Column, Row, Seeds, Table
+from shared.lazy import debiased_nce, hard_nce, info_nce, margin_nce
 from video.config import Config
 
 PUBLISHED = Path(__file__).parent / "published"

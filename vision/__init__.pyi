@@ -6,8 +6,6 @@ from .config import Config as Config
 from .config import ToyConfig as ToyConfig
 from .data import choose as choose
 from .data import load as load
-from .datasets import ImageFiles as ImageFiles
-from .datasets import Images as Images
 from .domain import DOMAIN as DOMAIN
 from .encoder import head as head
 from .evaluation import kmeans_accuracy as kmeans_accuracy
@@ -16,6 +14,8 @@ from .evaluation import linear_probe as linear_probe
 from .export import load_encoder as load_encoder
 from .export import save_encoder as save_encoder
 from .features import embed as embed
+from .images import ImageFiles as ImageFiles
+from .images import Images as Images
 from .methods import Networks as Networks
 from .methods import compare as compare
 from .own import folder as folder

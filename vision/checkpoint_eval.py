@@ -14,16 +14,9 @@ from shared.errors import UserError, suggestion
 from shared.experiment.domain import EvaluationRequest, Scores, scores_of
 from shared.experiment.export import check_facts, is_exported, read_weights
 from shared.experiment.folders import LeftOut
-from shared.experiment.weights import (
-    Match,
-    best_match,
-    check_weights,
-    named_tensors,
-    unfilled,
-)
+from shared.experiment.weights import Match, best_match, check_weights, named_tensors, unfilled
 from vision.config import Backbone, Config, Stem
-from vision.data import describe
-from vision.datasets import OWN
+from vision.datasets import OWN, describe
 from vision.encoder import BUILDERS, UNPOOLED, make_encoder, name_of
 from vision.evaluation import PROTOCOLS, evaluate
 from vision.export import NEEDS, check_architecture, load_encoder, other_stem

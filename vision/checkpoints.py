@@ -5,12 +5,14 @@ They belong in ``checkpoints/`` below the data root, and are evaluated like any 
 
 from dataclasses import dataclass
 from pathlib import Path
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from shared.errors import UserError
 from shared.experiment.data import MissingData
 from vision.config import Config
+
+if TYPE_CHECKING:
+    from torch import nn
 
 FOLDER = "checkpoints"
 
@@ -71,7 +73,7 @@ def file_of(name: str, data_root: Path) -> Path:
     return data_root / FOLDER / CHECKPOINTS[name].file
 
 
-def load(config: Config, data_root: Path) -> nn.Module:
+def load(config: Config, data_root: Path) -> "nn.Module":
     """The published encoder of a configuration, on the CPU.
 
     Args:

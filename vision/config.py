@@ -13,25 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from torch import nn
-
-from shared import Objective, info_nce, term
-from shared.checks import (
-    COUNT,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SHARE,
-    STEP,
-    Range,
-    Use,
-    optional,
-)
+from shared import Objective, term
 from shared.experiment.config import added, option
-from shared.experiment.weights import InitialWeights
-from shared.losses import max_margin
-from shared.pairs import Pairing
+from shared.experiment.initial import InitialWeights
+from shared.lazy import info_nce, max_margin
+from shared.objective import Pairing
+from shared.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, STEP, Range, Use, optional
 
-Backbone = str | Callable[[], nn.Module]  # see vision.encoder.make_encoder
+Backbone = str | Callable[[], Any]  # see vision.encoder.make_encoder
 Stem = Literal["cifar", "strided", "small", "imagenet", "small_padding_2"]
 Method = Literal["simclr", "moco_v2", "moco_v3", "byol", "swav", "cmc"]
 

@@ -37,11 +37,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from shared.errors import UserError, program
+from shared.errors import UserError
 from shared.experiment.data import (
     APPROXIMATE,
     MARKER,
-    MissingData,
     approximation,
     check_prepared,
     fetch_archive,
@@ -67,12 +66,14 @@ from vision.datasets import (
     DATASETS,
     DIGITS,
     OWN,
-    Dataset,
-    ImageFiles,
-    Images,
     Part,
     Split,
+    describe,
+    fetching_command,
+    folder_of,
+    how_to_get,
 )
+from vision.images import ImageFiles, Images
 
 # The classes of ImageNet-100: github.com/HobbitLong/CMC, imagenet100.txt (Tian et al. 2020).
 _IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
@@ -99,20 +100,6 @@ _DOWNLOADS = {
 
 
 AnyImages = TypeVar("AnyImages", Images, ImageFiles, Images | ImageFiles)
-
-
-def describe(name: str) -> Dataset:
-    """Counts and statistics of a dataset, or of the embedded one for ``"digits"``."""
-    if name == DIGITS:
-        return _DIGITS
-    if name.startswith(OWN):
-        from vision import own  # torchvision takes a second
-
-        return own.described(Path(name.removeprefix(OWN)))
-    if name not in DATASETS:
-        known = f"{', '.join(DATASETS)}, {DIGITS} and {OWN}PATH"
-        raise UserError(f"unknown dataset {name!r}; known are {known}")
-    return DATASETS[name]
 
 
 def load(
@@ -202,7 +189,7 @@ def prepare(name: str, data_root: Path, side: int, say: Callable[[str], None] = 
     files: list[Path] = []
     for part in parts:
         load(name, data_root, part)  # checks that none is missing or damaged
-        files += _listing(name, _folder(name, data_root), part)[0]
+        files += _listing(name, folder_of(name, data_root), part)[0]
     folder = _prepared_folder(name, data_root, side)
     prepared.prepare(folder, files, side, say)
     prepared.read(folder, _preparing(name, side, folder))  # which compares the checksums
@@ -229,7 +216,7 @@ def fingerprint(name: str, data_root: Path) -> str:
         parts = (_digits("train"), _digits("test"))
         arrays = [tensor.numpy() for part in parts for tensor in (part.pixels, part.labels)]
         return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
-    folder = _folder(name, data_root)
+    folder = folder_of(name, data_root)
     files = _raw_files(name, folder)
     end = "" if approximation(folder) is None else APPROXIMATE
     if folder.name == "imagenet" or name.startswith(OWN):
@@ -242,18 +229,6 @@ def fingerprint(name: str, data_root: Path) -> str:
         return sha256_of_files(file for file in files if file.is_file())
 
     return remembered(folder / ".verified", files, verified) + end
-
-
-def missing(names: Iterable[str], data_root: Path) -> list[MissingData]:
-    """Which of some datasets have no folder below the data root."""
-    errors = []
-    for name in names:
-        try:
-            if name != DIGITS:
-                _folder(name, data_root)
-        except MissingData as error:
-            errors.append(error)
-    return errors
 
 
 def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:
@@ -381,7 +356,7 @@ def _reader(name: str) -> Any:
 def _archive(name: str, data_root: Path, split: Split) -> Images:
     fingerprint(name, data_root)  # verifies the files
     if name == "STL10":
-        folder = _folder(name, data_root)
+        folder = folder_of(name, data_root)
         # An approximate copy may lack the unlabelled images.
         everything = "train+unlabeled" if (folder / _UNLABELLED).is_file() else "train"
         source = _reader(name)(data_root, everything if split == "pretrain" else split)
@@ -422,7 +397,7 @@ def _tiny_imagenet(data_root: Path, part: Part, allow_missing: bool) -> Images:
     That file also has the fingerprint of what it was made from, and the names of damaged images.
     """
     name = "TinyImageNet"
-    folder = _folder(name, data_root)
+    folder = folder_of(name, data_root)
     files, labels = _listing(name, folder, part)
     _check_count(name, folder, part, len(files), allow_missing)
     source = fingerprint(name, data_root)
@@ -487,7 +462,7 @@ def _read_decoded(file: Path, source: str) -> tuple[Images, list[str]] | None:
 
 def _imagenet(name: str, data_root: Path, part: Part, allow_missing: bool) -> ImageFiles:
     """The files of a part, without those that :func:`fetch` found damaged."""
-    folder = _folder(name, data_root)
+    folder = folder_of(name, data_root)
     files, labels = _listing(name, folder, part)
     _check_count(name, folder, part, len(files), allow_missing)
     known = {folder / damaged for damaged in _verdict(name, data_root)[1:]}
@@ -505,7 +480,7 @@ def _decode_all(name: str, data_root: Path) -> None:
     source = fingerprint(name, data_root)
     if _verdict(name, data_root) == [source]:
         return
-    folder = _folder(name, data_root)
+    folder = folder_of(name, data_root)
     files = _raw_files(name, folder)
     with ThreadPool() as pool:  # Pillow decodes without Python's lock
         faults = pool.imap(fault_of, files, chunksize=64)
@@ -611,9 +586,8 @@ def _leave_out(name: str, folder: Path, damaged: list[str], allow_missing: bool)
 
 def _tolerate(name: str, fault: str, allow_missing: bool) -> None:
     if not allow_missing:
-        remedy = (
-            f"restore them and run: {_command(name)}, or continue without them: --allow-missing"
-        )
+        command = fetching_command(name)
+        remedy = f"restore them and run: {command}, or continue without them: --allow-missing"
         raise UserError(f"{fault}; {remedy}")
     warnings.warn(f"{fault}; continuing without them", stacklevel=2)
 
@@ -632,8 +606,8 @@ PREPARED = Path("prepared", "vision")  # below the data root
 def _prepared(name: str, data_root: Path, part: Part, side: int) -> ImageFiles:
     """A part of a dataset as :func:`prepare` decoded it, training images first."""
     _check_preparable(name)
-    files, labels = _listing(name, _folder(name, data_root), part)
-    _check_count(name, _folder(name, data_root), part, len(files), allow_missing=False)
+    files, labels = _listing(name, folder_of(name, data_root), part)
+    _check_count(name, folder_of(name, data_root), part, len(files), allow_missing=False)
     folder = _prepared_folder(name, data_root, side)
     if not folder.is_dir():
         others = sorted(folder.parent.glob(f"{name}-{side}-*"))
@@ -658,7 +632,7 @@ def _check_preparable(name: str) -> None:
 
 def _preparing(name: str, side: int, damaged: Path | None = None) -> str:
     first = "" if damaged is None else f"delete {damaged} and "
-    return f"{first}run: {_command(name)} --prepare {side}"
+    return f"{first}run: {fetching_command(name)} --prepare {side}"
 
 
 # What all sets need
@@ -666,7 +640,7 @@ def _preparing(name: str, side: int, damaged: Path | None = None) -> str:
 
 def _download(name: str, data_root: Path) -> None:
     folder = data_root / describe(name).folder
-    if how := _how_to_get(name, folder):
+    if how := how_to_get(name, folder):
         raise UserError(f"{name} is not downloaded by this project: {how}")
     if name in SOURCES:
         _download_by_torchvision(name, data_root)
@@ -675,17 +649,10 @@ def _download(name: str, data_root: Path) -> None:
     fetch_archive(name, url, data_root, sha256)
 
 
-def _folder(name: str, data_root: Path) -> Path:
-    folder = data_root / describe(name).folder
-    if not folder.is_dir():
-        raise MissingData(name, folder, _command(name), _how_to_get(name, folder))
-    return folder
-
-
 def _download_by_torchvision(name: str, data_root: Path) -> None:
     """Over https and against a checksum, both torchvision's; :class:`UserError` if that fails."""
     get = SOURCES[name].get
-    assert get is not None  # else _how_to_get has words
+    assert get is not None  # else how_to_get has words
     folder = data_root / describe(name).folder
     try:
         data_root.mkdir(parents=True, exist_ok=True)
@@ -699,16 +666,6 @@ def _download_by_torchvision(name: str, data_root: Path) -> None:
             f"{name}: download by torchvision failed: {reason}; on a machine without network, copy "
             f"{folder} from one that has it"
         ) from error
-
-
-def _how_to_get(name: str, folder: Path) -> str:
-    """What to do for a set that nothing downloads; empty for the others."""
-    if name in SOURCES:
-        return SOURCES[name].how
-    if folder.name not in _STREAMED:
-        return ""
-    layout = f"{folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
-    return f"get {_STREAMED[folder.name]} and unpack it to {layout}"
 
 
 def _raw_files(name: str, folder: Path) -> list[Path]:
@@ -753,11 +710,7 @@ def _remedy(name: str, folder: Path) -> str:
         return how
     if folder.name in _STREAMED:
         return f"{name} belongs in {folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
-    return f"delete {folder} and run: {_command(name)}"
-
-
-def _command(name: str) -> str:
-    return f"{program()} data vision --dataset {name}"
+    return f"delete {folder} and run: {fetching_command(name)}"
 
 
 # Reading image files

@@ -1,22 +1,18 @@
 """Datasets of images: what is known of one, and its images in memory or as files."""
 
-import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-import torch
-from torch import Tensor
-
-from vision.images import labels_of, pixels_of
-from vision.prepared import PreparedImages
+from shared.errors import UserError, program
+from shared.experiment.data import MissingData
+from shared.lazy import LazyImport
 from vision.transfer_data import SOURCES
-
-if TYPE_CHECKING:
-    from vision.own import HubColumn
 
 DIGITS = "digits"
 OWN = "folder:"  # before the path of the user's own folder
+DESCRIBED = LazyImport("vision.own:described")
 
 
 Split = Literal["pretrain", "train", "test"]
@@ -132,64 +128,49 @@ _STREAMED = {
 }
 
 
-@dataclass(frozen=True)
-class Images:
-    """Images in memory: a split, or a part of one.
-
-    What :func:`vision.images.pixels_of` takes is converted to its contract.
-
-    pixels: (n, C, H, W) uint8; C is 3, 1 for grey, or what an encoder has ``channels`` for.
-    labels: (n,) int64, -1 where there is none.
-
-    Raises:
-        ValueError: pixels whose range is not known, or others than numbers for each image.
-    """
-
-    pixels: Tensor
-    labels: Tensor
-
-    def __post_init__(self) -> None:
-        pixels = pixels_of(self.pixels)
-        object.__setattr__(self, "pixels", pixels)
-        object.__setattr__(self, "labels", labels_of(self.labels, len(pixels)))
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def to(self, device: torch.device | str) -> "Images":
-        """The same images on ``device``."""
-        return Images(self.pixels.to(device), self.labels.to(device))
-
-    def subset(self, index: Tensor) -> "Images":
-        """The images at the positions ``index``, (m,) int64, in that order."""
-        return Images(self.pixels[index], self.labels[index])
+def describe(name: str) -> Dataset:
+    """Counts and statistics of a dataset, or of the embedded one for ``"digits"``."""
+    if name == DIGITS:
+        return _DIGITS
+    if name.startswith(OWN):
+        described: Dataset = DESCRIBED(Path(name.removeprefix(OWN)))
+        return described
+    if name not in DATASETS:
+        known = f"{', '.join(DATASETS)}, {DIGITS} and {OWN}PATH"
+        raise UserError(f"unknown dataset {name!r}; known are {known}")
+    return DATASETS[name]
 
 
-@dataclass(frozen=True)
-class ImageFiles:
-    """Images on disk, of any size; :func:`stream` and :func:`central_crops` read them.
+def missing(names: Iterable[str], data_root: Path) -> list[MissingData]:
+    """Which of some datasets have no folder below the data root."""
+    errors = []
+    for name in names:
+        try:
+            if name != DIGITS:
+                folder_of(name, data_root)
+        except MissingData as error:
+            errors.append(error)
+    return errors
 
-    files: n paths, a column of a dataset, see :func:`vision.own.hub_images`, or prepared images.
-    labels: (n,) int64, -1 where there is none; of VOC2007 (n, C), see :mod:`vision.transfer_data`.
-    upright: whether images are turned as their EXIF data say, which torchvision does not. place:
-    your own folder, if they are from one: all of it is checked once one of its images is found to
-    be damaged.
-    """
 
-    files: "tuple[Path, ...] | HubColumn | PreparedImages"
-    labels: Tensor
-    upright: bool = False
-    place: Path | None = None
+def folder_of(name: str, data_root: Path) -> Path:
+    """The folder of a dataset; :class:`MissingData` without it."""
+    folder = data_root / describe(name).folder
+    if not folder.is_dir():
+        raise MissingData(name, folder, fetching_command(name), how_to_get(name, folder))
+    return folder
 
-    def __len__(self) -> int:
-        return len(self.files)
 
-    def subset(self, index: Tensor) -> "ImageFiles":
-        """The images at the positions ``index``, (m,) int64, in that order."""
-        places = index.tolist()
-        files = (
-            tuple(self.files[i] for i in places)
-            if isinstance(self.files, tuple)
-            else self.files.chosen(places)
-        )
-        return dataclasses.replace(self, files=files, labels=self.labels[index])
+def fetching_command(name: str) -> str:
+    """The command that downloads and verifies a dataset."""
+    return f"{program()} data vision --dataset {name}"
+
+
+def how_to_get(name: str, folder: Path) -> str:
+    """What to do for a set that nothing downloads; empty for the others."""
+    if name in SOURCES:
+        return SOURCES[name].how
+    if folder.name not in _STREAMED:
+        return ""
+    layout = f"{folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
+    return f"get {_STREAMED[folder.name]} and unpack it to {layout}"

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from shared.experiment.data import MissingData
-from shared.experiment.domain import Domain, Experiment, LazyImport, OwnData
+from shared.experiment.domain import Domain, Experiment, OwnData
 from shared.experiment.store import part_of
+from shared.lazy import LazyImport
 from vision.config import PRETRAINING, Config, ToyConfig
 from vision.tables import TABLES
 
@@ -26,12 +27,12 @@ def _steps(config: Config) -> int | None:
 
 
 def _missing(config: Config, data_root: Path) -> list[MissingData]:
-    from vision import checkpoints, data
+    from vision import checkpoints, datasets
 
     names = [config.evaluate_on or config.dataset]
     if config.weights is None:
-        return data.missing(dict.fromkeys([config.dataset, *names]), data_root)
-    return [*checkpoints.missing(config.weights, data_root), *data.missing(names, data_root)]
+        return datasets.missing(dict.fromkeys([config.dataset, *names]), data_root)
+    return [*checkpoints.missing(config.weights, data_root), *datasets.missing(names, data_root)]
 
 
 def _fetch(name: str, data_root: Path) -> None:
@@ -54,7 +55,7 @@ DOMAIN = Domain(
         ),
         Experiment(ToyConfig, LazyImport("vision.toy:measure")),
     ),
-    datasets=LazyImport("vision.data:DATASETS"),
+    datasets=LazyImport("vision.datasets:DATASETS"),
     fetch=_fetch,
     prepare=LazyImport("vision.data:prepare"),
     figures=LazyImport("vision.figures:FIGURES"),

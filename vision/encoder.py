@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from shared.checks import COUNT, optional, require
 from shared.compat import make_torchvision_importable
 from shared.experiment.export import stating
+from shared.ranges import COUNT, optional, require
 
 make_torchvision_importable()
 

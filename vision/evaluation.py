@@ -27,13 +27,14 @@ from torch.nn.functional import cross_entropy
 from shared import logistic
 from shared.compat import make_torchvision_importable
 from shared.experiment.randomness import left_as_they_were
-from shared.experiment.run import Interrupted, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import Interrupted
 from shared.notices import notice
 from shared.pairs import unit_rows
 from shared.spectrum import effective_rank
 from vision.config import Config
-from vision.data import choose, describe, permutation
-from vision.datasets import ImageFiles, Images
+from vision.data import choose, permutation
+from vision.datasets import describe
 from vision.features import (
     SOLVED,
     Batches,
@@ -51,6 +52,7 @@ from vision.features import (
     statistics,
     training_views,
 )
+from vision.images import ImageFiles, Images
 from vision.transfer import transferred
 
 make_torchvision_importable()

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from shared.errors import UserError
 from shared.experiment.export import (
     CONFIG,
-    FILE,
     Export,
     export_run,
     fill,
@@ -30,13 +29,13 @@ from shared.experiment.export import (
     save_weights,
     training_of,
 )
+from shared.experiment.initial import FILE, InitialWeights
 from shared.experiment.records import Record
-from shared.experiment.weights import InitialWeights, Match, initialise
+from shared.experiment.weights import Match, initialise
 from shared.functions import function_name, identity
 from shared.pixels import normalise
 from vision.config import Backbone, Config, Stem
-from vision.data import describe
-from vision.datasets import OWN
+from vision.datasets import OWN, describe
 from vision.encoder import (
     BUILDERS,
     LAB,

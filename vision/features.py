@@ -19,9 +19,9 @@ from shared.pixels import normalise
 from shared.precision import bfloat16
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
-from vision.data import central_crops, describe, fingerprint, load, stream
-from vision.datasets import Dataset, ImageFiles, Images, Split
-from vision.images import in_channels, pixels_of
+from vision.data import central_crops, fingerprint, load, stream
+from vision.datasets import Dataset, Split, describe
+from vision.images import ImageFiles, Images, in_channels, pixels_of
 from vision.prepared import PreparedImages
 
 make_torchvision_importable()

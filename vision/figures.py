@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from shared import Pairs, cosine, margin_nce, max_margin, two_views
 from shared.errors import program
-from shared.experiment.export import FILE, read_weights
+from shared.experiment.export import read_weights
+from shared.experiment.initial import FILE
 from shared.report.figures import (
     CannotDraw,
     DeclaredFigure,
@@ -47,10 +48,10 @@ from vision import toy
 from vision.augmentation import POLICIES, augment
 from vision.config import ToyConfig
 from vision.data import choose, load
-from vision.datasets import Images
 from vision.encoder import make_encoder
 from vision.evaluation import kmeans_accuracy
 from vision.export import load_encoder
+from vision.images import Images
 from vision.tables import TABLES
 from vision.tables_common import KNN_METRIC, L2_METRIC, ON
 

@@ -14,9 +14,11 @@ Arrays keep their channels, see :func:`pixels_of`.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +27,10 @@ from torch import Tensor
 
 from shared.errors import UserError
 from shared.experiment.folders import printable
+
+if TYPE_CHECKING:
+    from vision.own import HubColumn
+    from vision.prepared import PreparedImages
 
 SLACK = 1e-4  # tolerance of floats beyond 0 and 1, which resizing produces; far below 1 / 255
 _BITS, _PHOTOMETRIC = 258, 262  # tags of TIFF
@@ -193,3 +199,66 @@ def _reason(error: BaseException) -> str:
         if "cannot identify" in text
         else (text or type(error).__name__)
     )
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images in memory: a split, or a part of one.
+
+    What :func:`pixels_of` takes is converted to its contract.
+
+    pixels: (n, C, H, W) uint8; C is 3, 1 for grey, or what an encoder has ``channels`` for.
+    labels: (n,) int64, -1 where there is none.
+
+    Raises:
+        ValueError: pixels whose range is not known, or others than numbers for each image.
+    """
+
+    pixels: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        pixels = pixels_of(self.pixels)
+        object.__setattr__(self, "pixels", pixels)
+        object.__setattr__(self, "labels", labels_of(self.labels, len(pixels)))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str) -> "Images":
+        """The same images on ``device``."""
+        return Images(self.pixels.to(device), self.labels.to(device))
+
+    def subset(self, index: Tensor) -> "Images":
+        """The images at the positions ``index``, (m,) int64, in that order."""
+        return Images(self.pixels[index], self.labels[index])
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images on disk, of any size; :func:`stream` and :func:`central_crops` read them.
+
+    files: n paths, a column of a dataset, see :func:`vision.own.hub_images`, or prepared images.
+    labels: (n,) int64, -1 where there is none; of VOC2007 (n, C), see :mod:`vision.transfer_data`.
+    upright: whether images are turned as their EXIF data say, which torchvision does not. place:
+    your own folder, if they are from one: all of it is checked once one of its images is found to
+    be damaged.
+    """
+
+    files: "tuple[Path, ...] | HubColumn | PreparedImages"
+    labels: Tensor
+    upright: bool = False
+    place: Path | None = None
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def subset(self, index: Tensor) -> "ImageFiles":
+        """The images at the positions ``index``, (m,) int64, in that order."""
+        places = index.tolist()
+        files = (
+            tuple(self.files[i] for i in places)
+            if isinstance(self.files, tuple)
+            else self.files.chosen(places)
+        )
+        return dataclasses.replace(self, files=files, labels=self.labels[index])

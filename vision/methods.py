@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from shared import Pairs, alignment, max_margin, query_key
-from shared.checks import COUNT, require, require_ranges, require_words
+from shared import Pairs, query_key
 from shared.chunks import check_chunk, in_chunks, split
 from shared.distributed import broadcast, gather, local_slice, world_size
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
 from shared.pairs import paired_views, unit_rows, with_own_negatives
 from shared.precision import bfloat16, upcast
+from shared.ranges import COUNT, require, require_ranges, require_words
 from vision.augmentation import POLICIES
 from vision.config import Config
 from vision.encoder import (
@@ -34,7 +34,7 @@ from vision.encoder import (
     width_of,
 )
 from vision.export import started
-from vision.swav import Crops, crop_pairs, swapped_prediction
+from vision.swav import Crops, crop_pairs
 
 Compared = tuple[list[Pairs], list[Tensor]]
 Given = TypeVar("Given")
@@ -289,9 +289,9 @@ def check(config: Config) -> None:
 
 
 # Losses that need one method, and why that takes no other.
-LOSSES: Mapping[str, tuple[Callable[..., Tensor], str]] = {
-    "byol": (alignment, "it has no negatives, and the method keeps it from collapse"),
-    "swav": (swapped_prediction, "it compares with prototypes, which the method has"),
+LOSSES = {
+    "byol": ("alignment", "it has no negatives, and the method keeps it from collapse"),
+    "swav": ("swapped_prediction", "it compares with prototypes, which the method has"),
 }
 # Options of some methods: the value that stands for none, and the methods.
 OPTIONS: Mapping[str, tuple[Any, tuple[str, ...]]] = {
@@ -304,15 +304,16 @@ OPTIONS: Mapping[str, tuple[Any, tuple[str, ...]]] = {
 
 
 def _faults_of_loss(config: Config) -> Iterator[str]:
-    loss = config.objective.loss.function
+    loss = config.objective.loss
+    name = loss.function.__name__
     for method, (own_loss, why) in LOSSES.items():
-        if (config.method == method) is not (loss is own_loss):
+        if (config.method == method) is not (loss.identity == own_loss):
             yield (
-                f"method {method} and the loss {own_loss.__name__} go together, since {why}; got "
-                f"{config.method} and {loss.__name__}"
+                f"method {method} and the loss {own_loss} go together, since {why}; got "
+                f"{config.method} and {name}"
             )
-    if config.gamma_schedule and loss is not max_margin:
-        yield f"gamma_schedule is for kernels; {loss.__name__} has no kernel"
+    if config.gamma_schedule and loss.identity != "max_margin":
+        yield f"gamma_schedule is for kernels; {name} has no kernel"
 
 
 def _faults_of_options(config: Config) -> Iterator[str]:

@@ -22,8 +22,8 @@ from shared.compat import make_torchvision_importable
 from shared.errors import UserError, suggestion
 from shared.experiment.data import state_of
 from shared.experiment.folders import Folder, layout_of, read_folder, undamaged
-from vision.datasets import IMAGENET_MEAN, IMAGENET_STD, OWN, Dataset, ImageFiles
-from vision.images import fault_of
+from vision.datasets import IMAGENET_MEAN, IMAGENET_STD, OWN, Dataset
+from vision.images import ImageFiles, fault_of
 
 make_torchvision_importable()
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shared.checks import COUNT, POSITIVE, TEMPERATURE, checked
+from shared.checks import TEMPERATURE, checked
 from shared.distributed import gather, local_slice
 from shared.pairs import Gather, Pairs, two_views, unit_rows
 from shared.precision import upcast
+from shared.ranges import COUNT, POSITIVE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shared import Objective, Term, consistency, debiased_nce, hard_nce, info_nce, term
+from shared import Objective, Term, term
 from shared.experiment.methods import trained_with
 from shared.experiment.published import load_notes, load_published
 from shared.experiment.tables import Column, Row, Table, Tier
+from shared.lazy import LazyImport, consistency, debiased_nce, hard_nce, info_nce
 from vision.config import CMC, Config, ToyConfig
-from vision.swav import swapped_prediction
 
 Changes = Mapping[str, Any]
 
@@ -114,7 +114,9 @@ CMC_TWO: dict[str, Any] = {
 }
 # SwAV in CMC's framework: its own crops, head and optimiser, with its program's rate (4.8 at 4096)
 # scaled to batches of 128. A table's number of negatives is the length of its queue.
-SWAV_LOSS = term(swapped_prediction, temperature=0.1, epsilon=0.05, iterations=3)
+SWAV_LOSS = term(
+    LazyImport("vision.swav:swapped_prediction"), temperature=0.1, epsilon=0.05, iterations=3
+)
 SWAV: dict[str, Any] = {
     "method": "swav",
     "objective": Objective(SWAV_LOSS),

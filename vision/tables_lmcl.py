@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from shared import Term, info_nce, term
+from shared import Term, term
 from shared.experiment.methods import polarization, trained_with
 from shared.experiment.tables import Column, Table
+from shared.lazy import info_nce
 from vision.config import CMC, HCL, Config, ToyConfig
 from vision.tables_common import (
     BY_BATCH_SIZE,

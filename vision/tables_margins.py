@@ -5,18 +5,11 @@ import tomllib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shared import (
-    Projection,
-    alignment,
-    debiased_nce,
-    distance_polarization,
-    hard_nce,
-    margin_nce,
-    term,
-)
+from shared import Projection, term
 from shared.experiment.methods import svm_margin, trained_with
 from shared.experiment.published import load_published
 from shared.experiment.tables import Column, Row, Seeds, Table, Tier
+from shared.lazy import alignment, debiased_nce, distance_polarization, hard_nce, margin_nce
 from vision.config import NT_XENT, Config
 from vision.tables_common import (
     BASELINES,

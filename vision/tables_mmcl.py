@@ -5,10 +5,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from shared import info_nce, term
+from shared import term
 from shared.experiment.methods import svm_margin, trained_with
 from shared.experiment.published import load_published
 from shared.experiment.tables import Column, Row, Seeds, Table
+from shared.lazy import info_nce
 from vision import tables_margins as margins
 from vision.config import HCL, MMCL_IMAGENET, Config
 from vision.tables_common import (

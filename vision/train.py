@@ -34,8 +34,8 @@ from shared.distributed import local_slice, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment import store
 from shared.experiment.data import sha256_of
-from shared.experiment.export import FILE
 from shared.experiment.files import link
+from shared.experiment.initial import FILE
 from shared.experiment.own import record_own
 from shared.experiment.run import Run
 from shared.precision import bfloat16
@@ -43,11 +43,12 @@ from shared.projection import extractor_of
 from vision import checkpoints
 from vision.augmentation import POLICIES, augment
 from vision.config import PRETRAINING, Config
-from vision.data import choose, describe, load, permutation, stream
-from vision.datasets import DATASETS, ImageFiles, Images, Split
+from vision.data import choose, load, permutation, stream
+from vision.datasets import DATASETS, Split, describe
 from vision.evaluation import PROTOCOLS, evaluate
 from vision.export import load_encoder, save_encoder
 from vision.features import load_split, record_data, statistics
+from vision.images import ImageFiles, Images
 from vision.methods import Networks, check, compare
 from vision.trivial import Trivial, calibrate
 

@@ -29,11 +29,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from shared import logistic
 from shared.errors import UserError
 from shared.experiment.files import write_atomically
-from shared.experiment.run import Interrupted, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import Interrupted
 from shared.precision import bfloat16
 from vision.config import Config
-from vision.data import choose, describe, permutation
-from vision.datasets import Dataset, ImageFiles, Images, Split
+from vision.data import choose, permutation
+from vision.datasets import Dataset, Split, describe
 from vision.features import (
     SOLVED,
     FewShot,
@@ -49,6 +50,7 @@ from vision.features import (
     statistics,
     training_views,
 )
+from vision.images import ImageFiles, Images
 
 HELD_OUT = 5  # one training image in this many, if no validation images are published
 WHOLE, IN_EPISODES = 1.0, 1 / 1.15  # share of the shorter side that a crop keeps

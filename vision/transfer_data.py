@@ -13,10 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shared.compat import make_torchvision_importable
 from shared.experiment.folders import class_files
-
-make_torchvision_importable()
 
 Files = list[tuple[Path, Any]]  # each with its class, or for VOC2007 with one number per class
 PER_CLASS = 30  # training images per class of Caltech-101
@@ -24,6 +21,9 @@ PER_CLASS = 30  # training images per class of Caltech-101
 
 def torchvision_datasets() -> Any:
     """``torchvision.datasets``, imported only when needed, since importing it takes seconds."""
+    from shared.compat import make_torchvision_importable
+
+    make_torchvision_importable()
     return importlib.import_module("torchvision.datasets")
 
 

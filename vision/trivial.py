@@ -11,8 +11,8 @@ from torch.nn.functional import adaptive_avg_pool2d, one_hot
 from torch.optim.swa_utils import update_bn
 
 from vision.data import central_crops
-from vision.datasets import ImageFiles, Images
 from vision.features import BATCH, as_test_images
+from vision.images import ImageFiles, Images
 
 THUMBNAIL = 8  # side in pixels
 LEVELS = 4  # of each colour in the histogram

@@ -56,7 +56,7 @@ from shared.experiment.environment import current_environment
 from shared.experiment.files import write_atomically
 from shared.experiment.frame import NOT_RUN, finished, processor_of, refused
 from shared.experiment.records import RECORDS, Damaged, Record, read_json
-from shared.experiment.run import LOG
+from shared.experiment.run_folders import LOG
 from shared.experiment.tables import Cell, Column, Published, Row, Table, Tier
 from shared.objective import Term
 from shared.report.comparison import (

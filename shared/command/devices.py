@@ -1,14 +1,17 @@
-"""What a command trains on: said once, and refused where a GPU was asked for and cannot be used."""
+"""What a command trains on: said once, and refused where a GPU was asked for and cannot be used.
+
+torch is imported where it is asked: commands that train nothing answer without it.
+"""
 
 import os
 import sys
 from pathlib import Path
 
-import torch
-
 from shared.errors import UserError
 from shared.experiment.config import Config
 
+# What Linux has in /dev for GPUs of NVIDIA, of its boards, of AMD, and in Windows' subsystem.
+NODES = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")
 HIDDEN = ("", "-1", "NoDevFiles")  # CUDA_VISIBLE_DEVICES where no GPU is wanted
 SETUP = (
     "delete .venv and set it up where there is a driver, or anywhere by "
@@ -18,6 +21,8 @@ SETUP = (
 
 def check_build(gpus: int) -> None:
     """Refuse to ask Slurm for GPUs that the tasks could not use."""
+    import torch
+
     if not _built_for_gpus():
         raise UserError(
             f"--gpus {gpus}: torch {torch.__version__} is built for CPUs alone; {SETUP}"
@@ -26,11 +31,15 @@ def check_build(gpus: int) -> None:
 
 def check() -> list[str]:
     """Refuse a GPU of Slurm's that cannot be used; returns lines about one that stays idle."""
-    if torch.cuda.is_available() or os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN:
+    assigned = any(os.environ.get(name) for name in ("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"))
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN or not (assigned or may_have_gpu()):
+        return []
+    import torch
+
+    if torch.cuda.is_available():
         return []
     if torch.backends.mps.is_available():
         return ["Apple's GPU is not used: the suite trains on NVIDIA's or on the CPU"]
-    assigned = any(os.environ.get(name) for name in ("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"))
     if not (assigned or gpu_is_there()):
         return []
     why = f"there is a GPU, but torch cannot use it ({_reason()}); {_remedy()}"
@@ -46,6 +55,8 @@ def used(threads: int, config: Config) -> list[str]:
         threads: of torch.
         config: of the run.
     """
+    import torch
+
     if not torch.cuda.is_available():
         return [f"on cpu, {threads} thread{'s' * (threads > 1)}"]
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
@@ -61,6 +72,8 @@ def used(threads: int, config: Config) -> list[str]:
 
 def need(what: str) -> None:
     """Exit with torch's reason, and code 2, where it can use no GPU."""
+    import torch
+
     if not torch.cuda.is_available():
         print(
             f"error: {what}: torch can use no GPU here ({_reason()}); {_remedy()}", file=sys.stderr
@@ -73,12 +86,21 @@ def gpu_is_there() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
+def may_have_gpu() -> bool:
+    """Whether to ask torch for GPUs, whose import takes seconds; True unless there can be none."""
+    return sys.platform != "linux" or any(any(Path("/dev").glob(name)) for name in NODES)
+
+
 def _built_for_gpus() -> bool:
+    import torch
+
     return torch.version.cuda is not None or torch.version.hip is not None
 
 
 def _reason() -> str:
     """Torch's own words."""
+    import torch
+
     try:
         torch.cuda.init()
     except (AssertionError, RuntimeError) as error:

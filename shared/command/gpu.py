@@ -16,7 +16,6 @@ from shared.command.cells import imported, pretraining_of
 from shared.experiment.config import Config
 from shared.experiment.frame import Frame, load
 from shared.experiment.tables import Cell, Table
-from shared.losses import max_margin
 from shared.objective import Objective
 from shared.report.wording import counted
 
@@ -64,7 +63,7 @@ def kind_of(domain: str, config: Config, *, batch: int | None = None) -> str:
     if isinstance(objective, Objective):
         loss = objective.loss
         solver = loss.kwargs.get("solver", "closed_form")
-        fields["loss"] = f"max_margin {solver}" if loss.function is max_margin else "softmax"
+        fields["loss"] = f"max_margin {solver}" if loss.identity == "max_margin" else "softmax"
     fields["batch"] = getattr(config, "batch_size", 0) if batch is None else batch
     texts = (f"{name}={value}" for name, value in fields.items() if value not in (None, False, ()))
     return f"{domain} {type(config).__name__} {' '.join(texts)}"

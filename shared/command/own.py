@@ -26,7 +26,6 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from shared import functions
-from shared.checks import without_effect
 from shared.command.cells import (
     Chosen,
     Places,
@@ -50,6 +49,7 @@ from shared.experiment.records import Damaged, read_json
 from shared.experiment.tables import Cell, Column, Row, Table, Tier
 from shared.objective import Objective, Term
 from shared.pairs import cosine, two_views
+from shared.ranges import without_effect
 from shared.report.console import empty_grid, say
 from shared.report.statistics import summarise
 from shared.report.wording import DASH, TIER_NOTES, shown_metric, summary_text

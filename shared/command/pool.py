@@ -17,15 +17,15 @@ from typing import Any
 from rich.console import Console
 
 from shared import functions
-from shared.capture import SWITCH, graphs_wanted
 from shared.command import devices, server
 from shared.command.cells import Places, imported, pretraining_of, run_folder
+from shared.command.outcome import INTERRUPTED, Outcome
 from shared.command.progress import Main, Watch, watching
-from shared.command.worker import INTERRUPTED, Outcome, run_cell
 from shared.errors import UserError
 from shared.experiment.config import Config, canonical_json
-from shared.experiment.run import stop_signals
+from shared.experiment.run_folders import stop_signals
 from shared.experiment.tables import Cell
+from shared.switches import SWITCH, graphs_wanted
 
 # Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.
 DUPLICATE_SIGINT = 1.0
@@ -220,6 +220,8 @@ def _run_in_process(
         with contextlib.suppress(OSError):  # the parent is gone; the files say it all
             pipe.send(message)
 
+    from shared.command.worker import run_cell  # needs torch, which only this process does
+
     send(run_cell(*arguments, lambda *message: send(message)))
 
 
@@ -288,6 +290,8 @@ def cores() -> int:
 
 def visible_devices() -> tuple[str, ...]:
     """The GPUs that cells can be placed on, as CUDA_VISIBLE_DEVICES names them."""
+    if not devices.may_have_gpu():
+        return ()
     import torch
 
     count = torch.cuda.device_count()

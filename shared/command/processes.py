@@ -15,13 +15,14 @@ from rich.console import Console
 
 from shared.command import devices
 from shared.command.cells import Chosen, Places, run_folder
+from shared.command.outcome import Outcome
 from shared.command.pool import cores
 from shared.command.progress import watching
 from shared.command.running import main_metrics, move_aside, show_tables, unfinished_cells
-from shared.command.worker import Outcome, lost, run_cell
+from shared.command.worker import lost, run_cell
 from shared.distributed import all_gather_objects, initialise, is_lost, rank, world_size
 from shared.errors import UserError
-from shared.experiment.run import INTERRUPTED
+from shared.experiment.run_folders import INTERRUPTED
 
 
 def take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> int:

@@ -15,7 +15,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from shared.command.worker import Outcome
+from shared.command.outcome import Outcome
 from shared.experiment.tables import Cell
 from shared.report.wording import counted
 

@@ -169,7 +169,7 @@ def _usage() -> str:
 def _version() -> str:
     """The version, and in a checkout the commit."""
     from shared import __version__
-    from shared.experiment.environment import commit
+    from shared.experiment.checkout import commit
 
     code = commit()
     changes = ", with changes" if code["dirty"] else ""
@@ -197,7 +197,7 @@ def _run(arguments: Sequence[str]) -> int:
     if not (on_several_processes or options.slurm or options.cell):
         server.start_in_background(options.words[0])
     _say_first(options)
-    from shared.command import devices, own, running
+    from shared.command import devices, running
     from shared.command.cells import choose
 
     if options.gpus:
@@ -211,6 +211,8 @@ def _run(arguments: Sequence[str]) -> int:
 
         return compare.compare(_beside_baseline(options), places())
     if options.set:
+        from shared.command import own
+
         return own.run_with_settings(options, places())
     return running.run_cells(choose(options), places(), options)
 

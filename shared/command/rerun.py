@@ -23,7 +23,7 @@ from shared.errors import UserError
 from shared.experiment.config import slug
 from shared.experiment.frame import NOT_RUN, Measurement, processor_of
 from shared.experiment.records import Record, read_record
-from shared.experiment.run import Interrupted
+from shared.experiment.run_folders import Interrupted
 from shared.experiment.tables import Cell
 
 DEVIATIONS = 3.0  # standard deviations over seeds by which another processor may differ

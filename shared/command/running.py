@@ -19,7 +19,7 @@ from shared.command.status import print_states
 from shared.errors import program
 from shared.experiment.frame import load, unfinished
 from shared.experiment.records import read_json
-from shared.experiment.run import INTERRUPTED, archive, check_config
+from shared.experiment.run_folders import INTERRUPTED, archive, check_config
 from shared.experiment.store import discard
 from shared.experiment.tables import Cell
 from shared.report.console import Terminal, empty_grid, say

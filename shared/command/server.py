@@ -19,8 +19,10 @@ ADDRESS_SPACE = 2 * 2**30  # bytes: the imports of a domain take up to 1.2 GB, a
 def preloaded(domain: str) -> list[str]:
     """The modules that the server has imported before it forks cells of a domain."""
     of_domain = (f"{domain}.{module}" for module in ("domain", "train"))
-    modules = ("shared.command.pool", "torch.utils.tensorboard", "scipy.linalg")
-    return ["shared.command.preloading", *of_domain, *modules, "shared.command.preloaded"]
+    of_suite = (f"shared.command.{module}" for module in ("pool", "worker"))
+    libraries = ("torch.utils.tensorboard", "scipy.linalg")
+    first, last = "shared.command.preloading", "shared.command.preloaded"
+    return [first, *of_domain, *of_suite, *libraries, last]
 
 
 def start_in_background(domain: str) -> None:

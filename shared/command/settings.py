@@ -8,14 +8,14 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from shared.checks import require_ranges
 from shared.command.arguments import FROM
 from shared.command.arguments import path as users_path
 from shared.errors import UserError, suggestion
 from shared.experiment.config import AnyConfig
-from shared.experiment.weights import InitialWeights
+from shared.experiment.initial import InitialWeights
 from shared.objective import Objective, Term, term
 from shared.projection import LowRankProjection
+from shared.ranges import require_ranges
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 WORDS |= {InitialWeights: "a file or folder of weights"}

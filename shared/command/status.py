@@ -11,7 +11,7 @@ from shared.command import slurm
 from shared.command.cells import Places, run_folder
 from shared.errors import UserError
 from shared.experiment.records import Damaged, read_failure
-from shared.experiment.run import is_locked
+from shared.experiment.run_folders import is_locked
 from shared.experiment.tables import Cell
 
 

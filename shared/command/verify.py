@@ -15,8 +15,8 @@ from rich import box
 from rich.table import Table as Grid
 from rich.text import Text
 
+from shared.experiment.checkout import git
 from shared.experiment.config import USER_TIER
-from shared.experiment.environment import git
 from shared.experiment.frame import (
     REFUSED,
     Line,

@@ -8,58 +8,25 @@ import threading
 import time
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
 
 from shared import functions
 from shared.capture import CaptureFailed
 from shared.command import devices
 from shared.command.cells import Places, imported, run_folder
+from shared.command.outcome import INTERRUPTED, Outcome
 from shared.distributed import all_gather_objects, is_lost, world_size
 from shared.errors import UserError, describe_os_error
 from shared.experiment.config import USER_TIER, canonical, run_key
 from shared.experiment.data import MissingData
 from shared.experiment.frame import NOT_RUN
 from shared.experiment.records import Damaged, read_record
-from shared.experiment.run import Conflict, Interrupted, Locked, Run, WorkerDone, record_failure
+from shared.experiment.run import Run
+from shared.experiment.run_folders import Conflict, Interrupted, Locked, WorkerDone
 from shared.experiment.tables import Cell
 
 Report = Callable[..., None]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How the work of a process on a cell ended.
-
-    Args:
-        kind: "done"; "served", for a process that is not needed after training; "interrupted";
-            "missing", a dataset; "refused", a folder of another run; "not captured", as a CUDA
-            graph; "failed"; "lost", when another process of the cell is gone.
-        why: there is no result, in one line.
-        trace: the traceback of an error.
-        result: of the finished run.
-        dataset: that is missing.
-    """
-
-    kind: Literal[
-        "done", "served", "interrupted", "missing", "refused", "not captured", "failed", "lost"
-    ]
-    why: str = ""
-    trace: str = ""
-    result: Mapping[str, Any] | None = None
-    dataset: str = ""
-
-    def note(self, folder: Path) -> None:
-        """Write a failure to the folder of the run; one that is refused belongs to another run."""
-        if self.kind in ("missing", "failed", "lost"):
-            with contextlib.suppress(OSError):  # a full disk has been reported already
-                record_failure(folder, self.why, self.trace)
-
-
-INTERRUPTED = Outcome("interrupted", "interrupted, state saved")
 
 
 def run_cell(

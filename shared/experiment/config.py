@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from shared.functions import identity
+from shared.lazy import LazyImport
 
 OPTION = "option"  # in the metadata of a field: see option
 KEY = "key"  # likewise: of the field in the canonical form, where it has another name than in code
@@ -80,6 +81,8 @@ def canonical(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)  # JSON has no infinity
+    if isinstance(value, LazyImport):
+        return identity(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             key: canonical(getattr(value, name))
@@ -173,7 +176,7 @@ def place_of(domain: str, content: Mapping[str, Any], key: str) -> Path:
 
 
 def is_archived(folder: Path) -> bool:
-    """Whether :func:`shared.experiment.run.archive` has moved a run to this folder."""
+    """Whether :func:`shared.experiment.run_folders.archive` has moved a run to this folder."""
     return re.search(r"-[0-9a-f]{16}\.\d+$", folder.name) is not None
 
 

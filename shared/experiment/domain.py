@@ -1,42 +1,28 @@
 """The interface of a domain: one object, with None for what the domain does not have.
 
 A domain is a package with a ``DOMAIN``. Tables and configurations are imported with it, and what is
-heavy when it is called (:class:`LazyImport`), so that planning and reporting stay fast.
+heavy when it is called (:class:`shared.lazy.LazyImport`), so that planning and reporting stay fast.
 """
 
 import dataclasses
 import json
-import pkgutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shared.errors import UserError, suggestion
 from shared.experiment.config import Config
 from shared.experiment.data import MissingData, sha256_of
-from shared.experiment.run import Run
 from shared.experiment.tables import Table, Tier
+
+if TYPE_CHECKING:
+    from shared.experiment.run import Run
 
 Its = TypeVar("Its", bound=Config)
 Metrics = Mapping[str, Any]
 Missing = Callable[[Its, Path], Sequence[MissingData]]
-
-
-@dataclass(frozen=True)
-class LazyImport:
-    """A function or an object by its name, ``package.module:name``, imported when it is called.
-
-    Calling it calls the function, and gives the object if that is not a function.
-    """
-
-    name: str
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Call the function with ``arguments``; or give the object."""
-        resolved = pkgutil.resolve_name(self.name)
-        return resolved(*arguments) if callable(resolved) else resolved
 
 
 @dataclass(frozen=True)
@@ -100,7 +86,7 @@ class Experiment(Generic[Its]):
     """
 
     config: type[Its]
-    measure: Callable[[Its, Run], Metrics]
+    measure: "Callable[[Its, Run], Metrics]"
     missing: Missing[Its] | None = None
     several: bool = False
     pretraining: Callable[[Its], Mapping[str, Any] | None] | None = None
@@ -185,7 +171,7 @@ class Domain:
         kind = type(config).__name__
         raise ValueError(f"{self.name} has no experiment with a {kind}; it has some with: {known}")
 
-    def measure(self, config: Config, run: Run) -> Metrics:
+    def measure(self, config: Config, run: "Run") -> Metrics:
         """Run a configuration, and return the metrics of its protocol.
 
         Raises:
@@ -207,7 +193,7 @@ def scores_of(
     data: str,
     protocols: Iterable[str],
     config: Any,
-    score: Callable[[Any, Run], Mapping[str, Any]],
+    score: "Callable[[Any, Run], Mapping[str, Any]]",
     **facts: Any,
 ) -> Scores:
     """The scores of the model in a file by several protocols, see :func:`measure_protocol`.
@@ -232,7 +218,7 @@ def scores_of(
 def measure_protocol(
     config: Any,
     protocol: str,
-    score: Callable[[Any, Run], Mapping[str, Any]],
+    score: "Callable[[Any, Run], Mapping[str, Any]]",
     asked: EvaluationRequest,
 ) -> dict[str, Any]:
     """Score a model with one protocol: its metrics, printed at once, and the environment.
@@ -243,6 +229,8 @@ def measure_protocol(
         score: returns the metrics; its run has a temporary folder.
         asked: the request, with the seed and the folder of data.
     """
+    from shared.experiment.run import Run  # needs torch
+
     config = dataclasses.replace(config, protocol=protocol, seed=asked.seed)
     asked.say(f"{protocol}: measuring")
     with (

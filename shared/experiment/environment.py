@@ -6,7 +6,6 @@ processor, and a long training carries them into the metric; so every run record
 """
 
 import contextlib
-import datetime
 import functools
 import hashlib
 import os
@@ -23,8 +22,9 @@ import psutil
 import torch
 from threadpoolctl import threadpool_info
 
-from shared.capture import graphs_wanted
+from shared.experiment.checkout import ROOT, commit, now
 from shared.precision import native_bfloat16, tf32_allowed
+from shared.switches import graphs_wanted
 
 PACKAGES = (
     "torch",
@@ -55,7 +55,6 @@ VARIABLES = (
     "OPENBLAS_NUM_THREADS",
 )
 NOT_READ = "not read"
-ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements.lock"
 # What is removed from a published command line: the folders of absolute paths, and secrets.
 FOLDERS = re.compile(r"(?<![^\s='\":,])(?:~|(?:\.\./)*\.\.)?/(?:(?:\\.|[^\s/\\])+/)+")
@@ -140,43 +139,6 @@ def redacted(command: str) -> str:
     home = re.escape(os.path.expanduser("~"))
     text = re.sub(rf"(?<![^\s='\":,]){home}(?=[\s/]|$)", "~", text)
     return SECRETS.sub(r"\1...", USERS.sub("", FOLDERS.sub(".../", text)))
-
-
-def commit() -> dict[str, Any]:
-    """The checked-out commit, and whether code that runs use has uncommitted changes."""
-    code = [path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()]
-    unknown = {"commit": "unknown", "dirty": True}
-    if not (
-        ROOT / ".git"
-    ).exists():  # else installed, perhaps inside the checkout of another project
-        return unknown
-    try:
-        status = git("status", "--porcelain=2", "--branch", "--", "pyproject.toml", *sorted(code))
-    except (OSError, subprocess.CalledProcessError):  # no git, or a damaged checkout
-        return unknown
-    head = re.search(r"^# branch\.oid ([0-9a-f]{40,})$", status, re.MULTILINE)
-    if head is None:  # without any commit
-        return unknown
-    changed = any(not line.startswith("# ") for line in status.splitlines())
-    return {"commit": head[1], "dirty": changed}
-
-
-def git(*arguments: str, stdin: str = "") -> str:
-    """What git says in the folder of the code, with ``stdin`` as its input.
-
-    Raises:
-        OSError: there is no git.
-        CalledProcessError: it failed, as outside a checkout.
-    """
-    done = subprocess.run(
-        ["git", *arguments], cwd=ROOT, input=stdin, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
-
-
-def now() -> str:
-    """The time, UTC, to the second."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def lock_hash(lock: Path = LOCK) -> str | None:

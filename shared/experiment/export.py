@@ -26,12 +26,12 @@ from shared.errors import UserError
 from shared.experiment.config import always_there, canonical_json
 from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums, writing
 from shared.experiment.files import replacing
+from shared.experiment.initial import FILE
 from shared.experiment.records import Record, read_record
 from shared.experiment.templates import render
 from shared.functions import function_name
 
 CARD = "README.md"
-FILE = "encoder.safetensors"
 CONFIG = "config.json"
 DIGEST = "sha256"  # the key of the metadata
 REMEDY = "copy or export it again"

@@ -5,18 +5,9 @@ A number that a paper leaves open is an argument here, and is set in the tables 
 
 from typing import Any
 
-from shared import (
-    Objective,
-    Projection,
-    Term,
-    debiased_nce,
-    distance_polarization,
-    hard_nce,
-    info_nce,
-    max_margin,
-    term,
-)
+from shared import Objective, Projection, Term, term
 from shared.experiment.tables import Row
+from shared.lazy import debiased_nce, distance_polarization, hard_nce, info_nce, max_margin
 
 # Of cosines, in text and control, where no paper gives a temperature, tau+ or beta: they were
 # fixed before any run.

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from shared.experiment.config import Config
-from shared.experiment.run import OWN_DATA, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import OWN_DATA
 from shared.notices import remark
 
 HASHED = 2**26  # bytes, up to which the content is hashed as well

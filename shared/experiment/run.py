@@ -17,7 +17,6 @@ lines past the checkpoint, and an incomplete last line, are cut when the run res
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import math
 import os
@@ -37,7 +36,6 @@ import filelock
 import torch
 from torch import Tensor, nn
 
-from shared.checks import require_ranges, require_words
 from shared.distributed import (
     all_gather_objects,
     any_rank,
@@ -47,15 +45,10 @@ from shared.distributed import (
     world_size,
 )
 from shared.errors import UserError, naming
-from shared.experiment.config import USER_TIER, Config, canonical, canonical_json, differences
-from shared.experiment.environment import current_environment, now
-from shared.experiment.files import (
-    not_finite,
-    read_state,
-    replacing,
-    write_atomically,
-    write_state,
-)
+from shared.experiment.checkout import now
+from shared.experiment.config import USER_TIER, Config, canonical, canonical_json
+from shared.experiment.environment import current_environment
+from shared.experiment.files import replacing, write_atomically
 from shared.experiment.randomness import (
     left_as_they_were,
     random_state,
@@ -63,49 +56,37 @@ from shared.experiment.randomness import (
     seed_everything,
 )
 from shared.experiment.records import HASH, content_hash, read_json
+from shared.experiment.run_folders import (
+    DATA_FIELDS,
+    LOCK_WAIT,
+    LOG,
+    OWN_DATA,
+    WATCHED,
+    Interrupted,
+    Locked,
+    WorkerDone,
+    acquire,
+    check_config,
+    check_same_processes,
+    stop_signals,
+    with_own_data,
+)
+from shared.experiment.states import not_finite, read_state, write_state
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.late import Late
 from shared.notices import listeners, notice
 from shared.objective import SHARE
 from shared.precision import without_tf32
+from shared.ranges import require_ranges, require_words
 
-LOG = "log.jsonl"
-INTERRUPTED = 75  # EX_TEMPFAIL: the same command continues where this one stopped
-DATA_FIELDS = ("dataset", "corpus")  # of configurations, which name data that can be given
-OWN_DATA = "own"  # the dataset of a training that was given data, where they have no other name
 TICK = 0.5  # seconds between two looks at the clock
 LEAST_STOP = 2.0  # seconds between two looks beyond which the process was stopped
-LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
-STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
 # Steps after which the loss is checked, where no line of the log is due before; on a GPU it is
 # read a step later, when the device has other work.
 CHECK_EVERY = 100
 # Signs of a training that has diverged and stayed finite: a loss that ends at this multiple of its
 # start, and a weight of this size.
 DIVERGED, LARGEST_WEIGHT = 2.0, 1e4
-WATCHED = "watch/"  # begins the names of scores during pretraining, which are not metrics
-
-
-class Locked(UserError):
-    """Another process uses the folder, or the folder was removed during the run."""
-
-
-class Conflict(UserError):
-    """The folder was made with another configuration."""
-
-
-class Interrupted(SystemExit):
-    """The run was asked to stop and has saved its state."""
-
-    def __init__(self) -> None:
-        super().__init__(INTERRUPTED)
-
-
-class WorkerDone(SystemExit):
-    """A process other than the first of its run has nothing left to do."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
 
 
 class Stateful(Protocol):
@@ -232,7 +213,7 @@ class Run:
         with contextlib.ExitStack() as on_exit:
             if self._is_first:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                _acquire(self._lock, self.folder)
+                acquire(self._lock, self.folder)
                 on_exit.callback(self._lock.release)
                 self._locked_as = self._lock_on_disk()
             on_exit.enter_context(without_tf32())
@@ -737,12 +718,6 @@ class Run:
         write_atomically(file, kept_lines)
 
 
-def stop_signals() -> list[signal.Signals]:
-    """The signals that ask to save and stop; no SIGHUP where nohup has it ignored."""
-    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    return [number for number in STOPS if number != signal.SIGHUP or not ignored]
-
-
 class Means:
     """Running means of the parts of the loss; only :meth:`take` waits for the device.
 
@@ -800,35 +775,6 @@ class Finiteness:
         return next((name for name, finite in by_name if not finite), None)
 
 
-def with_own_data(folder: Path, config: Config) -> Config:
-    """The configuration, with the user's own data where the folder's run was given such.
-
-    The same command resumes a run whose configuration named a dataset before it was given others.
-    """
-    file = folder / "config.json"
-    written = read_json(file) if file.exists() else {}
-    own_data = {
-        field: OWN_DATA
-        for field in DATA_FIELDS
-        if written.get(field) == OWN_DATA and hasattr(config, field)
-    }
-    return dataclasses.replace(config, **own_data) if own_data else config
-
-
-def check_config(folder: Path, config: Config) -> None:
-    """Compare the folder's configuration with ``config``.
-
-    Raises:
-        Conflict: they differ; the message names the keys.
-    """
-    file = folder / "config.json"
-    if file.exists() and (differing := differences(read_json(file), config)):
-        raise Conflict(
-            f"{folder} holds a run with another configuration ({'; '.join(differing)}); "
-            f"move it aside and start over with --again, or choose another folder with --runs"
-        )
-
-
 def check_processes(config: Config, processes: int) -> None:
     """Refuse a number of processes that the batch cannot be divided among.
 
@@ -842,45 +788,6 @@ def check_processes(config: Config, processes: int) -> None:
             f"batch_size {size} cannot be divided among {processes} processes; use one"
             f"{f', or {divisors}' if divisors else ''}"
         )
-
-
-def check_same_processes(folder: Path, processes: int) -> None:
-    """Refuse to resume a checkpoint with another number of processes.
-
-    Raises:
-        Conflict: the run was started with another number.
-    """
-    if not (folder / "checkpoint.pt").exists() or (folder / "result.json").exists():
-        return
-    before = read_json(folder / "environment.json").get("processes", 1)
-    if before != processes:
-        raise Conflict(
-            f"{folder} holds a run that was started with {before} process{'es' * (before > 1)}, "
-            f"not {processes}; continue with that many (torchrun --nproc-per-node {before}), or "
-            f"move it aside and start over with --again"
-        )
-
-
-def archive(folder: Path) -> Path:
-    """Move a run to a folder beside its own, ``NAME`` to ``NAME.1``, and return its path.
-
-    Raises:
-        Locked: another process uses the folder.
-    """
-    lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
-    _acquire(lock, folder)
-    try:
-        names = {path.name for path in folder.parent.iterdir()}
-        number = next(n for n in itertools.count(1) if f"{folder.name}.{n}" not in names)
-        return folder.rename(folder.with_name(f"{folder.name}.{number}"))
-    finally:
-        lock.release()
-
-
-def record_failure(folder: Path, why: str, trace: str) -> None:
-    """Write why an attempt failed, for the table and for debugging."""
-    content = {"why": why, "traceback": trace, "time": now()}
-    write_atomically(folder / "failure.json", json.dumps(content, indent=2) + "\n")
 
 
 def _log_lines(folder: Path) -> Iterator[dict[str, Any]]:
@@ -959,24 +866,3 @@ def _mean_of(by_process: list[dict[str, float]]) -> dict[str, float]:
         name: sum(numbers[name] for numbers in by_process) / len(by_process)
         for name in by_process[0]
     }
-
-
-def is_locked(folder: Path) -> bool:
-    """Whether a process uses the folder of a run now."""
-    if not (folder / ".lock").exists():
-        return False
-    try:
-        with filelock.FileLock(folder / ".lock", timeout=0):
-            return False
-    except filelock.Timeout:
-        return True
-    except OSError:  # of another user, or on a file system without locks
-        return False
-
-
-def _acquire(lock: filelock.BaseFileLock, folder: Path) -> None:
-    try:
-        with naming("flock", folder / ".lock"):
-            lock.acquire()
-    except filelock.Timeout:
-        raise Locked(f"{folder}: another process is using it; wait for it to end") from None

@@ -13,18 +13,18 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from safetensors.torch import load_file
-
-from shared.distributed import all_gather_objects
 from shared.errors import UserError
+from shared.experiment.checkout import commit, now
 from shared.experiment.config import Config, canonical, canonical_json
 from shared.experiment.data import SUMS, build_once, check_sums, sha256_of, write_sums
-from shared.experiment.environment import commit, now
-from shared.experiment.files import not_finite, replacing, write_atomically
+from shared.experiment.files import replacing, write_atomically
 from shared.experiment.records import ENCODER_PROCESSOR, computed_on, read_json
-from shared.experiment.run import LOG, Run
+from shared.experiment.run_folders import LOG
+
+if TYPE_CHECKING:
+    from shared.experiment.run import Run
 
 FOLDER = "encoders"  # below the folder of runs
 RECORD = "record.json"
@@ -49,7 +49,7 @@ def is_stored(store: Path, part: Mapping[str, Any]) -> bool:
 
 
 def pretrained(
-    run: Run,
+    run: "Run",
     part: Mapping[str, Any],
     data: Mapping[str, Any],
     train: Callable[[], Callable[[Path], None]],
@@ -81,6 +81,8 @@ def pretrained(
 
     if run.processes > 1:
         # No process may wait for a lock while others wait for it.
+        from shared.distributed import all_gather_objects
+
         (stored, *_) = all_gather_objects(_is_whole(folder))
         write = None if stored else train()
         run.continue_on_rank_zero()
@@ -124,7 +126,7 @@ def discard(store: Path, environment: Mapping[str, Any]) -> None:
 
 def _fill(
     target: Path,
-    run: Run,
+    run: "Run",
     key: str,
     part: Mapping[str, Any],
     data: Mapping[str, Any],
@@ -173,6 +175,10 @@ def _is_whole(folder: Path) -> bool:
 
 def _not_finite(folder: Path) -> str | None:
     """The first tensor of an entry's weights that is NaN or infinite."""
+    from safetensors.torch import load_file  # needs torch, which plans do without
+
+    from shared.experiment.states import not_finite
+
     files = sorted(folder.glob("*.safetensors"))
     return not_finite({file.name: load_file(file) for file in files})
 

@@ -25,10 +25,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from shared.errors import UserError
-from shared.experiment.config import option
-from shared.experiment.data import sha256_of, sha256_of_files
 from shared.experiment.export import (
-    FILE,
     check_facts,
     facts_of,
     is_exported,
@@ -36,6 +33,7 @@ from shared.experiment.export import (
     read_weights,
     wrapper_of,
 )
+from shared.experiment.initial import InitialWeights
 from shared.notices import remark
 
 # Of a network and its moving average, parts of their prefixes: of the one that is used, the other.
@@ -59,48 +57,6 @@ COUNTER = "num_batches_tracked"  # of batch norms; not every program writes it, 
 # Buffers that programs write or not, computed from the network's shape.
 DERIVED = (COUNTER, "position_ids", "relative_position_index", "attn_mask")
 SHOWN = 8  # keys, or kinds of keys, that a message names
-
-
-@dataclass(frozen=True)
-class InitialWeights:
-    """Weights that training starts from, identified in configurations by their content alone.
-
-    Attributes:
-        file: a checkpoint, or a folder that holds a model.
-        sha256: of the file, or over names and contents of the folder's files.
-        prefix: of the network's keys in a checkpoint of several, see :func:`best_match`.
-    """
-
-    file: Path = field(compare=False)
-    sha256: str
-    prefix: str | None = option(None)
-
-    @classmethod
-    def of(cls, path: Path | str, prefix: str | None = None) -> "InitialWeights":
-        """The weights of a checkpoint, of an exported folder, or of a model of transformers."""
-        path = Path(path)
-        if path.is_dir() and (path / FILE).is_file():
-            path = path / FILE
-        return cls(path.absolute(), _sha256(path), prefix)
-
-    def check(self) -> None:
-        """Compare the content with the configured one."""
-        if _sha256(self.file) != self.sha256:
-            raise UserError(
-                f"{self.file}: changed since it was configured as init (SHA-256 "
-                f"{self.sha256[:16]}...); restore it, or set init again for a new run"
-            )
-
-
-def _sha256(path: Path) -> str:
-    if path.is_dir():
-        files = [file for file in path.iterdir() if file.is_file() and file.name[0] != "."]
-        if not any(file.suffix in (".safetensors", ".bin") for file in files):
-            raise UserError(f"{path}: no model in this folder; give an export or a checkpoint")
-        return sha256_of_files(files)
-    if not path.is_file():
-        raise UserError(f"{path}: there is no such file; give a checkpoint or an exported folder")
-    return sha256_of(path)
 
 
 def initialise(network: nn.Module, init: InitialWeights, remedy: str) -> "Match":

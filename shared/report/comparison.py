@@ -21,7 +21,7 @@ from shared.experiment.config import slug
 from shared.experiment.files import write_atomically
 from shared.experiment.frame import NOT_RUN, processor_of
 from shared.experiment.records import RECORDS, Record, record_line
-from shared.experiment.run import WATCHED
+from shared.experiment.run_folders import WATCHED
 from shared.experiment.tables import Column, Tier
 from shared.report import pictures
 from shared.report.claims import has_collapsed

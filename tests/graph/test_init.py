@@ -16,8 +16,8 @@ from graph.encoder import make_encoder
 from graph.export import load_encoder, save_encoder
 from graph.train import pretrain
 from shared.errors import UserError
+from shared.experiment.initial import InitialWeights
 from shared.experiment.run import Run
-from shared.experiment.weights import InitialWeights
 
 ATLAS = Config(dataset="atlas", epochs=1, batch_size=64, learning_rate=0.0)
 

@@ -28,8 +28,10 @@ from graph.export import save_encoder, write
 from graph.own import from_pyg
 from graph.train import check_view
 from shared.experiment.data import sha256_of
-from shared.experiment.export import CARD, CONFIG, FILE
-from shared.experiment.run import Conflict, Run
+from shared.experiment.export import CARD, CONFIG
+from shared.experiment.initial import FILE
+from shared.experiment.run import Run
+from shared.experiment.run_folders import Conflict
 from tests.pages import run_page
 
 ATLAS = Config(dataset="atlas", epochs=1, batch_size=64)

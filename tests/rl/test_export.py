@@ -16,7 +16,8 @@ from rl.export import ENCODER_NAMES, MODEL, POLICY, POLICY_NAMES, load, read, wr
 from rl.train import save_weights
 from shared.errors import UserError
 from shared.experiment.data import SUMS
-from shared.experiment.export import CARD, CONFIG, FILE
+from shared.experiment.export import CARD, CONFIG
+from shared.experiment.initial import FILE
 from shared.experiment.run import Run
 
 State = dict[str, Tensor]

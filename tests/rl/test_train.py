@@ -25,7 +25,8 @@ from rl.environment import make_environment, renderer_in_use, task_fingerprint
 from rl.evaluation import evaluate_policy, evaluation_seeds
 from rl.replay import Batch, Replay
 from shared import Objective, Projection, distance_polarization, term
-from shared.experiment.run import Interrupted, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import Interrupted
 from shared.objective import SHARE
 from tests.simulated_device import SimulatedDevice
 from tests.training import spied

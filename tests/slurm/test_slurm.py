@@ -209,6 +209,7 @@ def some_pool(tmp_path: Path, jobs: int) -> pool.Pool:
 
 def test_cells_are_placed_on_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(devices, "may_have_gpu", lambda: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert pool.default_jobs(8) == 3
     cells = some_pool(tmp_path, 6)
@@ -223,7 +224,7 @@ def test_cells_are_placed_on_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("shown", "count", "devices"),
+    ("shown", "count", "names"),
     [
         (None, 2, ("0", "1")),
         ("3,1", 2, ("3", "1")),
@@ -233,14 +234,15 @@ def test_cells_are_placed_on_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_p
     ],
 )
 def test_gpus_are_those_that_are_visible(
-    monkeypatch: pytest.MonkeyPatch, shown: str | None, count: int, devices: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, shown: str | None, count: int, names: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(devices, "may_have_gpu", lambda: True)
     if shown is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    assert pool.visible_devices() == devices
+    assert pool.visible_devices() == names
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -248,6 +250,7 @@ def test_without_a_choice_nothing_is_placed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(devices, "may_have_gpu", lambda: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert some_pool(tmp_path, 2)._free_device() is None
 

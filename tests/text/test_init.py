@@ -15,8 +15,8 @@ from transformers import (
 
 import text
 from shared.errors import UserError
+from shared.experiment.initial import InitialWeights
 from shared.experiment.run import Run
-from shared.experiment.weights import InitialWeights
 from text.config import Config
 from text.encoder import QuickThought
 from text.saved import initialise

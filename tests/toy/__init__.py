@@ -1,6 +1,7 @@
 """A domain for the tests of the core: cells that work, fail, diverge, and lack their data."""
 
-from shared.experiment.domain import Domain, Experiment, LazyImport
+from shared.experiment.domain import Domain, Experiment
+from shared.lazy import LazyImport
 from toy import data
 from toy.tables import TABLES
 from toy.train import Config, measure

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from shared.capture import CaptureFailed, graphs_wanted
+from shared.capture import CaptureFailed
 from shared.distributed import local_slice, rank, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.data import MissingData
 from shared.experiment.run import Run
+from shared.switches import graphs_wanted
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from shared.experiment.run import Interrupted, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import Interrupted
 from video import evaluation
 from video.augmentation import centre, gather_clips, ten_crops, windows
 from video.config import Config

@@ -8,8 +8,8 @@ import torch
 from torchvision.models.video import s3d
 
 from shared.errors import UserError
+from shared.experiment.initial import InitialWeights
 from shared.experiment.run import Run
-from shared.experiment.weights import InitialWeights
 from video.config import EMBEDDED, Config
 from video.data import load
 from video.encoder import Networks, check, encoder_of

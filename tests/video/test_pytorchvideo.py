@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from shared.command.reproduce import main
 from shared.errors import UserError
 from shared.experiment.data import MissingData, sha256_of
-from shared.experiment.export import CARD, CONFIG, FILE
+from shared.experiment.export import CARD, CONFIG
+from shared.experiment.initial import FILE
 from shared.experiment.run import Run
 from tests.video.avi import write_avi
 from video.augmentation import augment, views, windows

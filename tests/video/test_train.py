@@ -15,7 +15,8 @@ from torch import Tensor
 import video
 from shared import Objective, Projection
 from shared.errors import UserError
-from shared.experiment.run import Interrupted, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import Interrupted
 from tests.training import spied
 from video import evaluation
 from video import train as module

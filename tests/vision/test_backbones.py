@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from shared import Criterion, max_margin, term
 from shared.errors import UserError
 from shared.experiment.config import canonical
-from shared.experiment.export import FILE
+from shared.experiment.initial import FILE
 from shared.objective import Objective
 from vision.config import Config
 from vision.encoder import make_encoder, width_of

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from shared import Criterion, Objective, info_nce, term
 from vision.config import Config
-from vision.datasets import Images
 from vision.encoder import rgb_to_lab
+from vision.images import Images
 from vision.methods import Networks, compare
 from vision.train import batches, make_optimiser, samples_of, train_step
 

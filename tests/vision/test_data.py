@@ -26,8 +26,9 @@ from shared.errors import UserError
 from shared.experiment.data import MissingData, sha256_of
 from tests.errors import error_of
 from vision.augmentation import POLICIES, parameters
-from vision.data import central_crops, choose, describe, fetch, fingerprint, load, missing, stream
-from vision.datasets import DATASETS, DIGITS, Dataset, ImageFiles, Images
+from vision.data import central_crops, choose, fetch, fingerprint, load, stream
+from vision.datasets import DATASETS, DIGITS, Dataset, describe, missing
+from vision.images import ImageFiles, Images
 
 
 @pytest.fixture(autouse=True)

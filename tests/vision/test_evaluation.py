@@ -19,14 +19,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from shared.experiment.data import MissingData
-from shared.experiment.run import Interrupted, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import Interrupted
 from shared.spectrum import effective_rank
 from vision import evaluation as module
 from vision import features
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
-from vision.data import choose, describe, load, permutation
-from vision.datasets import ImageFiles, Images
+from vision.data import choose, load, permutation
+from vision.datasets import describe
 from vision.evaluation import (
     PROTOCOLS,
     NothingToHoldOut,
@@ -41,6 +42,7 @@ from vision.evaluation import (
     regularised_probe,
 )
 from vision.features import as_test_images, embed
+from vision.images import ImageFiles, Images
 
 SGD = Probe("sgd", 1.0, 256, 100, momentum=0.9, nesterov=True, schedule="cosine", deviation=0.01)
 # 200 training and 500 test digits, features without augmentation

@@ -9,7 +9,8 @@ from torch import nn
 
 from shared.errors import UserError
 from shared.experiment.data import SUMS
-from shared.experiment.export import CARD, CONFIG, FILE
+from shared.experiment.export import CARD, CONFIG
+from shared.experiment.initial import FILE
 from shared.experiment.run import Run
 from tests.rounding import lengths_of, rounding
 from vision.config import HCL, Config

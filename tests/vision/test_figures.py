@@ -11,10 +11,10 @@ from shared.experiment.data import MissingData
 from shared.experiment.tables import Cell, Tier
 from shared.report.figures import CannotDraw, DrawnFigure
 from vision import figures
-from vision.datasets import Images
 from vision.encoder import make_encoder
 from vision.export import save_encoder
 from vision.figures import FIGURES, gradient_map, support_weights
+from vision.images import Images
 from vision.tables import TABLES
 
 TAU, COUNT = 0.25, 20

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from shared.errors import UserError
 from vision.augmentation import Policy, augment
 from vision.data import central_crops
-from vision.datasets import ImageFiles, Images
 from vision.encoder import make_encoder
 from vision.features import embed
-from vision.images import decode, fault_of
+from vision.images import ImageFiles, Images, decode, fault_of
 from vision.own import folder
 
 COLOURS = {"mean": (0.5, 0.4, 0.3), "std": (0.25, 0.2, 0.3)}

@@ -12,8 +12,8 @@ from torch import nn
 
 import vision
 from shared.errors import UserError
+from shared.experiment.initial import InitialWeights
 from shared.experiment.run import Run
-from shared.experiment.weights import InitialWeights
 from vision.config import Config
 from vision.encoder import make_encoder
 from vision.export import load_encoder, save_encoder

@@ -12,11 +12,13 @@ from PIL import Image as Picture
 
 from shared.errors import UserError
 from shared.experiment.data import MissingData, sha256_of
-from shared.experiment.export import CARD, CONFIG, FILE
+from shared.experiment.export import CARD, CONFIG
+from shared.experiment.initial import FILE
 from shared.experiment.run import Run
 from vision import data
 from vision.config import Config
-from vision.data import central_crops, choose, describe, fingerprint, load
+from vision.data import central_crops, choose, fingerprint, load
+from vision.datasets import describe
 from vision.evaluation import evaluate
 from vision.export import save_encoder, write
 from vision.own import folder, hub_images

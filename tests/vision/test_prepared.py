@@ -28,8 +28,9 @@ from tests.training import assert_resumes_to_the_bit, finish, losses
 from vision.augmentation import POLICIES, parameters
 from vision.config import Config
 from vision.data import central_crops, load, prepare, stream
-from vision.datasets import DATASETS, Dataset, ImageFiles
+from vision.datasets import DATASETS, Dataset
 from vision.domain import DOMAIN
+from vision.images import ImageFiles
 from vision.prepared import PreparedImages
 
 SIDE = 32

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shared import Objective, Projection, info_nce, term
-from shared.experiment.export import FILE
+from shared.experiment.initial import FILE
 from shared.experiment.run import Run
 from shared.experiment.store import FACT, SAVED, key_of, part_of
 from tests.training import stop

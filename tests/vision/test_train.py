@@ -15,7 +15,8 @@ from shared.errors import UserError
 from tests.training import assert_resumes_to_the_bit, finish
 from vision.augmentation import POLICIES, augment
 from vision.config import CMC, HCL, Config
-from vision.data import choose, describe, load, permutation
+from vision.data import choose, load, permutation
+from vision.datasets import describe
 from vision.swav import swapped_prediction
 from vision.train import batches, learning_rate, make_optimiser, teacher_momentum
 

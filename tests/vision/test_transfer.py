@@ -15,13 +15,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from shared.errors import UserError
-from shared.experiment.run import Interrupted, Run
+from shared.experiment.run import Run
+from shared.experiment.run_folders import Interrupted
 from vision import transfer as module
 from vision.config import Config
-from vision.data import describe, load, permutation
-from vision.datasets import Images
+from vision.data import load, permutation
+from vision.datasets import describe
 from vision.evaluation import PROTOCOLS, evaluate
 from vision.features import FewShot, FineTuning, as_test_images, starting_classifier
+from vision.images import Images
 from vision.train import measure
 from vision.transfer import (
     TRIED,

@@ -11,9 +11,10 @@ from scipy.io import savemat
 
 from shared.errors import UserError
 from shared.experiment.data import MARKER, MissingData
-from vision.data import describe, fetch, fingerprint, load, missing
-from vision.datasets import ImageFiles
+from vision.data import fetch, fingerprint, load
+from vision.datasets import describe, missing
 from vision.domain import DOMAIN
+from vision.images import ImageFiles
 from vision.transfer_data import SOURCES, VOC_CLASSES
 
 from torchvision import datasets as sources  # isort: skip  (vision makes it importable)

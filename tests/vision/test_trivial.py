@@ -11,10 +11,11 @@ from torchvision.transforms.v2.functional import center_crop
 
 from shared.experiment.run import Run
 from vision.config import Config
-from vision.data import choose, describe, load
-from vision.datasets import ImageFiles, Images
+from vision.data import choose, load
+from vision.datasets import describe
 from vision.encoder import make_encoder
 from vision.features import as_test_images, embed
+from vision.images import ImageFiles, Images
 from vision.methods import check
 from vision.train import measure as train
 from vision.trivial import Trivial, calibrate

@@ -1,0 +1,148 @@
+"""The folder of a run: what it may be used for, who uses it, and how work in it ends.
+
+Needs no torch; :mod:`shared.experiment.run` trains in such a folder.
+"""
+
+import dataclasses
+import itertools
+import json
+import signal
+from pathlib import Path
+
+import filelock
+
+from shared.errors import UserError, naming
+from shared.experiment.checkout import now
+from shared.experiment.config import Config, differences
+from shared.experiment.files import write_atomically
+from shared.experiment.records import read_json
+
+LOG = "log.jsonl"
+INTERRUPTED = 75  # EX_TEMPFAIL: the same command continues where this one stopped
+DATA_FIELDS = ("dataset", "corpus")  # of configurations, which name data that can be given
+OWN_DATA = "own"  # the dataset of a training that was given data, where they have no other name
+LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
+WATCHED = "watch/"  # begins the names of scores during pretraining, which are not metrics
+
+
+class Locked(UserError):
+    """Another process uses the folder, or the folder was removed during the run."""
+
+
+class Conflict(UserError):
+    """The folder was made with another configuration."""
+
+
+class Interrupted(SystemExit):
+    """The run was asked to stop and has saved its state."""
+
+    def __init__(self) -> None:
+        super().__init__(INTERRUPTED)
+
+
+class WorkerDone(SystemExit):
+    """A process other than the first of its run has nothing left to do."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+def stop_signals() -> list[signal.Signals]:
+    """The signals that ask to save and stop; no SIGHUP where nohup has it ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in STOPS if number != signal.SIGHUP or not ignored]
+
+
+def with_own_data(folder: Path, config: Config) -> Config:
+    """The configuration, with the user's own data where the folder's run was given such.
+
+    The same command resumes a run whose configuration named a dataset before it was given others.
+    """
+    file = folder / "config.json"
+    written = read_json(file) if file.exists() else {}
+    own_data = {
+        field: OWN_DATA
+        for field in DATA_FIELDS
+        if written.get(field) == OWN_DATA and hasattr(config, field)
+    }
+    return dataclasses.replace(config, **own_data) if own_data else config
+
+
+def check_config(folder: Path, config: Config) -> None:
+    """Compare the folder's configuration with ``config``.
+
+    Raises:
+        Conflict: they differ; the message names the keys.
+    """
+    file = folder / "config.json"
+    if file.exists() and (differing := differences(read_json(file), config)):
+        raise Conflict(
+            f"{folder} holds a run with another configuration ({'; '.join(differing)}); "
+            f"move it aside and start over with --again, or choose another folder with --runs"
+        )
+
+
+def check_same_processes(folder: Path, processes: int) -> None:
+    """Refuse to resume a checkpoint with another number of processes.
+
+    Raises:
+        Conflict: the run was started with another number.
+    """
+    if not (folder / "checkpoint.pt").exists() or (folder / "result.json").exists():
+        return
+    before = read_json(folder / "environment.json").get("processes", 1)
+    if before != processes:
+        raise Conflict(
+            f"{folder} holds a run that was started with {before} process{'es' * (before > 1)}, "
+            f"not {processes}; continue with that many (torchrun --nproc-per-node {before}), or "
+            f"move it aside and start over with --again"
+        )
+
+
+def archive(folder: Path) -> Path:
+    """Move a run to a folder beside its own, ``NAME`` to ``NAME.1``, and return its path.
+
+    Raises:
+        Locked: another process uses the folder.
+    """
+    lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
+    acquire(lock, folder)
+    try:
+        names = {path.name for path in folder.parent.iterdir()}
+        number = next(n for n in itertools.count(1) if f"{folder.name}.{n}" not in names)
+        return folder.rename(folder.with_name(f"{folder.name}.{number}"))
+    finally:
+        lock.release()
+
+
+def record_failure(folder: Path, why: str, trace: str) -> None:
+    """Write why an attempt failed, for the table and for debugging."""
+    content = {"why": why, "traceback": trace, "time": now()}
+    write_atomically(folder / "failure.json", json.dumps(content, indent=2) + "\n")
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process uses the folder of a run now."""
+    if not (folder / ".lock").exists():
+        return False
+    try:
+        with filelock.FileLock(folder / ".lock", timeout=0):
+            return False
+    except filelock.Timeout:
+        return True
+    except OSError:  # of another user, or on a file system without locks
+        return False
+
+
+def acquire(lock: filelock.BaseFileLock, folder: Path) -> None:
+    """Take the lock of a folder.
+
+    Raises:
+        Locked: another process has it.
+    """
+    try:
+        with naming("flock", folder / ".lock"):
+            lock.acquire()
+    except filelock.Timeout:
+        raise Locked(f"{folder}: another process is using it; wait for it to end") from None
