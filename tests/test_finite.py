@@ -17,7 +17,7 @@ from torch import nn
 from toy.train import Config
 
 from shared import Criterion, Objective, info_nce, query_key, same_label, term
-from shared.experiment import files
+from shared.experiment import states
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.records import read_json
 from shared.experiment.run import Means, Run
@@ -149,7 +149,7 @@ def test_a_checkpoint_full_of_nan_is_not_continued(tmp_path: Path, known: bool) 
     state = read_state(folder / "checkpoint.pt")
     state["objects"]["model"]["weight"][0, 1] = math.inf
     state["step"] = 5
-    files.write_state(folder / "checkpoint.pt", state)
+    states.write_state(folder / "checkpoint.pt", state)
     previous = folder / "checkpoint.previous.pt"
     previous.unlink(missing_ok=True)
     if not known:

@@ -35,7 +35,7 @@ from tests import (
 
 SHARED = Path(distributed.__file__).parent
 # In order of imports.
-MODULES = ("pairs", "checks", "margins", "svm", "losses", "penalties", "projection")
+MODULES = ("ranges", "pairs", "checks", "margins", "svm", "losses", "penalties", "projection")
 TESTS = (
     test_pairs,
     test_checks,
@@ -62,11 +62,11 @@ REJECTIONS = (
 )
 # The functions that are mutated, by module.
 FUNCTIONS = {
+    "ranges": "_number",
     "pairs": """
         Pairs.excluded query_key context_window same_label _one_positive _without_copies
         repeated without _lists
     """,
-    "checks": "_number",
     "margins": """
         scale_gradient angular_margin subtractive_margin curvature_weight margin_ratio
         attenuation_weight _log_denominator
@@ -199,7 +199,7 @@ MISTAKES = [
     ("pairs._lists", "torch.equal(listed, mask)", "True"),
     ("pairs.unit_rows", "torch.where(zero, 1.0, rows)", "rows"),
     ("pairs.unit_rows", "torch.where(zero, 1.0, length)", "length"),
-    ("checks._number", "holds(x)", "True"),
+    ("ranges._number", "holds(x)", "True"),
     ("checks.check_similarity", "tuple(similarity.shape) != shape", "similarity.ndim != 2"),
     ("checks.check_similarity", "not similarity.is_floating_point()", "similarity.is_complex()"),
     ("checks.check_cosines", "highest <= limit", "lowest <= limit"),
@@ -428,7 +428,7 @@ def mutants(function: str) -> Iterator[Mutant]:
     top = root
     for name in names:
         (root,) = (each for each in root.body if getattr(each, "name", "") == name)
-        if isinstance(top, ast.Module) and module != "checks":  # which calls its own at import
+        if isinstance(top, ast.Module) and module != "ranges":  # which calls its own at import
             top = root
     mistakes = [mistake[1:] for mistake in MISTAKES if mistake[0] == function]
     count: dict[str, int] = defaultdict(int)
@@ -569,7 +569,7 @@ def rejected(mutant: Mutant) -> Callable[..., None] | None:
 @functools.cache
 def ordered(module: str, name: str) -> list[functools.partial[None]]:
     """The cases: first those of the module's tests, of these those that name the function."""
-    own = ("losses", "margins") if module == "losses" else (module,)
+    own = {"losses": ("losses", "margins"), "ranges": ("checks",)}.get(module, (module,))
     return sorted(
         CASES,
         key=lambda case: (

@@ -13,6 +13,7 @@ from shared.command.arguments import path as users_path
 from shared.errors import UserError, suggestion
 from shared.experiment.config import AnyConfig
 from shared.experiment.initial import InitialWeights
+from shared.functions import loaded
 from shared.objective import Objective, Term, term
 from shared.projection import LowRankProjection
 from shared.ranges import require_ranges
@@ -85,6 +86,7 @@ def typed(name: str, text: str, hint: Any) -> Any:
 
 def kwargs_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The keyword arguments of a loss or penalty, with their type hints."""
+    function = loaded(function)
     try:
         hints = get_type_hints(function)
     except (NameError, TypeError):  # a user's function may have no types

@@ -15,7 +15,7 @@ from shared.experiment.data import MissingData, sha256_of
 from shared.experiment.export import CARD, CONFIG
 from shared.experiment.initial import FILE
 from shared.experiment.run import Run
-from vision import data
+from vision import data, datasets
 from vision.config import Config
 from vision.data import central_crops, choose, fingerprint, load
 from vision.datasets import describe
@@ -101,7 +101,7 @@ def test_a_folder_has_its_classes_in_the_order_of_their_names(pets: Path) -> Non
 def test_folders_that_are_not_there_are_refused(pets: Path) -> None:
     with pytest.raises(MissingData, match=r"data missing in .*; make that folder: images belong"):
         folder(pets / "none")
-    assert [each.name for each in data.missing([f"folder:{pets}/none"], pets)] == [
+    assert [each.name for each in datasets.missing([f"folder:{pets}/none"], pets)] == [
         f"folder:{pets}/none"
     ]
     with pytest.raises(UserError, match=r"known are CIFAR10.*digits and folder:PATH"):
