@@ -1,8 +1,9 @@
-"""What the server of processes imports asks nothing of a GPU: what it forks could not use one."""
+"""What is imported by whom: no GPU is asked for by the server of processes, no torch to plan."""
 
 import subprocess
 import sys
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +36,27 @@ def test_nothing_asks_for_a_gpu_at_import() -> None:
     command = [sys.executable, "-c", PROGRAM, *modules]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+# Objectives of tables name losses; each command here would wait for torch longer than it works.
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # importing it fails
+from shared.command.reproduce import main
+from shared.command.cells import DOMAINS, tables_of
+
+folder = sys.argv[1]
+for domain in DOMAINS:
+    for paper in tables_of(domain):
+        assert main(["plan", domain, paper, "--tier", "smoke", "--runs", folder]) == 0
+assert main(["plan", "--claims", "--runs", folder]) == 0
+assert main(["plan", "vision", "mmcl", "--gpus", "8", "--runs", folder]) == 0
+assert main(["verify", "rl", "--runs", folder]) == 0
+assert main(["report", "--runs", folder, "--results", folder + "/results"]) == 0
+"""
+
+
+def test_planning_verifying_and_reporting_do_without_torch(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -3,12 +3,15 @@
 import copy
 import math
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import shared
 from shared import (
     Criterion,
     Objective,
@@ -22,6 +25,7 @@ from shared import (
     hard_nce,
     info_nce,
     inner_product,
+    lazy,
     margin_nce,
     max_margin,
     query_key,
@@ -29,6 +33,8 @@ from shared import (
     term,
     two_views,
 )
+from shared.experiment.config import canonical
+from shared.lazy import LazyImport
 from shared.objective import SHARE
 from tests import layouts, reference
 
@@ -149,6 +155,42 @@ def test_losses_that_need_cosines_say_so(loss: Term, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Objective(loss).build(3, inner_product)
     Objective(loss).build(3)
+
+
+LATER = """
+import sys
+import shared
+from shared.lazy import info_nce
+
+objective = shared.Objective(shared.term(info_nce, temprature=0.5))
+assert "torch" not in sys.modules
+objective.build(4)
+"""
+
+
+def test_a_loss_that_is_yet_to_be_imported_is_checked_by_the_criterion() -> None:
+    command = [sys.executable, "-c", LATER]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert "ValueError: info_nce takes no temprature; it takes positive_in_den" in done.stderr
+    with pytest.raises(ValueError, match="info_nce takes no temprature"):
+        term(lazy.info_nce, temprature=0.5)
+
+
+def test_a_loss_by_its_name_is_that_loss() -> None:
+    names = [name for name, value in vars(lazy).items() if isinstance(value, LazyImport)]
+    assert len(names) == 8
+    for name in names:
+        assert getattr(lazy, name).load() is getattr(shared, name)
+    named, given = term(lazy.info_nce, temperature=0.5), term(info_nce, temperature=0.5)
+    assert named == given
+    assert given == named
+    assert repr(named) == repr(given)
+    assert canonical(named) == canonical(given)
+    assert named != term(info_nce, temperature=0.4)
+    assert named != term(info_nce, temperature=0.5, weight=2.0)
+    assert named != term(margin_nce, temperature=0.5)
+    pairs = two_views(*torch.randn(2, 5, 3).unbind())
+    assert torch.equal(Objective(named).build(3)(pairs)[0], Objective(given).build(3)(pairs)[0])
 
 
 def test_terms_are_checked_against_the_signature() -> None:

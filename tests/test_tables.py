@@ -42,6 +42,20 @@ def test_every_table_of_every_domain_builds(domain: str) -> None:
                 assert {cell.config.seed for cell in cells} == set(table.seeds[tier])
 
 
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_every_objective_of_every_table_has_valid_numbers(domain: str) -> None:
+    """A process that has imported no loss declares them unchecked."""
+    checked = 0
+    for table in (table for tables in tables_of(domain).values() for table in tables):
+        for tier in table.tiers:
+            for cell in {(c.row, c.source): c for c in table.cells(tier)}.values():
+                if objective := getattr(cell.config, "objective", None):
+                    for item in (objective.loss, *objective.penalties):
+                        item.check()
+                        checked += 1
+    assert checked > 10
+
+
 def test_every_night_runs_every_paper_of_every_domain() -> None:
     workflow = (ROOT / ".github" / "workflows" / "nightly.yml").read_text(encoding="utf-8")
     listed = re.findall(r"^          - (\w+) (\w+)$", workflow, re.MULTILINE)
