@@ -38,10 +38,11 @@ def test_nothing_asks_for_a_gpu_at_import() -> None:
     assert done.returncode == 0, done.stderr
 
 
-# Objectives of tables name losses; each command here would wait for torch longer than it works.
+# Each command here would wait for torch longer than it works, and for the others as long.
 WITHOUT_TORCH = """
 import sys
-sys.modules["torch"] = None  # importing it fails
+for name in ("torch", "pandas", "statsmodels", "scipy.stats"):
+    sys.modules[name] = None  # importing it fails
 from shared.command.reproduce import main
 from shared.command.cells import DOMAINS, tables_of
 

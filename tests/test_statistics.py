@@ -175,6 +175,10 @@ def test_deviations_within_groups_are_pooled() -> None:
 def test_interquartile_mean_cuts_a_quarter_at_each_end() -> None:
     assert interquartile_mean([9.0, 1.0, 2.0, 3.0]) == pytest.approx(2.5)
     assert interquartile_mean([[1.0, 2.0, 30.0], [4.0, 5.0, 6.0]]) == pytest.approx([11.0, 5.0])
+    for count in range(1, 14):
+        values = np.random.default_rng(count).normal(size=(3, count))
+        trimmed = scipy.stats.trim_mean(values, 0.25, axis=-1)
+        assert np.array_equal(interquartile_mean(values), trimmed)
     for values in ([], [1.0, math.nan]):
         with pytest.raises(ValueError, match="at least one value, and finite ones only"):
             interquartile_mean(values)

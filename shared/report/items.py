@@ -9,7 +9,7 @@ digits with one bit per item, the first item in the highest bit, padded with zer
 from collections.abc import Mapping
 from typing import Any
 
-import scipy  # loads scipy.stats on first use, which processes of cells never do
+import scipy  # loads scipy.special when it is first used
 
 from shared.experiment.records import Record
 from shared.report.statistics import LEVEL
@@ -29,7 +29,8 @@ def mcnemar(first: int, second: int) -> float:
         raise ValueError(f"items are counted; got {first} and {second}")
     if first == second:
         return 1.0
-    return float(scipy.stats.binomtest(first, first + second).pvalue)
+    fewer, both = min(first, second), first + second
+    return min(1.0, 2 * float(scipy.special.bdtr(fewer, both, 0.5)))
 
 
 def right_alone(better: Record, than: Record, metric: str) -> tuple[int, int] | None:

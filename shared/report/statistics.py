@@ -1,7 +1,8 @@
 """Means over seeds, the two estimates of a gain, and the tests of claims.
 
-The rules are in ``docs/claims.md``. statsmodels and scipy do the statistics; both are
-imported on use, since processes of cells do not need them. Shape letters: N values.
+The rules are in ``docs/claims.md``. Distributions are scipy.special's, which is imported on use;
+scipy.stats and statsmodels take longer to import than a report does without, and the tests hold
+every figure against them. Shape letters: N values.
 """
 
 import functools
@@ -9,10 +10,10 @@ import math
 import statistics as plain
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import scipy  # loads scipy.special and scipy.stats when they are first used
+import scipy  # loads scipy.special when it is first used
 from numpy.typing import ArrayLike, NDArray
 
 Model = Literal["pooled", "Welch", "paired", "seed-blocked", "one-sample"]
@@ -124,7 +125,9 @@ def interquartile_mean(values: ArrayLike) -> NDArray[np.float64]:
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.shape[-1] == 0 or not np.isfinite(numbers).all():
         raise ValueError("an interquartile mean needs at least one value, and finite ones only")
-    return np.asarray(scipy.stats.trim_mean(numbers, TRIMMED, axis=-1))
+    cut = int(TRIMMED * numbers.shape[-1])
+    last = numbers.shape[-1] - cut
+    return np.asarray(np.partition(numbers, (cut, last - 1), axis=-1)[..., cut:last].mean(-1))
 
 
 def stratified_bootstrap(
@@ -186,7 +189,7 @@ class ColumnModel:
         self._trained = {
             label: values for label, values in self._rows.items() if label not in left_out
         }
-        self._fits: dict[frozenset[int], tuple[list[str], Any]] = {}  # by seeds, see _fit
+        self._fits: dict[frozenset[int], _Fit] = {}  # by seeds, see _fit
 
     def estimates(self, better: str, than: str) -> tuple[Estimate, ...]:
         """The gain of ``better`` over ``than``, twice; once with a baseline or a collapsed row.
@@ -221,20 +224,17 @@ class ColumnModel:
 
     def _seed_blocked(self, better: str, than: str, seeds: Collection[int]) -> Estimate:
         """The gain in the model with rows and seeds as factors, over some seeds."""
-        labels, fit = self._fit(frozenset(seeds))
-        contrast = np.zeros(len(fit.params))
-        contrast[labels.index(better)], contrast[labels.index(than)] = 1, -1
-        test = fit.t_test(contrast)
+        fit = self._fit(frozenset(seeds))
+        contrast = np.zeros(len(fit.parameters))
+        contrast[fit.labels.index(better)], contrast[fit.labels.index(than)] = 1, -1
+        gain, error = contrast @ fit.parameters, math.sqrt(contrast @ fit.covariance @ contrast)
         # Its last digits, and so how a number like -0.435 is printed, depend on the processor.
-        gain, error = round(float(test.effect[0]), 9), round(float(test.sd[0, 0]), 9)
-        return Estimate(gain, error, float(test.df_denom), "seed-blocked")
+        return Estimate(round(float(gain), 9), round(error, 9), fit.freedom, "seed-blocked")
 
-    def _fit(self, seeds: frozenset[int]) -> tuple[list[str], Any]:
-        """That model and the rows that begin its parameters: one for all gains over these seeds."""
+    def _fit(self, seeds: frozenset[int]) -> "_Fit":
+        """That model by least squares: one for all gains over these seeds."""
         if seeds in self._fits:
             return self._fits[seeds]
-        from statsmodels.regression.linear_model import OLS
-
         rows = {
             label: {seed: values[seed] for seed in sorted(seeds) if seed in values}
             for label, values in self._trained.items()
@@ -247,8 +247,23 @@ class ColumnModel:
                 numbers.append(value)
                 row = [float(label == name) for name in labels]
                 design.append([*row, *(float(seed == other) for other in others)])
-        self._fits[seeds] = labels, OLS(np.array(numbers), np.array(design)).fit()
+        matrix, values = np.array(design), np.array(numbers)
+        inverse = np.linalg.pinv(matrix)
+        parameters = inverse @ values
+        freedom = float(len(matrix) - np.linalg.matrix_rank(matrix))
+        variance = ((values - matrix @ parameters) ** 2).sum() / freedom
+        self._fits[seeds] = _Fit(labels, parameters, variance * inverse @ inverse.T, freedom)
         return self._fits[seeds]
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A linear model: its parameters, which begin with those of the rows, and their covariance."""
+
+    labels: list[str]
+    parameters: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    freedom: float
 
 
 def varies(values: Values) -> bool:
@@ -336,8 +351,8 @@ def seeds_for(gain: float, sd: float, level: float = LEVEL) -> int:
 def _power(effect: float, seeds: int, level: float) -> float:
     """The power of a t test to see a gain of ``effect`` standard deviations, on its own side."""
     freedom = 2 * seeds - 2
-    critical = scipy.stats.t.isf(level / 2, freedom)
-    return float(scipy.stats.nct.sf(critical, freedom, effect * math.sqrt(seeds / 2)))
+    critical = scipy.special.stdtrit(freedom, 1 - level / 2)
+    return 1 - float(scipy.special.nctdtr(freedom, effect * math.sqrt(seeds / 2), critical))
 
 
 @functools.cache
