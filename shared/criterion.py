@@ -16,7 +16,7 @@ from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_marg
 from shared.notices import notice
 from shared.objective import SHARE, Objective, Term
 from shared.pairs import Pairs, cosine, two_views
-from shared.penalties import band_statistics
+from shared.penalties import band_statistics, distance_polarization
 from shared.precision import upcast
 from shared.projection import LowRankProjection
 from shared.ranges import COUNT, STEP, optional, require
@@ -65,10 +65,11 @@ class Criterion(nn.Module):
             raise ValueError(
                 f"similarity is a function of anchors and candidates; got {similarity!r}"
             )
+        objective = _imported(objective)
         terms = (objective.loss, *objective.penalties)
         for item in terms:
             item.check()
-        function, kwargs = loaded(objective.loss.function), objective.loss.kwargs
+        function, kwargs = objective.loss.function, objective.loss.kwargs
         needs_cosines = getattr(function, "needs_cosines", lambda _: False)
         self._needs_cosines: bool = needs_cosines(kwargs)
         if similarity is not cosine and self._needs_cosines:
@@ -112,7 +113,7 @@ class Criterion(nn.Module):
 
     @objective.setter
     def objective(self, objective: Objective) -> None:
-        self._objective = objective
+        self._objective = _imported(objective)
 
     def _learned_numbers(self, place: int) -> dict[str, nn.Parameter]:
         """Those of a term, 0 being the loss, by name.
@@ -226,7 +227,7 @@ class Criterion(nn.Module):
 
     def _check_input(self, pairs: Pairs, similarity: Tensor, step: int | None) -> None:
         """Refuse what the loss cannot be computed of, where it may be read."""
-        function = loaded(self._objective.loss.function)
+        function = self._objective.loss.function
         if function is max_margin:
             # The factorisation on the CPU does not accept NaN.
             _check_finite(*_finiteness(pairs, similarity.sum()), step)
@@ -250,7 +251,7 @@ class Criterion(nn.Module):
                 mean = share_of_mean(value)
             parts[name] = mean.detach()
             terms[name] = penalty.weight * mean
-            if penalty.identity == "distance_polarization":
+            if penalty.function is distance_polarization:
                 band = {k: x for k, x in penalty.kwargs.items() if k in ("lower", "upper")}
                 parts |= band_statistics(pairs, cosines, **band)
         return terms, parts
@@ -326,7 +327,7 @@ class Criterion(nn.Module):
     @torch.no_grad()
     def _loss_at_chance(self, pairs: Pairs, similarity: Tensor) -> dict[str, Tensor]:
         """The loss of identical embeddings, for a softmax."""
-        if loaded(self._objective.loss.function) not in SOFTMAX or not len(similarity):
+        if self._objective.loss.function not in SOFTMAX or not len(similarity):
             return {}
         value = self._loss(pairs, similarity.mean().expand_as(similarity))
         return {"chance": value.sum() / (pairs.positives() >= 0).any(1).sum().clamp(min=1)}
@@ -377,6 +378,15 @@ def _gradient_shares(
     every = torch.stack(norms)
     shares = every / every.sum().clamp(min=torch.finfo(every.dtype).tiny)
     return {f"{SHARE}{name}": share for name, share in zip(terms, shares, strict=True)}
+
+
+def _imported(objective: Objective) -> Objective:
+    """The objective with its functions in the place of their names."""
+    loss, *penalties = (
+        replace(item, function=loaded(item.function))
+        for item in (objective.loss, *objective.penalties)
+    )
+    return replace(objective, loss=loss, penalties=tuple(penalties))
 
 
 def _unique_names(terms: Iterable[Term]) -> list[str]:
