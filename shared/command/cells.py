@@ -11,19 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shared.errors import UserError, suggestion
 from shared.experiment.config import USER_TIER, slug
+from shared.experiment.domain import Domain
+from shared.experiment.store import FOLDER
 from shared.experiment.tables import TIERS, Cell, Table, Tier
-
-if TYPE_CHECKING:
-    from shared.experiment.domain import Domain
 
 DOMAINS = ("vision", "text", "rl", "graph", "video")
 
 
-def domain_of(name: str) -> "Domain":
+def domain_of(name: str) -> Domain:
     """The domain of that name."""
     if name not in DOMAINS:
         raise UserError(f"no domain {name!r}{suggestion(name, DOMAINS, 'domains are')}")
@@ -33,10 +32,8 @@ def domain_of(name: str) -> "Domain":
     return imported(name)
 
 
-def imported(name: str) -> "Domain":
+def imported(name: str) -> Domain:
     """The ``DOMAIN`` of a package, whether or not ``DOMAINS`` has it."""
-    from shared.experiment.domain import Domain  # needs torch, which words and options do not
-
     module = importlib.import_module(name)
     domain = getattr(module, "DOMAIN", None)
     if not isinstance(domain, Domain):
@@ -175,8 +172,6 @@ class Places:
     @property
     def store(self) -> Path:
         """The folder of pretrained models that several cells share."""
-        from shared.experiment.store import FOLDER  # needs torch
-
         return self.runs / FOLDER
 
     def store_of(self, cell: Cell) -> Path | None:
