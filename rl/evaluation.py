@@ -30,9 +30,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
-from sklearn.metrics import r2_score
-from sklearn.model_selection import GroupKFold
-from sklearn.preprocessing import KernelCenterer
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -258,6 +255,9 @@ def state_probe(
             f"the penalty is chosen in {FOLDS} folds of whole episodes; "
             f"got {len(np.unique(groups))} training episodes"
         )
+    # Before the number of threads is limited: it loads a BLAS of its own.
+    from sklearn.metrics import r2_score
+
     targets, scored = train_state.cpu().double().numpy(), test_state.cpu().double().numpy()
     varying = (np.ptp(targets, axis=0) > 0) & (np.ptp(scored, axis=0) > 0)
     if not varying.any():
@@ -334,6 +334,8 @@ def ridge(
         other: inner products (m, n) of the rows to predict with those.
         penalties: added to the kernel's diagonal; positive.
     """
+    from sklearn.preprocessing import KernelCenterer
+
     centre = KernelCenterer().fit(kernel)
     values, vectors = np.linalg.eigh(centre.transform(kernel))
     # The kernel matrix has no negative eigenvalues except by rounding.
@@ -353,6 +355,9 @@ def choose_penalty(kernel: np.ndarray, targets: np.ndarray, groups: np.ndarray) 
         targets: (n, t).
         groups: the group (n,) of each row; at least as many as folds.
     """
+    from sklearn.metrics import r2_score
+    from sklearn.model_selection import GroupKFold
+
     scores = np.zeros(len(PENALTIES))
     for fit, validate in GroupKFold(FOLDS).split(targets, groups=groups):
         inner, outer = kernel[np.ix_(fit, fit)], kernel[np.ix_(validate, fit)]

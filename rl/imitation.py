@@ -15,7 +15,6 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from sklearn.metrics import r2_score
 from torch import Tensor
 
 from rl.agent import adam, autocast, descend, perceptron
@@ -77,6 +76,8 @@ def measure(config: ImitationConfig, run: Run) -> Metrics:
     train, test = (
         extract_features(config, features, part) for part in (material.train, material.test)
     )
+    from sklearn.metrics import r2_score
+
     head = fit_head(config, train, material.actions[0])
     agreement = 100 * float(r2_score(material.actions[1].numpy(), head(test).numpy()))
 

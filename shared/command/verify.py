@@ -222,9 +222,11 @@ def _unusual_hashes(hashes: Sequence[tuple[str, str, str]]) -> Iterator[tuple[st
     Expected is the hash of most records, or without one the most frequent of the same seed.
     """
     usual, times = Counter(digest for *_, digest in hashes).most_common(1)[0]
+    by_seed: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for _, seed, digest in hashes:
+        by_seed[seed][digest] += 1
     for where, seed, digest in hashes:
-        of_seed = Counter(other for _, other_seed, other in hashes if other_seed == seed)
-        expected = usual if 2 * times > len(hashes) else of_seed.most_common(1)[0][0]
+        expected = usual if 2 * times > len(hashes) else by_seed[seed].most_common(1)[0][0]
         if digest != expected:
             yield where, digest, expected
 
