@@ -33,11 +33,9 @@ from shared.experiment.own import record_own
 from shared.experiment.run import Run
 from shared.pixels import to_device
 from shared.ranges import require_ranges
-from text import baselines
 from text.config import NAMED_CORPORA, Config
 from text.data import chapters_of, corpus_fingerprint, task_fingerprint
 from text.encoder import Encode, QuickThought, QuickThoughtConfig, sentence_encoder
-from text.evaluation import evaluate, majority, tfidf
 from text.neighbours import NEIGHBOURS, Scores, neighbour_accuracies
 from text.optimiser import RowAdam, clip_each
 from text.saved import initialise
@@ -61,6 +59,8 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         The metrics of the protocol: the accuracy on each task and their mean, in percent; if books
         are held out, also those of :mod:`text.neighbours`.
     """
+    from text import baselines, evaluation  # scikit-learn, which takes a second to import
+
     tasks, protocol = config.tasks, config.protocol
     run.record_data(tasks=task_fingerprint(tasks, run.data_root))
     if config.baseline is not None and config.init is not None:
@@ -68,11 +68,11 @@ def measure(config: Config, run: Run) -> dict[str, object]:
     if config.baseline == "majority":
         guessed = 100 / (config.batch_size - 1)  # among a block's other sentences
         return {
-            **majority(run.data_root, tasks=tasks, protocol=protocol),
+            **evaluation.majority(run.data_root, tasks=tasks, protocol=protocol),
             **(dict.fromkeys(NEIGHBOURS, guessed) if config.held_out else {}),
         }
     if config.baseline == "tfidf" and not config.held_out:
-        return tfidf(run.data_root, tasks=tasks, protocol=protocol, workers=run.workers)
+        return evaluation.tfidf(run.data_root, tasks=tasks, protocol=protocol, workers=run.workers)
 
     run.record_data(**{config.corpus: corpus_fingerprint(config.corpus, run.data_root)})
     tokens, tokenizer = prepare(
@@ -85,12 +85,14 @@ def measure(config: Config, run: Run) -> dict[str, object]:
     )
     unread, tokens = held_out(config, tokens, run.data_root)
     if config.baseline == "tfidf":
-        metrics = tfidf(run.data_root, tasks=tasks, protocol=protocol, workers=run.workers)
+        metrics = evaluation.tfidf(
+            run.data_root, tasks=tasks, protocol=protocol, workers=run.workers
+        )
         scores = baselines.tfidf_scores(tokens, unread, len(tokenizer))
     else:
         prepared = counted if config.baseline == "ppmi_svd" else pretrained
         encode, scores = prepared(config, tokens, unread, tokenizer, run)
-        metrics = evaluate(
+        metrics = evaluation.evaluate(
             encode, run.data_root, tasks=tasks, protocol=protocol, progress=run.progress
         )
     if not config.held_out:
@@ -102,6 +104,8 @@ def counted(
     config: Config, tokens: Tokens, unread: Tokens, tokenizer: PreTrainedTokenizerFast, run: Run
 ) -> tuple[Encode, Scores]:
     """The baseline of word vectors that are counted, and its scores of the held-out sentences."""
+    from text import baselines
+
     vectors = baselines.ppmi_vectors(tokens, len(tokenizer), 2 * config.embedding, config.seed)
     return baselines.encoder(vectors, tokenizer), baselines.vector_scores(vectors, unread)
 

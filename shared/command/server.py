@@ -18,7 +18,7 @@ ADDRESS_SPACE = 2 * 2**30  # bytes: the imports of a domain take up to 1.2 GB, a
 
 def preloaded(domain: str) -> list[str]:
     """The modules that the server has imported before it forks cells of a domain."""
-    of_domain = (f"{domain}.{module}" for module in ("domain", "train"))
+    of_domain = (f"{domain}.{module}" for module in ("domain", "train", "evaluation"))
     of_suite = (f"shared.command.{module}" for module in ("pool", "worker"))
     libraries = ("torch.utils.tensorboard", "scipy.linalg")
     first, last = "shared.command.preloading", "shared.command.preloaded"
