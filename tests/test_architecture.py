@@ -100,6 +100,18 @@ def test_imports_run_one_way_through_the_rooms() -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("package", ["shared", *DOMAINS])
+def test_no_module_hides_what_its_package_offers(package: str) -> None:
+    """Imported, a module is an attribute of its package, in the place of a function of its name."""
+    offered = {
+        alias.name
+        for node in ast.parse((ROOT / package / "__init__.pyi").read_text()).body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    assert offered & {path.stem for path in (ROOT / package).iterdir()} == set()
+
+
 def test_no_modules_import_each_other() -> None:
     files = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

@@ -283,7 +283,7 @@ def fetch(name: str, data_root: Path) -> None:
 
 # Corpora
 
-SPLIT = LazyImport("text.sentences:split")
+SPLIT = LazyImport("text.splitting:split")
 
 
 def _numbered(
