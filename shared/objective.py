@@ -95,7 +95,7 @@ class Term:
         return identity(self.function)
 
     def check(self) -> None:
-        """Raise a ``ValueError`` for keyword arguments that the function does not take so."""
+        """Raise a ``ValueError`` for an unknown or missing argument, or one out of range."""
         function = loaded(self.function)
         check_names(function, self.kwargs)
         if check_kwargs := getattr(function, "check_kwargs", None):

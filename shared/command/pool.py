@@ -220,7 +220,7 @@ def _run_in_process(
         with contextlib.suppress(OSError):  # the parent is gone; the files say it all
             pipe.send(message)
 
-    from shared.command.worker import run_cell  # needs torch, which only this process does
+    from shared.command.worker import run_cell  # needs torch, the pool does not
 
     send(run_cell(*arguments, lambda *message: send(message)))
 
