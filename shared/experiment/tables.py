@@ -245,7 +245,8 @@ class Setting:
         word: ``paper's``, ``rebuilt`` (the paper leaves out details that decide the outcome, which
             were filled in) or ``reduced``.
         differences: what differs most from the paper, three sentences at most.
-        by_paper: the same for claims of other papers that are judged on the table.
+        by_paper: the same for claims of other papers that are judged on the table, and under the
+            empty string for additional questions.
     """
 
     word: SettingWord

@@ -434,7 +434,8 @@ def duration(hours: float) -> str:
 def _remarks(readings: Sequence[Reading]) -> Iterator[str]:
     """What differs from the paper, and each remark of a table's readings with what it is about."""
     if differences := readings[0].differences:
-        yield f"Differences from the paper: {' '.join(differences)}"
+        papers = "the paper" if readings[0].claim.paper else "the papers"
+        yield f"Differences from {papers}: {' '.join(differences)}"
     by_remark: dict[str, list[Reading]] = {}
     for reading in readings:
         for remark in reading.remarks:
