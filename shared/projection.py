@@ -84,6 +84,7 @@ class LowRankProjection(nn.Module):
         self.register_buffer("initial_norm", torch.linalg.matrix_norm(start))
         self._calls = 0
         self._share: Late | None = None  # of the initial norm, to be read
+        self._has_warned = False  # in training
 
     def forward(
         self, features: Tensor | Sequence[Tensor], *, together: bool = False
@@ -192,15 +193,17 @@ class LowRankProjection(nn.Module):
     def check_norm(self) -> None:
         """Check the norm of L at each hundredth call; on a GPU it is read at the call after that.
 
-        The forward pass calls it, but for one that a CUDA graph replays.
+        The forward pass calls it, but for one that a CUDA graph replays. It warns once.
         """
+        if self._has_warned:
+            return
         if self._share is not None:
-            self._warn(*self._share.read())
+            self._has_warned = self._warn(*self._share.read())
             self._share = None
         if self._calls % CHECK_EVERY == 0:
             share = Late(self._share_left())
             if share.is_here:
-                self._warn(*share.read())
+                self._has_warned = self._warn(*share.read())
             else:
                 self._share = share
         self._calls += 1
@@ -213,14 +216,17 @@ class LowRankProjection(nn.Module):
         share: Tensor = torch.linalg.matrix_norm(self.matrix.detach()) / self.initial_norm
         return share
 
-    def _warn(self, share: float) -> None:
-        if share < COLLAPSED:
+    def _warn(self, share: float) -> bool:
+        """Warn if so small a share of the norm is left, and say whether it is."""
+        has_collapsed = share < COLLAPSED
+        if has_collapsed:
             warnings.warn(
                 f"the projection L has collapsed to {share:.1e} of its initial norm: its features "
                 f"carry no information; lower alpha ({self.alpha})",
                 RuntimeWarning,
                 stacklevel=3,
             )
+        return has_collapsed
 
 
 def extractor_of(

@@ -102,6 +102,12 @@ def test_a_collapse_is_warned_about(core: Any) -> None:
             made(features().float())
     with pytest.warns(RuntimeWarning, match="collapsed"):
         made(features().float())
+    with warnings.catch_warnings():  # once in training; whoever takes its features is told again
+        warnings.simplefilter("error")
+        for _ in range(CHECK_EVERY + 1):
+            made(features().float())
+    with pytest.warns(RuntimeWarning, match="collapsed"):
+        made.warn_if_collapsed()
 
 
 def test_the_warning_survives_a_reload() -> None:

@@ -506,7 +506,7 @@ TABLE_2_CIFAR10 = derived(
     ON,
     "CIFAR-10",
     ALONE,
-    f"{PAPER_NOTES} other-losses claimed-seeds gpu-seeds feature-128 choice",
+    f"{PAPER_NOTES} other-losses claimed-seeds gpu-seeds feature-128 choice other-values",
     short=ON_CIFAR10,
     rows=CIFAR10_ROWS,
     title="CIFAR-10 on one core: margins, their effects, and the losses of the other papers",

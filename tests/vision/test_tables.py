@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,8 @@ from vision.methods import check
 from vision.tables import TABLES
 from vision.tables_common import NOTES, PUBLISHED, reduced_note
 from vision.tables_margins import SHORT
+
+ROOT = Path(__file__).resolve().parents[2]
 
 ALL = {f"{paper}/{table.name}": table for paper, some in TABLES.items() for table in some}
 
@@ -70,6 +73,14 @@ def test_every_note_is_shown_somewhere() -> None:
 
 
 # Reduced runs
+
+
+def test_other_values_of_a_hyperparameter_have_their_measured_numbers() -> None:
+    measured = json.loads((ROOT / "results/tuning.json").read_text(encoding="utf-8"))["tuning"]
+    assert len(measured) == 12
+    note = " ".join(NOTES["other-values"].split())
+    for entry in measured:
+        assert f"{entry['value']:g}: {entry['l2']:.2f}" in note, entry
 
 
 def test_reduced_runs_are_described_by_what_they_change() -> None:
