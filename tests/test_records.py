@@ -279,3 +279,11 @@ def test_records_in_another_encoding_are_one_fault(tmp_path: Path) -> None:
     file.write_text('{"a": 1}\n' * 100, encoding="utf-16")
     (fault,) = records_in(file)
     assert str(fault) == f"{file}: is text in UTF-16 or 32, not UTF-8; restore the file from git"
+
+
+def test_lines_that_are_json_only_together_are_faults(tmp_path: Path) -> None:
+    file = tmp_path / "table.records.jsonl"
+    file.write_text('{"a": [1\n2]}\n')
+    faults = [str(fault) for fault in records_in(file)]
+    assert len(faults) == 2
+    assert all(f", line {n}: not JSON" in fault for n, fault in enumerate(faults, start=1))

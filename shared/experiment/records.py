@@ -9,7 +9,7 @@ import datetime
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -214,9 +214,11 @@ def records_in(file: Path) -> Iterator[Record | Damaged]:
     if b"\0" in content[:4] or content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         yield Damaged(f"{file}: is text in UTF-16 or 32, not UTF-8; restore the file from git")
         return
-    for number, line in enumerate(content.splitlines(), start=1):
+    lines = content.splitlines()
+    objects = _parse_lines(lines)
+    for number, line in enumerate(lines, start=1):
         try:
-            yield _record(_parse(line))
+            yield _record(_parse(line) if objects is None else objects[number - 1])
         except ValueError as error:
             yield Damaged(f"{file}, line {number}: {error}; restore the file from git")
 
@@ -242,8 +244,29 @@ def is_altered(record: Record) -> bool:
     return record.sha256 != content_hash(record.config, record.environment, record.result)
 
 
+def _parse_lines(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
+    """The object of each line, or None if one of them is at fault.
+
+    Parsed together they share the texts of their keys, which saves a third of the memory.
+    """
+    try:
+        objects = _json(b"[" + b",".join(lines) + b"]")
+    except ValueError:
+        return None
+    are_objects = all(isinstance(content, dict) for content in objects)
+    return objects if are_objects and len(objects) == len(lines) else None
+
+
 def _parse(text: bytes) -> dict[str, Any]:
     """The object in ``text``; the text of its ValueError continues "... is"."""
+    content = _json(text)
+    if not isinstance(content, dict):
+        raise ValueError(f"not an object of JSON but a {type(content).__name__}")
+    return content
+
+
+def _json(text: bytes) -> Any:
+    """The content of a text of JSON; the text of its ValueError continues "... is"."""
     try:
         content = json.loads(
             text.decode(), parse_constant=_number, parse_float=_number, parse_int=_integer
@@ -254,8 +277,6 @@ def _parse(text: bytes) -> dict[str, Any]:
         raise ValueError(f"not JSON ({error})") from None
     except RecursionError:
         raise ValueError("not JSON of a run (nested too deeply)") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"not an object of JSON but a {type(content).__name__}")
     return content
 
 
