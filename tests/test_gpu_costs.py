@@ -218,3 +218,12 @@ def test_claims_are_listed_by_what_decides_them_and_share_their_trainings(
     assert together.hours == pytest.approx(cost_of(compared.values()).hours)
     apart = cost_of(c for c in compared.values() if c.row in ("MoCo", "MoCo + pos."))
     assert one.cost.hours <= apart.hours * (1 + 1e-9)  # MoCo may be trained for a claim before it
+
+
+def test_names_of_claims_and_commands_are_whole_where_they_are_piped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reproduce.main(["plan", "--claims", "--runs", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [each for each in lines if "margins-table-2-emphasis-margins" in each]
+    assert line.rstrip().endswith("vision margins --table table-2")

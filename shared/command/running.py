@@ -28,6 +28,7 @@ from shared.report.wording import counted, named_seeds, published_value
 
 FEW = 2  # commits that are listed by name
 LONG = 3600.0  # seconds; the cost of what takes longer is printed before it starts
+PIPED = 120  # characters of a line of the claims where no terminal says its width
 
 
 def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
@@ -62,18 +63,20 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
 def plan_claims(domain: str | None, places: Places) -> int:
     """Print what deciding each claim at the papers' setting costs on a GPU; the exit code."""
     console = Console()
-    names = ("claim", "runs", "GPU-hours", "so far", "memory", "command")
-    grid = empty_grid(names, left=("claim", "command"))
+    if not console.is_terminal:  # whoever pipes it wants names and commands in one line
+        console.width = max(console.width, PIPED)
+    names = ("claim", "runs", "GPU-hours", "so far", "memory", f"{program()} ...")
+    grid = empty_grid(names, left=(names[0], names[-1]))
     costs, missing = gpu.by_claim(every_table(domain), places.runs, places.results)
     total = 0.0
     for claim in costs:
         total += claim.cost.hours
         parts = (address.split("/") for address in claim.tables)
-        commands = [f"{program()} {of} {paper} --table {name}" for of, paper, name in parts]
+        commands = [f"{of} {paper} --table {name}" for of, paper, name in parts]
         memory = f"{math.ceil(claim.cost.gigabytes)} GB" if claim.cost.gigabytes else ""
         hours = (f"{claim.cost.hours:,.1f}", f"{total:,.1f}")
         grid.add_row(claim.claim, f"{claim.runs:,}", *hours, memory, Text("\n".join(commands)))
-    console.print(grid, soft_wrap=True)
+    console.print(grid)
     text = (
         "Hours of training on an H100, as docs/expected.csv estimates them; each claim after those "
         "above it, with which it shares trainings. Claims of one seed, which decide nothing, are "

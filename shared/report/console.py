@@ -37,7 +37,7 @@ def empty_grid(names: Sequence[str], left: Collection[str]) -> Grid:
     """An empty table: the columns in ``left`` are aligned left, those of numbers right."""
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:
-        grid.add_column(name, justify="left" if name in left else "right")
+        grid.add_column(name, justify="left" if name in left else "right", overflow="fold")
     return grid
 
 
