@@ -38,7 +38,7 @@ from shared.report.measuring import Measured
 from shared.report.pictures import shown_by
 from shared.report.statistics import seeds_for, wider
 from shared.report.summary import Results, first_page, paper_page, write
-from shared.report.wording import LOOKED, LOOKED_NOTE
+from shared.report.wording import ADJUSTED, ADJUSTED_NOTE, LOOKED, LOOKED_NOTE
 from tests.measured import measure
 from tests.recomputed_words import differing, recomputed
 
@@ -153,6 +153,7 @@ def test_holm_is_over_the_readings_of_one_claim_at_one_setting() -> None:
     level = measured(LEVEL, name="table-9")
     together = readings([measured(gain), level, level])
     assert [each.outcome for each in together] == ["open"] * 3
+    assert [each.open_by_adjustment for each in together] == [True, False, False]
     assert together[0].p == alone[0].p
     assert together[0].adjusted == pytest.approx(3 * alone[0].p)  # type: ignore[operator]
     # Another setting, another claim, and readings without a word are in other families.
@@ -546,6 +547,13 @@ def test_a_page_says_what_its_mark_beside_a_number_of_seeds_means() -> None:
         tables = (measured(UP, looked=looked),)
         page = paper_page(Results(tables, readings(tables)), CLAIM.paper)
         assert (f"| 3 {LOOKED} |" in page, note in page) == (marked, marked)
+
+
+def test_a_page_marks_what_only_the_adjustment_leaves_open() -> None:
+    gain, level = measured((72.5, 73.5, 72.0)), measured(LEVEL, name="table-9")
+    for tables, marked in (((gain, level, level), True), ((gain,), False)):
+        page = paper_page(Results(tables, readings(tables)), CLAIM.paper)
+        assert (f"| **open** {ADJUSTED} |" in page, ADJUSTED_NOTE in page) == (marked, marked)
 
 
 def test_the_legend_of_a_picture_has_the_words_of_its_page(tmp_path: Path) -> None:

@@ -147,6 +147,11 @@ class Reading:
         """Its outcome as the reader sees it."""
         return outcome_text(self.outcome, self.claim)
 
+    @property
+    def open_by_adjustment(self) -> bool:
+        """Whether it is open for Holm's adjustment alone, so that its interval seems to decide."""
+        return self.outcome == "open" and self.p is not None and self.p < LEVEL
+
 
 @dataclass(frozen=True)
 class Finding:

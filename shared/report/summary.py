@@ -295,6 +295,7 @@ def paper_page(results: Results, key: str) -> str:
         done=[group for group in by_claim.values() if any(f.measured for f in group)],
         idle=[group for group in by_claim.values() if not any(f.measured for f in group)],
         looked=any(r.looked for finding in results.of(key) for r in finding.measured),
+        adjusted=any(r.open_by_adjustment for f in results.of(key) for r in f.measured),
         printed=_printed(results),
         costs=[cost for cost in results.costs if cost.row in timed],
     )
