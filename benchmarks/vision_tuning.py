@@ -39,7 +39,7 @@ VALUES = {
     "SimCLR + DP, anchor sum": ("weight", 0.1, (0.01, 1.0)),
     "CLLR, l2,1": ("alpha", 0.001, (0.01, 0.1)),
 }
-TEMPERATURE = 0.1  # chosen for SimCLR, by the first of them
+TEMPERATURE = 0.1  # the one chosen for SimCLR
 
 
 def with_value(objective: Objective, name: str, value: float) -> Objective:

@@ -5,7 +5,7 @@ Each ``[[claim]]`` has the keys of :class:`~shared.experiment.tables.Claim` and,
 rows (the one that the gain is of, first), and optionally ``columns`` (all if left out), ``tiers``
 (those of the table, but for smoke), ``metric`` and ``beside``. ``[settings."paper/table".tier]``
 says how a tier relates to the paper: ``word``, ``differences``, and in ``by_paper`` the differences
-from other papers whose claims are judged on the table, and `""` for additional questions.
+from other papers whose claims are judged on the table, and ``""`` for additional questions.
 """
 
 import dataclasses

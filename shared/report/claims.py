@@ -149,7 +149,7 @@ class Reading:
 
     @property
     def open_by_adjustment(self) -> bool:
-        """Whether it is open for Holm's adjustment alone, so that its interval seems to decide."""
+        """Whether it is open only because of Holm's adjustment: its own p value is small."""
         return self.outcome == "open" and self.p is not None and self.p < LEVEL
 
 

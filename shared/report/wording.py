@@ -16,9 +16,7 @@ from shared.report.statistics import Summary, summarise
 LOOKED = "†"  # marks a number with seeds that were declared after a look
 LOOKED_NOTE = f"{LOOKED} Some of the seeds were declared after others had been seen."
 ADJUSTED = "‡"  # marks a word whose interval seems to say another
-ADJUSTED_NOTE = (
-    f"{ADJUSTED} Open after Holm's adjustment over the readings of the claim, not by itself."
-)
+ADJUSTED_NOTE = f"{ADJUSTED} Open only because of Holm's adjustment over the claim's readings."
 Spread = Literal["deviation", "interval"]
 # A metric in words, for the axis of a picture.
 METRICS: Mapping[str, str] = {
