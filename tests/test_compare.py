@@ -32,11 +32,13 @@ from shared.report.comparison import (
     further_grids,
     headline,
     latex,
+    learning,
     methods,
+    write,
 )
 from shared.report.files import tex_escaped
 from shared.report.statistics import ColumnModel, holm
-from shared.report.wording import LOOKED_NOTE
+from shared.report.wording import LOOKED_NOTE, Spread
 from tests.pages import fault_of_latex
 
 # InfoNCE without the positive in the denominator, which GraphCL's row trains with.
@@ -250,8 +252,15 @@ def test_latex_compiles(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("modules_server")
 def test_a_loss_is_a_row_of_a_table_that_can_be_published(
-    losses: Path, tmp_path: Path, at_once: AtOnce
+    losses: Path, tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    written: list[Comparison] = []
+
+    def write_and_keep(folder: Path, comparison: Comparison, *, spread: Spread) -> list[Path]:
+        written.append(comparison)
+        return write(folder, comparison, spread=spread)
+
+    monkeypatch.setattr(command, "write", write_and_keep)
     spelled = f"{losses.name}:mine"
     choice = ("--rows", "graphcl", "--seeds", "0-1", "--with", spelled, "--to", "paper")
     out, _ = at_once(*SMOKE, *choice, "--watch", "1")
@@ -279,6 +288,9 @@ def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     out, _ = at_once(*SMOKE, "--rows", "hcl", "--seeds", "0", "--to", "paper", "--against", "hcl")
     assert "  mine: seeds 0-1 recorded at " in out
     assert "1 of 1 cells to run" in out
+    panels, lacking = learning(written[-1])
+    assert {label for panel in panels for label in panel.lines} == {"GraphCL", "HCL", "mine"}
+    assert lacking == []
     text = (paper / "table.md").read_text()
     for label in ("GraphCL", "HCL", "mine"):
         assert re.search(rf"^\| {label} \| ", text, re.MULTILINE)
@@ -543,7 +555,9 @@ def test_a_record_of_ones_own_is_kept_whole(tmp_path: Path) -> None:
     kept = record("own/graph/mmcl/table-4/mine/mutag/seed-0", 80.0)
     (tmp_path / "records").mkdir()
     (tmp_path / "records/a.records.jsonl").write_text(record_line(kept))
-    found = command._records_in(tmp_path, "paper", {type(TABLE_4.config)})
+    found = command._records_in(
+        tmp_path, tmp_path / "runs", "graph", "paper", {type(TABLE_4.config)}
+    )
     # By today's key, and by that of a sheet from before a field was added.
     config = {**kept.config, **_values_before(type(TABLE_4.config))}
     assert found.keys() == {run_key("paper", kept.config), run_key("paper", config)}

@@ -50,12 +50,19 @@ from shared.command.pool import default_jobs
 from shared.command.running import print_ending, run_waiting
 from shared.errors import UserError
 from shared.experiment import frame
-from shared.experiment.config import USER_TIER, differing, short_text, slug
+from shared.experiment.config import (
+    USER_TIER,
+    differing,
+    place_of,
+    run_key,
+    short_text,
+    slug,
+)
 from shared.experiment.data import writing
 from shared.experiment.environment import current_environment
 from shared.experiment.files import write_atomically
 from shared.experiment.frame import NOT_RUN, finished, processor_of, refused
-from shared.experiment.records import RECORDS, Damaged, Record, read_json
+from shared.experiment.records import RECORDS, Damaged, Record, read_json, read_record
 from shared.experiment.run_folders import LOG
 from shared.experiment.tables import Cell, Column, Published, Row, Table, Tier
 from shared.objective import Term
@@ -285,7 +292,9 @@ def _select(
     indexes = _read_indexes(options.to) if options.to is not None else {}
     reusable = Reusable(
         places,
-        _records_in(options.to, tier, config_types) if options.to is not None else {},
+        _records_in(options.to, places.runs, domain, tier, config_types)
+        if options.to is not None
+        else {},
         {} if options.run_all else _committed(places, domain, tier, config_types),
         processor_of(Record("", {}, current_environment(1), {})),
         options.run_all,
@@ -485,14 +494,33 @@ def _committed(
     return frame.by_key(loaded.sources, tier, config_types)
 
 
-def _records_in(folder: Path, tier: Tier, config_types: set[type]) -> dict[str, Source]:
-    """By key the records in the folder that is written to, the user's and those of others."""
+def _records_in(
+    folder: Path, runs: Path, domain: str, tier: Tier, config_types: set[type]
+) -> dict[str, Source]:
+    """By key the records in the folder that is written to, the user's and those of others.
+
+    Where the run is on this disk, its log is known, so that rows of an earlier call have curves.
+    """
     loaded = frame.load((), results=folder / KEPT, everything=True)
     for _, error in loaded.damaged:
         text = str(error).removesuffix("; restore the file from git")
         raise Damaged(f"{text}; ask for the file again, or move it away")
     by_key = frame.by_key(loaded.sources, tier, config_types, users=True)
-    return {key: Source(records[0], recorded_at(records[0])) for key, records in by_key.items()}
+    return {
+        key: Source(record, recorded_at(record), _log_of(record, runs, domain, tier))
+        for key, (record, *_) in by_key.items()
+    }
+
+
+def _log_of(record: Record, runs: Path, domain: str, tier: Tier) -> Path | None:
+    """The log of a record's run; None if that is not on this disk."""
+    place = place_of(domain, record.config, run_key(tier, record.config))
+    for folder in (runs / USER_TIER / place, runs / place):
+        with contextlib.suppress(Damaged):
+            run = read_record(folder, record.address)
+            if run is not None and run.sha256 == record.sha256:
+                return folder / LOG
+    return None
 
 
 def _read_indexes(folder: Path) -> dict[Path, Index]:
