@@ -14,6 +14,7 @@ hard_nce(temperature=0.5, tau_plus=0.1, beta=1.0) + 0.1 * distance_polarization(
 ['distance_polarization', 'hard_nce', 'mean_cosine', 'share_in_band']
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -94,9 +95,18 @@ class Term:
         """Of the function: for one of the project its name, see :mod:`shared.functions`."""
         return identity(self.function)
 
+    def __post_init__(self) -> None:
+        require("weight", self.weight, FINITE)
+
     def check(self) -> None:
-        """Raise a ``ValueError`` for an unknown or missing argument, or one out of range."""
+        """Raise a ``ValueError``, see :func:`term`."""
+        identity(self.function)
         function = loaded(self.function)
+        if "weight" in inspect.signature(function).parameters:
+            raise ValueError(
+                f"{function.__name__} has an argument weight, which is what a term is multiplied "
+                f"by; give it another name"
+            )
         check_names(function, self.kwargs)
         if check_kwargs := getattr(function, "check_kwargs", None):
             check_kwargs(self.kwargs)
@@ -115,13 +125,12 @@ def term(
 
     Raises:
         ValueError: a function that another process cannot import, such as a lambda; an unknown or
-            missing keyword argument, or one out of range.
+            missing keyword argument, or one out of range; a function that calls an argument
+            ``weight``.
     """
-    identity(function)
     made = Term(function, kwargs, weight)
     if not isinstance(function, LazyImport) or function.is_imported:
         made.check()
-    require("weight", weight, FINITE)
     return made
 
 

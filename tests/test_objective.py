@@ -200,6 +200,8 @@ def test_terms_are_checked_against_the_signature() -> None:
         term(hard_nce, temperature=0.5)
     with pytest.raises(ValueError, match="distance_polarization takes no similarity"):
         term(distance_polarization, similarity=0.5)
+    with pytest.raises(ValueError, match="weighted_sum has an argument weight, which is"):
+        term(weighted_sum, weight=3.0)  # else the term's weight, and the function's stays 1
     made = term(distance_polarization, weight=3.0, lower=0.2)
     assert (made.weight, made.kwargs) == (3.0, {"lower": 0.2})
     rows = torch.eye(2)
@@ -325,6 +327,10 @@ def test_embeddings_that_are_not_finite_are_an_error_that_names_the_step(bad: fl
         ):
             with pytest.raises(FloatingPointError, match="are NaN or infinite at step 12"):
                 criterion(pairs, step=12)
+
+
+def weighted_sum(pairs: Pairs, similarity: Tensor, *, weight: float = 1.0) -> Tensor:
+    return weight * similarity.sum(1)
 
 
 def mean(pairs: Pairs, similarity: Tensor, scale: float = 1.0) -> Tensor:

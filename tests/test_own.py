@@ -78,6 +78,7 @@ def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
         (LOSS, "my_los", [], "has no function 'my_los': did you mean my_loss?"),
         (LOSS, "my_loss", [], "my_loss needs temperature"),
         (LOSS, "my_loss", ["temprature=1"], "takes no number 'temprature': did you mean temp"),
+        (LOSS.replace("temperature", "weight"), "my_loss", ["weight=2"], "has an argument weight"),
         (LOSS, "my_loss", ["temperature=1"] * 2, "--with my_loss: temperature is given twice"),
         (LOSS, "my_loss", ["temperature=warm"], "my_loss's temperature is a number; got 'warm'"),
         (

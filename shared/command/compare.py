@@ -50,19 +50,12 @@ from shared.command.pool import default_jobs
 from shared.command.running import print_ending, run_waiting
 from shared.errors import UserError
 from shared.experiment import frame
-from shared.experiment.config import (
-    USER_TIER,
-    differing,
-    place_of,
-    run_key,
-    short_text,
-    slug,
-)
+from shared.experiment.config import USER_TIER, differing, short_text, slug
 from shared.experiment.data import writing
 from shared.experiment.environment import current_environment
 from shared.experiment.files import write_atomically
 from shared.experiment.frame import NOT_RUN, finished, processor_of, refused
-from shared.experiment.records import RECORDS, Damaged, Record, read_json, read_record
+from shared.experiment.records import RECORDS, Damaged, Record, read_json
 from shared.experiment.run_folders import LOG
 from shared.experiment.tables import Cell, Column, Published, Row, Table, Tier
 from shared.objective import Term
@@ -506,21 +499,11 @@ def _records_in(
         text = str(error).removesuffix("; restore the file from git")
         raise Damaged(f"{text}; ask for the file again, or move it away")
     by_key = frame.by_key(loaded.sources, tier, config_types, users=True)
-    return {
-        key: Source(record, recorded_at(record), _log_of(record, runs, domain, tier))
-        for key, (record, *_) in by_key.items()
-    }
-
-
-def _log_of(record: Record, runs: Path, domain: str, tier: Tier) -> Path | None:
-    """The log of a record's run; None if that is not on this disk."""
-    place = place_of(domain, record.config, run_key(tier, record.config))
-    for folder in (runs / USER_TIER / place, runs / place):
-        with contextlib.suppress(Damaged):
-            run = read_record(folder, record.address)
-            if run is not None and run.sha256 == record.sha256:
-                return folder / LOG
-    return None
+    sources = {}
+    for key, (record, *_) in by_key.items():
+        run = frame.folder_of(record, domain, tier, runs)
+        sources[key] = Source(record, recorded_at(record), run and run / LOG)
+    return sources
 
 
 def _read_indexes(folder: Path) -> dict[Path, Index]:

@@ -14,7 +14,7 @@ from shared.errors import UserError, suggestion
 from shared.experiment.config import AnyConfig
 from shared.experiment.initial import InitialWeights
 from shared.functions import loaded
-from shared.objective import Objective, Term, term
+from shared.objective import Objective, Term
 from shared.projection import LowRankProjection
 from shared.ranges import require_ranges
 
@@ -101,9 +101,11 @@ def kwargs_of(function: Callable[..., Any]) -> dict[str, Any]:
 def checked_term(function: Callable[..., Any], weight: float, kwargs: Mapping[str, Any]) -> Term:
     """The term; an invalid one raises a UserError."""
     try:
-        return term(function, weight=weight, **kwargs)
+        made = Term(function, kwargs, weight)
+        made.check()
     except ValueError as error:
         raise UserError(str(error)) from None
+    return made
 
 
 def _with_numbers(objective: Objective, texts: Mapping[str, str]) -> Objective:
