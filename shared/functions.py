@@ -76,10 +76,22 @@ def _identity(function: FunctionType) -> str:
     return f"{module}.{name}@{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}"
 
 
-def files_of(function: FunctionType) -> list[Path]:
-    """The file of a function of the user's, and those of the modules that it imports beside it."""
+def files_of(function: FunctionType) -> dict[str, Path]:
+    """The file of a function of the user's, and those of the modules that it imports beside it.
+
+    By their paths below the folder that its imports begin in.
+    """
     file = Path(inspect.getsourcefile(function) or "").resolve()
-    return list(_files(file, _root(file, function.__module__)))
+    root = _root(file, function.__module__)
+    return {
+        str(path.relative_to(root)) if path.is_relative_to(root) else path.name: path
+        for path in _files(file, root)
+    }
+
+
+def is_as_identified(function: FunctionType) -> bool:
+    """Whether its files are still those of its identity, neither edited nor taken as the same."""
+    return _identity.__wrapped__(function) == identity(function)
 
 
 def _root(file: Path, module: str) -> Path:

@@ -143,6 +143,50 @@ def test_a_row_all_of_whose_seeds_failed_reads_failed() -> None:
     )
 
 
+def test_rows_with_other_seeds_are_named_where_no_count_stands() -> None:
+    text = "seeds 0-3 (plain; up; same; below & 5%_) and seed 0 (single)"
+    assert f"mean ± standard deviation over {text}." in headline(comparison())
+    assert f"the mean over {text} with its standard deviation" in methods(comparison())
+    columns = (Column("MUTAG"), Column("DD"))
+    numbers = {(label, "DD"): number(label, VALUES["single"]) for label in VALUES}
+    found = headline(comparison(columns=columns, numbers=numbers | comparison().numbers))
+    assert "over seeds 0-3 (plain in MUTAG; up in MUTAG; " in found
+    assert " and seed 0 (plain in DD; up in DD; " in found
+    rows = tuple(ComparisonRow(label, "", label == "single") for label in VALUES)
+    assert " over seeds 0-3." in headline(comparison(rows=rows))
+
+
+def test_comparisons_of_one_table_have_labels_of_their_own() -> None:
+    columns = (Column("DD"),)
+    numbers = {(label, "DD"): number(label, some) for label, some in VALUES.items()}
+    tables = [
+        latex(comparison()),
+        latex(comparison(changed=("epochs=3",))),
+        latex(comparison(changed=("epochs=4",))),
+        latex(comparison(columns=columns, numbers=numbers)),
+        latex(comparison(against="up")),
+    ]
+    assert len({re.search(r"\\label{(.*)}", table)[1] for table in tables}) == len(tables)
+
+
+def test_curves_are_of_the_loss_and_of_the_return_in_control(tmp_path: Path) -> None:
+    lines = [
+        {"step": 100, "seconds": 1.0, "contrastive_loss": 2.0, "critic_loss": 1.0},
+        {"step": 200, "seconds": 2.0, "evaluation": 30.0},
+        {"step": 200, "seconds": 2.0, "contrastive_loss": 1.5, "critic_loss": 0.5},
+    ]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    numbers = {
+        key: replace(each, sources={s: replace(x, log=log) for s, x in each.sources.items()})
+        for key, each in comparison().numbers.items()
+    }
+    panels, lacking = learning(comparison(numbers=numbers))
+    assert [panel.title for panel in panels] == ["MUTAG: contrastive_loss", "MUTAG: evaluation"]
+    assert panels[1].lines["single"] == {20.0: [30.0]}  # of 20 epochs
+    assert lacking == []
+
+
 def test_a_row_collapses_only_in_columns_that_classify() -> None:
     rows = tuple(ComparisonRow(label, "", label == "same", label == "same") for label in VALUES)
     for classes, words in ((True, ("collapsed", "collapsed")), (False, ("", "better"))):
@@ -312,6 +356,7 @@ def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     out, _ = at_once(*SMOKE, *choice, "--same-loss")
     assert "taken as the same loss on your word (--same-loss)" in out
     assert "to run" not in out
+    assert "mine: the file of its loss is not that of its runs; it is not copied" in out
 
     # A second place, which has the first one's folder and no runs, takes its records.
     other = tmp_path / "other"
@@ -322,6 +367,13 @@ def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     assert "to run" not in out
     assert (other / "mine/table.md").read_text().count("| mine |") == text.count("| mine |")
     assert LOOKED_NOTE in (other / "mine/table.md").read_text()
+    # The loss came with them, under which they count.
+    sent = Path("mine/records/theirs/records/losses/mine", losses.name)
+    assert (other / sent).read_text() == LOSS
+    sys.modules.pop(losses.stem)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if str(tmp_path) not in place])
+    out, _ = at_once(*SMOKE, *choice[:4], "--with", f"{sent}:mine", "--to", "mine", folder=other)
+    assert "to run" not in out
     file = next((other / "mine/records/theirs").rglob("*.records.jsonl"))
     file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1', 1))
     _, err = at_once(*SMOKE, "--rows", "hcl", "--to", "mine", folder=other, code=2)

@@ -8,6 +8,7 @@ folder that a comparison was written to can be extended: it holds the records, a
     TO/records/comparison.json    rows, columns and seeds, with the key of each run, and which seeds
                                   were chosen before any number of theirs was written
     TO/records/TABLE.records.jsonl
+    TO/records/losses/ROW/        the files of a loss of the user's
     TO/records/.../               the same of others, copied there
 """
 
@@ -16,10 +17,12 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from rich.console import Console
@@ -53,12 +56,12 @@ from shared.experiment import frame
 from shared.experiment.config import USER_TIER, differing, short_text, slug
 from shared.experiment.data import writing
 from shared.experiment.environment import current_environment
-from shared.experiment.files import write_atomically
+from shared.experiment.files import replacing, write_atomically
 from shared.experiment.frame import NOT_RUN, finished, processor_of, refused
 from shared.experiment.records import RECORDS, Damaged, Record, read_json
 from shared.experiment.run_folders import LOG
 from shared.experiment.tables import Cell, Column, Published, Row, Table, Tier
-from shared.objective import Term
+from shared.objective import Objective, Term
 from shared.report.comparison import (
     KEPT,
     Comparison,
@@ -71,10 +74,19 @@ from shared.report.comparison import (
     write,
 )
 from shared.report.console import empty_grid, say
-from shared.report.wording import DASH, TIER_NOTES, counted, gain_text, named_seeds, shown_metric
+from shared.report.wording import (
+    DASH,
+    TIER_NOTES,
+    Spread,
+    counted,
+    gain_text,
+    named_seeds,
+    shown_metric,
+)
 
 FORM = "comparison-v1"
 INDEX = "comparison.json"
+LOSSES = "losses"  # the folder of the files of the user's losses, beside the records
 HERE = "run here"
 Coordinates = tuple[str, str, int]  # row, column and seed
 UserLoss = tuple[Path, str, list[str], Term]  # file, function, numbers as given, the loss
@@ -258,7 +270,7 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
         _print_folders(console, selection, places)
         if options.to is not None:
             with writing(options.to, "choose another folder with --to"):
-                names = _write(options.to, comparison, selection, options.spread)
+                names = _write(options.to, comparison, selection, options.spread, console)
             say(console, f"written to {options.to}: {', '.join(names)}, {KEPT}/")
     return print_ending(console, *pools, again=options.again)
 
@@ -805,6 +817,26 @@ def _comparison_of(
     )
 
 
+def _copy_losses(folder: Path, selection: Selection, console: Console) -> None:
+    """Copy the files of the user's losses, by row, for whoever gets the records."""
+    functions_by_row = {
+        cell.row: objective.loss.function
+        for cell in selection.cells
+        if isinstance(objective := getattr(cell.config, "objective", None), Objective)
+    }
+    for row, function in functions_by_row.items():
+        if not isinstance(function, FunctionType) or "@" not in functions.identity(function):
+            continue  # a loss of the project
+        if not functions.is_as_identified(function):
+            say(console, f"{row}: the file of its loss is not that of its runs; it is not copied")
+            continue
+        for name, file in functions.files_of(function).items():
+            copy = folder / slug(row) / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(copy) as part:
+                shutil.copyfile(file, part)
+
+
 def _print_comparison(console: Console, comparison: Comparison) -> None:
     """Print a line for each row and column: number, gain and word."""
     several = len(comparison.columns) > 1
@@ -847,7 +879,9 @@ def _print_folders(console: Console, selection: Selection, places: Places) -> No
         say(console, f"  {row}: {first}{more}")
 
 
-def _write(folder: Path, comparison: Comparison, selection: Selection, spread: Any) -> list[str]:
+def _write(
+    folder: Path, comparison: Comparison, selection: Selection, spread: Spread, console: Console
+) -> list[str]:
     """Write the files, the records, and their index; returns the names of the files."""
     keys = {_coordinates(cell): cell.key for cell in selection.cells} | dict(selection.index.runs)
     numbers = [
@@ -874,5 +908,6 @@ def _write(folder: Path, comparison: Comparison, selection: Selection, spread: A
     lists = {"rows": rows, "runs": runs, "failed": failed, "declared": declared}
     content = {"form": FORM, **vars(selection.index), **lists}
     write_atomically(folder / KEPT / INDEX, json.dumps(content, indent=1) + "\n")
+    _copy_losses(folder / KEPT / LOSSES, selection, console)
     files = write(folder, comparison, spread=spread)  # later, since pictures take seconds
     return [file.name for file in files if file.parent == folder]

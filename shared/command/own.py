@@ -289,7 +289,7 @@ def _comparable(value: Any) -> Any:
 def _globals(loss: Term) -> dict[tuple[str, str], Any]:
     """By file and name the variables of the user's files."""
     assert inspect.isfunction(loss.function)  # its identity was asked for
-    files = {_inode(file) for file in functions.files_of(loss.function)}
+    files = set(map(_inode, functions.files_of(loss.function).values()))
     return {
         (path, name): value
         for module in list(sys.modules.values())

@@ -85,6 +85,9 @@ FRAMEWORKS = {
 }
 PROJECTION = "cllr"  # the key of the paper of an objective's projection
 HOLM = "holm"
+# In a log, what is drawn over the training beside the watched scores: the loss, and in rl its loss
+# and the return.
+DRAWN = ("loss", "contrastive_loss", "evaluation")
 # Of a configuration, what says how long and on how much it trains.
 BUDGET = ("epochs", "steps", "environment_steps", "batch_size", "backbone", "network", "images")
 
@@ -496,11 +499,14 @@ def latex(comparison: Comparison, spread: Spread = "deviation") -> str:
         ]
         cells += [tex_escaped(other.lines[index][1]) for other in further]
         lines.append([tex_escaped(label), *cells])
+    # One document may hold several comparisons of a table.
+    place = (comparison.tier, comparison.address, *comparison.changed)
+    columns = (column.label for column in comparison.columns)
     return tex_table(
         head,
         lines,
         caption=headline(comparison, spread),
-        label=f"{comparison.tier} {comparison.address} {comparison.against}",
+        label=" ".join((*place, *columns, comparison.against)),
         column_format="l" + "r" * (len(head) - 1),
     )
 
@@ -581,7 +587,7 @@ def learning(comparison: Comparison) -> tuple[list[Curves], list[str]]:
                 across = unit
                 for x, numbers in points:
                     for name, value in numbers.items():
-                        if name == "loss" or name.startswith(WATCHED):
+                        if name in DRAWN or name.startswith(WATCHED):
                             curve = curves.setdefault(name, {}).setdefault(row.label, {})
                             curve.setdefault(x, []).append(value)
         for name, lines in sorted(curves.items()):
@@ -751,20 +757,21 @@ def _all_seeds(comparison: Comparison) -> list[int]:
 
 
 def _seeds(comparison: Comparison) -> str:
-    """The seeds; where rows differ, that they do."""
-    seeds_of_rows = {
-        tuple(sorted(comparison.numbers[row.label, column.label].sources))
-        for row in comparison.rows
-        for column in comparison.columns
-        if not row.baseline
-    }
-    seeds = _all_seeds(comparison)
-    if not seeds:
-        return "no seed"
-    if len(seeds_of_rows) == 1:
-        return named_seeds(seeds)
-    least, most = min(map(len, seeds_of_rows)), max(map(len, seeds_of_rows))
-    return f"{least} to {most} of {named_seeds(seeds)} (see the counts of each row)"
+    """The seeds; where rows differ, those of each, in the order of the rows."""
+    places_by_seeds: dict[tuple[int, ...], list[str]] = {}
+    for row in comparison.rows:
+        columns_by_seeds: dict[tuple[int, ...], list[str]] = {}
+        for column in comparison.columns:
+            seeds = tuple(sorted(comparison.numbers[row.label, column.label].sources))
+            if seeds and not row.baseline:
+                columns_by_seeds.setdefault(seeds, []).append(column.label)
+        for seeds, columns in columns_by_seeds.items():
+            where = f" in {', '.join(columns)}" if len(columns_by_seeds) > 1 else ""
+            places_by_seeds.setdefault(seeds, []).append(f"{row.label}{where}")
+    if len(places_by_seeds) == 1:
+        return named_seeds(next(iter(places_by_seeds)))
+    texts = (f"{named_seeds(seeds)} ({'; '.join(at)})" for seeds, at in places_by_seeds.items())
+    return " and ".join(texts) or named_seeds(_all_seeds(comparison))
 
 
 def _seed_counts(comparison: Comparison, label: str, column: str) -> str:
