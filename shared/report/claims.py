@@ -5,11 +5,11 @@ over all its readings at one setting. The rules are in ``docs/claims.md``.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -25,6 +25,7 @@ from shared.report.statistics import (
     ColumnModel,
     Estimate,
     Summary,
+    Values,
     holm,
     seeds_for,
     summarise,
@@ -55,7 +56,6 @@ Outcome = Literal[
     "says nothing",
     "not run",
 ]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 SILENT: tuple[Outcome, ...] = ("collapsed", "baseline collapsed", "below the bar", "inert")
 FOR: tuple[Outcome, ...] = ("agrees", "confirmed", "partly")
 AGAINST: tuple[Outcome, ...] = ("disagrees", "contradicted")
@@ -160,16 +160,17 @@ class Finding:
     Args:
         claim: the claim, with the comparisons of the first reading.
         setting: where the readings were measured.
-        outcome: its word.
-        tally: the number of readings by outcome, without zeros, in the order of ``OUTCOMES``.
         readings: the readings.
     """
 
     claim: Claim
     setting: SettingWord
-    outcome: Outcome
-    tally: tuple[tuple[Outcome, int], ...]
     readings: tuple[Reading, ...]
+
+    @functools.cached_property
+    def outcome(self) -> Outcome:
+        """Its word."""
+        return _outcome_of_finding(self)
 
     @property
     def measured(self) -> tuple[Reading, ...]:
@@ -237,7 +238,7 @@ def findings(readings: Iterable[Reading]) -> tuple[Finding, ...]:
     order = list(dict.fromkeys(claim for claim, _ in groups))
     return tuple(
         sorted(
-            map(_finding_of, groups.values()),
+            (Finding(group[0].claim, group[0].setting, tuple(group)) for group in groups.values()),
             key=lambda finding: (
                 finding.claim.additional,
                 order.index(finding.claim.id),
@@ -381,49 +382,56 @@ def _readings_of(measured: Measured, shares: Shares) -> Iterator[Reading]:
                 column = measured.column(label)
                 metric = comparison.metric or table.metric_of(column[0].column)
                 if (label, metric) not in models:
-                    models[label, metric] = _column_model(table, column, metric)
+                    models[label, metric] = column_model(
+                        {cell.row.label: cell.read(metric) for cell in column},
+                        {cell.row.label: [*cell.records.values()] for cell in column},
+                        baselines={cell.row.label for cell in column if cell.row.baseline},
+                        majority=[
+                            cell.row.label
+                            for cell in column
+                            if cell.row.majority and cell.column.classes
+                        ],
+                        blocked=table.blocked,
+                    )
                 model = models[label, metric]
                 yield _reading_of(measured, claim, comparison, column, metric, model, inert)
 
 
-def _column_model(table: Table, column: Sequence[MeasuredCell], metric: str) -> ColumnModel:
-    """The estimates of a column, with those of its rows that have collapsed."""
-    values = {cell.row.label: cell.read(metric) for cell in column}
-    baselines = {cell.row.label for cell in column if cell.row.baseline}
-    collapsed = {
-        cell.row.label
-        for cell in column
-        if not cell.row.baseline and _has_collapsed(cell, column, metric)
-    }
-    return ColumnModel(values, baselines=baselines, collapsed=collapsed, blocked=table.blocked)
-
-
-def _has_collapsed(cell: MeasuredCell, column: Sequence[MeasuredCell], metric: str) -> bool:
-    """Whether a row of a column has collapsed, by its majority row."""
-    largest_class = [
-        summarise(values.values()).mean
-        for majority in column
-        if majority.row.majority and majority.column.classes and (values := majority.read(metric))
-    ]
-    records = list(cell.records.values())
-    return has_collapsed(cell.read(metric), records, largest_class[0] if largest_class else None)
-
-
-def has_collapsed(
-    values: Mapping[int, float], records: Sequence[Record], largest: float | None
-) -> bool:
-    """Whether every seed scores like the largest class, or has features of one direction.
+def column_model(
+    values: Mapping[str, Values],
+    records: Mapping[str, Sequence[Record]],
+    *,
+    baselines: Collection[str],
+    majority: Sequence[str],
+    blocked: bool,
+) -> ColumnModel:
+    """The estimates of a column, with those of its rows that have collapsed.
 
     Args:
-        values: of the row, by seed.
+        values: by label of the row.
         records: of the same runs.
-        largest: the accuracy of the largest class; None where it is not known.
+        baselines: labels of trivial baselines.
+        majority: labels of rows that predict the largest class; none where nothing is classified.
+        blocked: whether all rows of a seed share its data.
     """
+    largest = next((summarise(values[x].values()).mean for x in majority if values[x]), None)
+    collapsed = {
+        label
+        for label in values
+        if label not in baselines and _has_collapsed(values[label], records[label], largest)
+    }
+    return ColumnModel(values, baselines=baselines, collapsed=collapsed, blocked=blocked)
+
+
+def _has_collapsed(values: Values, records: Sequence[Record], largest_class: float | None) -> bool:
+    """Whether every seed scores like the largest class, or has features of one direction."""
     ranks = [record.environment.get("facts", {}).get("effective_rank") for record in records]
     known = [float(rank) for rank in ranks if rank is not None]
     if known and len(known) == len(ranks) and max(known) < RANK:
         return True
-    return bool(values) and largest is not None and max(values.values()) <= largest + NEAR
+    if not values or largest_class is None:
+        return False
+    return max(values.values()) <= largest_class + NEAR
 
 
 def _is_inert(measured: Measured, cells: Sequence[MeasuredCell], shares: Shares) -> bool:
@@ -658,16 +666,7 @@ def _remarks(
     return tuple(remarks)
 
 
-def _finding_of(readings: Sequence[Reading]) -> Finding:
-    """One claim at one setting over its readings."""
-    claim, setting = readings[0].claim, readings[0].setting
-    counts = Counter(reading.outcome for reading in readings)
-    tally = tuple((outcome, counts[outcome]) for outcome in OUTCOMES if counts[outcome])
-    finding = Finding(claim, setting, "open", tally, tuple(readings))
-    return replace(finding, outcome=_finding_outcome(finding))
-
-
-def _finding_outcome(finding: Finding) -> Outcome:
+def _outcome_of_finding(finding: Finding) -> Outcome:
     """The outcome of a finding by those of its readings."""
     claim, informative = finding.claim, finding.informative
     at_paper = finding.setting == "paper's"

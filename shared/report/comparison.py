@@ -24,7 +24,7 @@ from shared.experiment.records import RECORDS, Record, record_line
 from shared.experiment.run_folders import WATCHED
 from shared.experiment.tables import Column, Tier
 from shared.report import pictures
-from shared.report.claims import has_collapsed
+from shared.report.claims import column_model
 from shared.report.files import (
     ACROSS,
     SHORT_COMMIT,
@@ -250,25 +250,11 @@ class Comparison:
         """Label and gain of each row in a column, before p values are adjusted."""
         numbers = {row.label: self.numbers[row.label, column.label] for row in self.rows}
         values = {label: number.read() for label, number in numbers.items()}
-        of_largest_class = [
-            summarise(values[row.label].values()).mean
-            for row in self.rows
-            if row.majority and column.classes and values[row.label]
-        ]
-        collapsed = {
-            row.label
-            for row in self.rows
-            if not row.baseline
-            and has_collapsed(
-                values[row.label],
-                numbers[row.label].records,
-                of_largest_class[0] if of_largest_class else None,
-            )
-        }
-        model = ColumnModel(
+        model = column_model(
             values,
+            {label: number.records for label, number in numbers.items()},
             baselines={row.label for row in self.rows if row.baseline},
-            collapsed=collapsed,
+            majority=[row.label for row in self.rows if row.majority and column.classes],
             blocked=self.blocked,
         )
         for row in self.rows:
@@ -277,7 +263,7 @@ class Comparison:
             elif not values[row.label]:
                 yield row.label, Gain(numbers[row.label].lacking)
             else:
-                yield row.label, Gain("collapsed" if row.label in collapsed else "")
+                yield row.label, Gain("collapsed" if row.label in model.collapsed else "")
 
     def _gain(
         self, label: str, column: str, values: Mapping[str, Mapping[int, float]], model: ColumnModel
