@@ -169,6 +169,10 @@ class Places:
     results: Path
     data: Path
 
+    def absolute(self) -> "Places":
+        """The same folders, for another working directory."""
+        return Places(self.runs.absolute(), self.results.absolute(), self.data.absolute())
+
     @property
     def store(self) -> Path:
         """The folder of pretrained models that several cells share."""

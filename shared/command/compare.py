@@ -220,7 +220,7 @@ def compare(options: argparse.Namespace, places: Places) -> int:
         return _compare(options, places)
     # The configuration names data by a path relative to the working directory, which has to be the
     # name of the file alone, so that the same data in another folder give the same run.
-    places = Places(*(path.absolute() for path in (places.runs, places.results, places.data)))
+    places = places.absolute()
     data = Path(os.path.abspath(options.data))
     options.to = options.to and options.to.absolute()
     options.loss = [(file.absolute(), *rest) for file, *rest in options.loss]
@@ -248,8 +248,8 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
             chosen.append(Chosen(table, missing))
     if options.plan_only:
         return 0
-    pools = [run_waiting(chosen, places, options, console, priced=True)] if chosen else []
-    outcomes = {address: why for pool in pools for address, why in pool.outcomes.items()}
+    pool = run_waiting(chosen, places, options, console, priced=True) if chosen else None
+    outcomes = pool.outcomes if pool else {}
     for selection in selections:
         comparison = _comparison_of(selection, reusable, outcomes)
         if not comparison.records:
@@ -260,7 +260,7 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
             with writing(options.to, "choose another folder with --to"):
                 names = _write(options.to, comparison, selection, options.spread)
             say(console, f"written to {options.to}: {', '.join(names)}, {KEPT}/")
-    return print_ending(console, *pools, again=options.again)
+    return print_ending(console, pool, again=options.again) if pool else 0
 
 
 def _select(
@@ -370,9 +370,8 @@ def _rows_of(
     tier: Tier = options.tier
     choice: dict[str, Any] = {"column": options.column or None, "seeds": options.seeds}
     labels = list(options.rows)
-    variants = [_variant(text) for text in options.variant]
     baseline = _baseline(table, tier, options, labels)
-    if labels or losses or variants:
+    if labels or losses or options.variant:
         labels += [baseline.label]
     declared = table.cells(tier, row=labels or None, **choice)
     if not any(cell.row == baseline.label for cell in declared):
@@ -396,7 +395,7 @@ def _rows_of(
         print_changes(console, title, of_baseline, with_this)
         cells = (*with_this, *cells)  # so that a loss that fails is seen first
     without_learning = {row.label: row.baseline for row in table.rows}
-    for name, settings in variants:
+    for name, settings in options.variant:
         of_row = table.cells(tier, row=_only_row(table, tier, name), **choice)
         row = of_row[0].row
         label = _new_label(f"{row}, {', '.join(settings)}", table, rows)
@@ -438,18 +437,6 @@ def _only_row(table: Table, tier: Tier, name: str) -> str:
     if len(labels) > 1:
         raise UserError(f"{name!r} names several rows; choose one: {' | '.join(labels)}")
     return next(iter(labels))
-
-
-def _variant(text: str) -> tuple[str, list[str]]:
-    """Row and settings of ``ROW:NAME=VALUE,NAME=VALUE``; a value may hold commas."""
-    row, _, rest = text.partition(":")
-    settings: list[str] = []
-    for part in rest.split(","):
-        if "=" in part or not settings:
-            settings.append(part.strip())
-        else:
-            settings[-1] += f",{part}"
-    return row.strip(), settings
 
 
 def _new_label(label: str, table: Table, rows: Sequence[ComparisonRow]) -> str:

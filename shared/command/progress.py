@@ -17,6 +17,7 @@ from rich.table import Column
 
 from shared.command.outcome import Outcome
 from shared.experiment.tables import Cell
+from shared.report.console import say
 from shared.report.wording import counted
 
 EVERY = 5.0  # seconds between two lines without a terminal
@@ -141,7 +142,7 @@ class Watch:
 
     def _print(self, text: str) -> None:
         self._printed = time.monotonic()
-        self.bars.console.print(text, soft_wrap=True, highlight=False, markup=False)
+        say(self.bars.console, text)
 
 
 def label_of(cell: Cell) -> str:

@@ -714,12 +714,18 @@ def _loss(text: str) -> tuple[Path, str, list[str]]:
     return _path(f"{file}.py"), name, settings
 
 
-def _varied(text: str) -> str:
-    """A row with settings, ``ROW:NAME=VALUE,...``."""
-    row, colon, settings = text.partition(":")
-    if not row.strip() or not colon or "=" not in settings:
+def _varied(text: str) -> tuple[str, list[str]]:
+    """Row and settings of ``ROW:NAME=VALUE,NAME=VALUE``; a value may hold commas."""
+    row, _, rest = text.partition(":")
+    if not row.strip() or "=" not in rest:
         raise argparse.ArgumentTypeError(f"{text!r} is not like ROW:NAME=VALUE,NAME=VALUE")
-    return text
+    settings: list[str] = []
+    for part in rest.split(","):
+        if "=" in part or not settings:
+            settings.append(part.strip())
+        else:
+            settings[-1] += f",{part}"
+    return row.strip(), settings
 
 
 def _positive(text: str) -> int:

@@ -52,9 +52,9 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
             cost = gpu.total(costs, trained)
             trained |= costs.keys()
             total += cost
-            console.print(f"{table.address}: {cost}.", soft_wrap=True, highlight=False)
+            say(console, f"{table.address}: {cost}.")
     if options.device == gpu.H100 and len(to_run) > 1:
-        console.print(f"In all: {total}.", soft_wrap=True, highlight=False)
+        say(console, f"In all: {total}.")
     cells = {cell.address: cell for selected in to_run for cell in selected.cells}.values()
     print_states(unfinished(cells, places.runs), places, console)
     return 0
@@ -279,16 +279,15 @@ def unfinished_cells(
     return sorted(waiting, key=lambda cell: minutes[cell.table_address, cell.column])
 
 
-def print_ending(console: Console, *pools: Pool, again: bool) -> int:
+def print_ending(console: Console, pool: Pool, *, again: bool) -> int:
     """Print why cells have no result; returns the exit code."""
-    if any(pool.interrupted for pool in pools):
+    if pool.interrupted:
         without = " without --again" if again else ""
         console.print(f"interrupted; rerun the same command{without} to resume")
         return INTERRUPTED
     by_reason: dict[str, list[str]] = {}
-    for pool in pools:
-        for address, why in pool.outcomes.items():
-            by_reason.setdefault(why, []).append(address)
+    for address, why in pool.outcomes.items():
+        by_reason.setdefault(why, []).append(address)
     for why, addresses in by_reason.items():
         addresses.sort()  # whichever of them ended first
         if len(addresses) > FEW + 1:

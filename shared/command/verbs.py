@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from shared.experiment.files import write_atomically
 from shared.experiment.frame import Frame, Measurement, Origin, load
 from shared.experiment.records import read_record
 from shared.experiment.tables import Tier
-from shared.report.console import empty_grid
+from shared.report.console import empty_grid, say
 from shared.report.measuring import measure, read_figures
 from shared.report.wording import counted
 
@@ -386,10 +387,6 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
     if not model.exists():
         raise UserError(f"{model}: there is no such file or folder; give a trained model")
     console = Console()
-
-    def say(line: str) -> None:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
-
     try:
         scores = domain.score(
             EvaluationRequest(
@@ -399,7 +396,7 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
                 data_root=places.data,
                 seed=options.seed,
                 options=domain_options,
-                say=say,
+                say=partial(say, console),
             )
         )
     except (ValueError, FloatingPointError) as error:  # caused by the user's data or network
@@ -411,7 +408,7 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
         content["protocols"] = scores.protocols
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, json.dumps(content, indent=2) + "\n")
-        say(f"written to {out}")
+        say(console, f"written to {out}")
     return 0
 
 
