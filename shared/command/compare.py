@@ -83,29 +83,19 @@ STYLES = {"better": "green", "worse": "red", "open": "yellow"}
 
 @dataclass(frozen=True)
 class Index:
-    """The rows of a comparison and the keys of their runs, as ``comparison.json`` holds them.
+    """The rows of a comparison and the keys of their runs, as ``comparison.json`` holds them."""
 
-    Args:
-        table: address of the table.
-        tier: of the cells.
-        changed: the settings of every row.
-        own: the name of data of the user's; empty for the table's.
-        against: label of the baseline.
-        rows: the rows.
-        runs: the key of each run by row, column and seed; of a selection, those of runs that only
-            the folder holds.
-        failed: likewise why a run has failed.
-        declared: by row and column, the seeds that were chosen before a number of it was written.
-    """
-
-    table: str
+    table: str  # address of the table
     tier: Tier
-    changed: tuple[str, ...]
-    own: str
-    against: str
+    changed: tuple[str, ...]  # the settings of every row
+    own: str  # the name of data of the user's; empty for the table's
+    against: str  # label of the baseline
     rows: tuple[ComparisonRow, ...]
+    # The key of each run by row, column and seed; of a selection, those of runs that only the
+    # folder holds.
     runs: Mapping[Coordinates, str] = field(default_factory=dict)
-    failed: Mapping[Coordinates, str] = field(default_factory=dict)
+    failed: Mapping[Coordinates, str] = field(default_factory=dict)  # likewise why a run has failed
+    # By row and column, the seeds that were chosen before a number of it was written.
     declared: Mapping[tuple[str, str], Collection[int]] = field(default_factory=dict)
 
     @property
@@ -121,17 +111,11 @@ class Index:
 
 @dataclass(frozen=True)
 class Selection:
-    """The rows of one table that are compared, before anything runs.
-
-    Args:
-        table: the table.
-        index: its rows, and the runs that the folder holds beside those of the cells.
-        cells: of the rows.
-    """
+    """The rows of one table that are compared, before anything runs."""
 
     table: Table
-    index: Index
-    cells: tuple[Cell, ...]
+    index: Index  # its rows, and the runs that the folder holds beside those of the cells
+    cells: tuple[Cell, ...]  # of the rows
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -143,24 +127,18 @@ class Selection:
 
 @dataclass
 class Reusable:
-    """The finished runs and the records that make a run unnecessary.
-
-    Args:
-        places: the folders of runs and results.
-        in_folder: by key, the records of the folder that is written to, and their origin.
-        committed: by key, the committed records.
-        processor: of this machine; committed records of others do not count.
-        only_runs: whether only runs on this disk count.
-        data_hashes: of data of the user's, by their name in a configuration.
-        indexes: the comparisons in the folder that is written to, by file.
-    """
+    """The finished runs and the records that make a run unnecessary."""
 
     places: Places
+    # By key, the records of the folder that is written to, and their origin.
     in_folder: Mapping[str, Source] = field(default_factory=dict)
+    # By key, the committed records.
     committed: Mapping[str, Sequence[Record]] = field(default_factory=dict)
-    processor: str = ""
-    only_runs: bool = False
+    processor: str = ""  # of this machine; committed records of others do not count
+    only_runs: bool = False  # whether committed records and those of the folder are left out
+    # Of data of the user's, by their name in a configuration.
     data_hashes: Mapping[str, str] = field(default_factory=dict)
+    # The comparisons in the folder that is written to, by file.
     indexes: Mapping[Path, Index] = field(default_factory=dict)
 
     def source(self, cell: Cell, table: Table) -> Source | None:

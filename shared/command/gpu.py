@@ -35,17 +35,11 @@ BY_DATA = ("graph",)  # domains whose batches are as large as the graphs of a da
 
 @dataclass(frozen=True)
 class GpuStep:
-    """A training step on an H100.
-
-    Args:
-        seconds: of the step.
-        gigabytes: of the device's memory.
-        state: gigabytes of weights with their gradients and the optimiser's moments.
-    """
+    """A training step on an H100."""
 
     seconds: float
-    gigabytes: float
-    state: float = 0.0
+    gigabytes: float  # of the device's memory
+    state: float = 0.0  # gigabytes of weights with their gradients and the optimiser's moments
 
 
 def kind_of(domain: str, config: Config, *, batch: int | None = None) -> str:
@@ -89,21 +83,13 @@ def step_of(domain: str, config: Config) -> GpuStep | None:
 
 @dataclass(frozen=True)
 class GpuCost:
-    """What unfinished cells take on H100s; runs and encoders that they share are counted once.
+    """What unfinished cells take on H100s; runs and encoders that they share are counted once."""
 
-    Args:
-        hours: of one GPU, of training alone.
-        gigabytes: of its memory, at most.
-        missing: how many trainings have no estimate.
-        longest: hours of the longest training, on as many GPUs as its memory needs.
-        disk: gigabytes of models.
-    """
-
-    hours: float = 0.0
-    gigabytes: float = 0.0
-    missing: int = 0
-    longest: float = 0.0
-    disk: float = 0.0
+    hours: float = 0.0  # of one GPU, of training alone
+    gigabytes: float = 0.0  # of its memory, at most
+    missing: int = 0  # how many trainings have no estimate
+    longest: float = 0.0  # hours of the longest training, on as many GPUs as its memory needs
+    disk: float = 0.0  # gigabytes of models
 
     def __add__(self, other: "GpuCost") -> "GpuCost":
         return GpuCost(
@@ -180,19 +166,12 @@ def cheapest_first(
 
 @dataclass(frozen=True)
 class ClaimCost:
-    """What it takes to decide a claim at the paper's setting.
+    """What it takes to decide a claim at the paper's setting."""
 
-    Args:
-        claim: its identifier.
-        tables: those whose rows it compares, by domain, paper and name.
-        runs: how many cells have neither a run here nor a record.
-        cost: of them, apart from what claims before it train.
-    """
-
-    claim: str
-    tables: tuple[str, ...]
-    runs: int
-    cost: GpuCost
+    claim: str  # its identifier
+    tables: tuple[str, ...]  # those whose rows it compares, by domain, paper and name
+    runs: int  # how many cells have neither a run here nor a record
+    cost: GpuCost  # of them, apart from what claims before it train
 
 
 def by_claim(

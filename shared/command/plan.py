@@ -44,38 +44,25 @@ HEADING = 12  # of a column's
 
 @dataclass(frozen=True)
 class RunCost:
-    """The measured or estimated cost of one run.
+    """The measured or estimated cost of one run."""
 
-    Args:
-        seconds: time of one run, including the training of its encoder.
-        gigabytes: peak memory.
-        source: the source of both, a key of ``SOURCES``.
-        evaluation: seconds of a run that found its encoder in the store; None if unknown.
-    """
-
-    seconds: float
-    gigabytes: float
-    source: str
+    seconds: float  # time of one run, including the training of its encoder
+    gigabytes: float  # peak memory
+    source: str  # of both, a key of ``SOURCES``
+    # Seconds of a run that found its encoder in the store; None if unknown.
     evaluation: float | None = None
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one row in one column.
+    """The cost of one row in one column."""
 
-    Args:
-        done: the number of chosen seeds that are finished.
-        seeds: the number of chosen seeds.
-        run: the cost of one cell.
-        shared: seconds that unfinished cells save by sharing runs and encoders with others.
-        unknown: how many unfinished cells only evaluate, which has never been timed.
-    """
-
-    done: int
-    seeds: int
-    run: RunCost
+    done: int  # the number of chosen seeds that are finished
+    seeds: int  # the number of chosen seeds
+    run: RunCost  # of one cell
+    # Seconds that unfinished cells save by sharing runs and encoders with others.
     shared: float = 0.0
-    unknown: int = 0
+    unknown: int = 0  # how many unfinished cells only evaluate, which has never been timed
 
     @property
     def left(self) -> int:

@@ -36,19 +36,12 @@ PATHS = {
 
 @dataclass(frozen=True)
 class Rerun:
-    """The outcome of running one recorded cell again.
+    """The outcome of running one recorded cell again."""
 
-    Args:
-        address: of the cell; empty for a remark about all of them.
-        fault: whether it contradicts the record.
-        text: one line.
-        compared: whether a number was compared.
-    """
-
-    address: str
-    fault: bool
-    text: str
-    compared: bool = True
+    address: str  # of the cell; empty for a remark about all of them
+    fault: bool  # whether it contradicts the record
+    text: str  # one line
+    compared: bool = True  # whether a number was compared
 
 
 def run_again(

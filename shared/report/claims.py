@@ -65,71 +65,46 @@ Shares = Mapping[tuple[str, Tier, str], float]  # by address, tier and row
 
 @dataclass(frozen=True)
 class Reading:
-    """One claim in one column of one table and tier; ``claims.json`` has the fields in this order.
-
-    Args:
-        claim: the claim.
-        address: ``domain/paper/table`` of the table.
-        tier: the tier of the runs.
-        setting: ``paper's``, ``rebuilt`` (details that the paper leaves out were filled in) or
-            ``reduced``.
-        differences: what differs most from the paper, up to three sentences.
-        better: label of the row whose gain is measured.
-        than: label of the row that it is compared with.
-        column: label of the column.
-        metric: key of the result.
-        unit: unit of the metric.
-        protocol: name and version of the evaluation protocol.
-        outcome: its word, or why it has none.
-        gain: ``better`` minus ``than`` in the unit of the metric: the difference of the means, of
-            the estimate with the wider interval if there is one.
-        low: lower end of the wider 95% interval; None without one.
-        high: its upper end.
-        estimates: of the gain; both have to give a word.
-        p: the larger p value of the two estimates.
-        adjusted: ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset;
-            None for a reading that is in no family.
-        level: mean of the two rows.
-        bar: that of the table's bar in the column; None without one.
-        bar_row: the row that is the bar.
-        published: the published gain; None where the paper does not give both rows.
-        published_error: its standard error; None where the paper gives no deviations.
-        seeds_better: finished seeds of ``better``.
-        seeds_than: finished seeds of ``than``.
-        looked: whether seeds of a row were added after others had been seen.
-        seeds_needed: seeds of each row with which 80% of studies would see the published or claimed
-            gain after Holm's adjustment; None unless there is one above 0 and the reading is open.
-        remarks: a metric that ranks the rows differently, other data or processors, test items; a
-            sentence each.
-    """
+    """One claim in one column of one table and tier; in the order of fields in ``claims.json``."""
 
     claim: Claim
-    address: str
+    address: str  # ``domain/paper/table`` of the table
     tier: Tier
+    # ``paper's``, ``rebuilt`` (details that the paper leaves out were filled in) or ``reduced``.
     setting: SettingWord
-    differences: tuple[str, ...]
-    better: str
-    than: str
+    differences: tuple[str, ...]  # what differs most from the paper, up to three sentences
+    better: str  # label of the row whose gain is measured
+    than: str  # label of the row that it is compared with
     column: str
-    metric: str
-    unit: str
-    protocol: str
-    outcome: Outcome = "open"
+    metric: str  # key of the result
+    unit: str  # of the metric
+    protocol: str  # name and version of the evaluation protocol
+    outcome: Outcome = "open"  # its word, or why it has none
+    # ``better`` minus ``than`` in the unit of the metric: the difference of the means, of the
+    # estimate with the wider interval if there is one.
     gain: float | None = None
-    low: float | None = None
-    high: float | None = None
-    estimates: tuple[Estimate, ...] = ()
-    p: float | None = None
+    low: float | None = None  # lower end of the wider 95% interval; None without one
+    high: float | None = None  # its upper end
+    estimates: tuple[Estimate, ...] = ()  # of the gain; both have to give a word
+    p: float | None = None  # the larger p value of the two estimates
+    # ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset; None for a
+    # reading that is in no family.
     adjusted: float | None = None
-    level: float | None = None
-    bar: float | None = None
-    bar_row: str = ""
+    level: float | None = None  # mean of the two rows
+    bar: float | None = None  # that of the table's bar in the column; None without one
+    bar_row: str = ""  # the row that is the bar
+    # The published gain; None where the paper does not give both rows.
     published: float | None = None
+    # Its standard error; None where the paper gives no deviations.
     published_error: float | None = None
-    seeds_better: tuple[int, ...] = ()
-    seeds_than: tuple[int, ...] = ()
-    looked: bool = False
+    seeds_better: tuple[int, ...] = ()  # finished seeds of ``better``
+    seeds_than: tuple[int, ...] = ()  # finished seeds of ``than``
+    looked: bool = False  # whether seeds of a row were added after others had been seen
+    # Seeds of each row with which 80% of studies would see the published or claimed gain after
+    # Holm's adjustment; None unless there is one above 0 and the reading is open.
     seeds_needed: int | None = None
+    # A metric that ranks the rows differently, other data or processors, test items; a sentence
+    # each.
     remarks: tuple[str, ...] = ()
 
     @property
@@ -155,15 +130,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Finding:
-    """One claim over all its readings at one setting.
+    """One claim over all its readings at one setting."""
 
-    Args:
-        claim: the claim, with the comparisons of the first reading.
-        setting: where the readings were measured.
-        readings: the readings.
-    """
-
-    claim: Claim
+    claim: Claim  # the claim, with the comparisons of the first reading
     setting: SettingWord
     readings: tuple[Reading, ...]
 
@@ -286,19 +255,12 @@ def read_shares(results: Path) -> Shares:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds an iteration of a row beside those of its baseline.
+    """Seconds an iteration of a row beside those of its baseline."""
 
-    Args:
-        row: its label.
-        against: that of the baseline.
-        ratio: of the two, over rounds.
-        processor: on which it was timed.
-    """
-
-    row: str
-    against: str
-    ratio: Summary
-    processor: str
+    row: str  # its label
+    against: str  # that of the baseline
+    ratio: Summary  # of the two, over rounds
+    processor: str  # on which it was timed
 
     @property
     def word(self) -> Outcome:

@@ -91,51 +91,31 @@ BUDGET = ("epochs", "steps", "environment_steps", "batch_size", "backbone", "net
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """A row of a comparison.
+    """A row of a comparison."""
 
-    Args:
-        label: unique in the comparison.
-        about: what it is, in a few words; empty for a row as declared.
-        baseline: whether nothing is learned in it.
-        majority: whether it predicts the largest class.
-    """
-
-    label: str
-    about: str = ""
-    baseline: bool = False
-    majority: bool = False
+    label: str  # unique in the comparison
+    about: str = ""  # what it is, in a few words; empty for a row as declared
+    baseline: bool = False  # whether nothing is learned in it
+    majority: bool = False  # whether it predicts the largest class
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a number comes from.
-
-    Args:
-        record: of the run.
-        origin: "run here", or where its record was found.
-        log: the log of the run; None where only its record is known.
-    """
+    """Where a number comes from."""
 
     record: Record
-    origin: str
-    log: Path | None = None
+    origin: str  # "run here", or where its record was found
+    log: Path | None = None  # of the run; None where only its record is known
 
 
 @dataclass(frozen=True)
 class Number:
-    """One row in one column.
+    """One row in one column."""
 
-    Args:
-        metric: key of the result that is shown.
-        unit: its unit.
-        sources: by seed, the finished runs.
-        missing: by seed, why there is none.
-    """
-
-    metric: str
+    metric: str  # key of the result that is shown
     unit: str
-    sources: Mapping[int, Source] = field(default_factory=dict)
-    missing: Mapping[int, str] = field(default_factory=dict)
+    sources: Mapping[int, Source] = field(default_factory=dict)  # by seed, the finished runs
+    missing: Mapping[int, str] = field(default_factory=dict)  # by seed, why there is none
 
     def read(self, metric: str = "") -> dict[int, float]:
         """By seed the metric, or another one of the same runs, where they have it."""
@@ -161,62 +141,38 @@ class Number:
 
 @dataclass(frozen=True)
 class Gain:
-    """A row compared with the baseline in a column.
+    """A row compared with the baseline in a column."""
 
-    Args:
-        word: "better", "worse", "open", "one seed", "collapsed", "failed", "not run"; empty for the
-            baseline.
-        why: what an open word says nothing about; empty otherwise.
-        gain: difference of the means, of the estimate with the wider interval.
-        low: lower end of that 95% interval; None without one.
-        high: its upper end.
-        p: the larger p value of the estimates.
-        adjusted: the same after Holm's adjustment over all rows and columns.
-        models: how it was estimated.
-    """
-
+    # "better", "worse", "open", "one seed", "collapsed", "failed", "not run"; empty for the
+    # baseline.
     word: str = ""
-    why: str = ""
-    gain: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    adjusted: float | None = None
-    models: tuple[str, ...] = ()
+    why: str = ""  # what an open word says nothing about; empty otherwise
+    gain: float | None = None  # difference of the means, of the estimate with the wider interval
+    low: float | None = None  # lower end of that 95% interval; None without one
+    high: float | None = None  # its upper end
+    p: float | None = None  # the larger p value of the estimates
+    adjusted: float | None = None  # the same after Holm's adjustment over all rows and columns
+    models: tuple[str, ...] = ()  # how it was estimated
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows beside a baseline, in the columns of one table.
+    """Rows beside a baseline, in the columns of one table."""
 
-    Args:
-        address: ``domain/paper/table`` of the table that the rows are from.
-        title: of the table.
-        tier: of the cells.
-        changed: the settings that a user has changed in every row, as text.
-        data: what was trained and scored on.
-        protocol: name and version of the evaluation protocol.
-        against: label of the baseline.
-        rows: the rows.
-        columns: the columns.
-        numbers: by row and column.
-        also: further metrics of the runs that are shown, with their units.
-        blocked: whether all rows of a seed share its data.
-        looked: rows and columns some of whose seeds were declared after others had been seen.
-    """
-
-    address: str
-    title: str
+    address: str  # ``domain/paper/table`` of the table that the rows are from
+    title: str  # of the table
     tier: Tier
-    changed: tuple[str, ...]
-    data: str
-    protocol: str
-    against: str
+    changed: tuple[str, ...]  # the settings that a user has changed in every row, as text
+    data: str  # what was trained and scored on
+    protocol: str  # name and version of the evaluation protocol
+    against: str  # label of the baseline
     rows: tuple[ComparisonRow, ...]
     columns: tuple[Column, ...]
-    numbers: Mapping[tuple[str, str], Number]
+    numbers: Mapping[tuple[str, str], Number]  # by row and column
+    # Further metrics of the runs that are shown, with their units.
     also: Mapping[str, str] = field(default_factory=dict)
-    blocked: bool = False
+    blocked: bool = False  # whether all rows of a seed share its data
+    # Rows and columns some of whose seeds were declared after others had been seen.
     looked: Collection[tuple[str, str]] = ()
 
     @property

@@ -43,15 +43,10 @@ def empty_grid(names: Sequence[str], left: Collection[str]) -> Grid:
 
 @dataclass(frozen=True)
 class Terminal:
-    """A measured table for a console of any width; columns that do not fit go below the first.
+    """A measured table for a console of any width; columns that do not fit go below the first."""
 
-    Args:
-        measured: the table, or a part of it.
-        results: the folder that its page will be in.
-    """
-
-    measured: Measured
-    results: Path
+    measured: Measured  # the table, or a part of it
+    results: Path  # the folder that its page will be in
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table in as many blocks as the width needs, then its notes."""

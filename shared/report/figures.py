@@ -33,23 +33,14 @@ class CannotDraw(Exception):
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run of a table, its record and folder.
+    """A finished run of a table, its record and folder."""
 
-    Args:
-        cell: the first of the cells that read the run.
-        row: of the table.
-        column: that of the cell.
-        value: its metric in that column.
-        record: its record, in today's form.
-        folder: its folder, which may be missing for a committed record.
-    """
-
-    cell: Cell
+    cell: Cell  # the first of the cells that read the run
     row: Row
     column: Column
-    value: float
-    record: Record
-    folder: Path
+    value: float  # its metric in the column
+    record: Record  # in today's form
+    folder: Path  # which may be missing for a committed record
 
     @property
     def config(self) -> Any:
@@ -65,50 +56,35 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Source:
-    """The input of a figure.
+    """The input of a figure."""
 
-    Args:
-        runs: finished runs of one table in one tier, row by row, at least one; empty for a figure
-            that needs no run.
-        data: the folder of datasets.
-        table: the table of the runs.
-    """
-
+    # Finished runs of one table in one tier, row by row, at least one; empty for a figure that
+    # needs no run.
     runs: Sequence[FinishedRun]
-    data: Path
-    table: Table | None = None
+    data: Path  # the folder of datasets
+    table: Table | None = None  # the table of the runs
 
 
 @dataclass(frozen=True)
 class DrawnFigure:
-    """A figure with its title, caption and numbers.
+    """A figure with its title, caption and numbers."""
 
-    Args:
-        figure: one of :mod:`shared.report.pictures`.
-        title: the title above it.
-        caption: the caption below it: whose figure it follows, and what was computed.
-        runs: the runs that it shows.
-        numbers: the drawn numbers, for a CSV file beside it; all lines have the same keys.
-    """
-
-    figure: Figure
+    figure: Figure  # one of :mod:`shared.report.pictures`
     title: str
-    caption: str
-    runs: Sequence[FinishedRun] = ()
+    caption: str  # whose figure it follows, and what was computed
+    runs: Sequence[FinishedRun] = ()  # those that it shows
+    # The drawn numbers, for a CSV file beside it; all lines have the same keys.
     numbers: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
 class DeclaredFigure:
-    """A declared figure.
+    """A declared figure."""
 
-    Args:
-        draw: draws it; raises ``CannotDraw`` or ``MissingData`` if something is missing.
-        tables: names of the tables whose runs it can be drawn from, the best first; empty for a
-            figure that needs no run.
-    """
-
+    # Draws it; raises ``CannotDraw`` or ``MissingData`` if something is missing.
     draw: Callable[[Source], DrawnFigure]
+    # Names of the tables whose runs it can be drawn from, the best first; empty for a figure that
+    # needs no run.
     tables: tuple[str, ...] = ()
 
 

@@ -28,38 +28,23 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean, deviation and 95% interval of one number per seed.
+    """Mean, deviation and 95% interval of one number per seed."""
 
-    Args:
-        n: how many seeds.
-        mean: their mean.
-        sd: sample standard deviation (divisor n - 1); None for one seed.
-        low: lower end of the 95% t interval of the mean; None for one seed.
-        high: its upper end; None for one seed.
-    """
-
-    n: int
+    n: int  # how many values
     mean: float
-    sd: float | None = None
-    low: float | None = None
-    high: float | None = None
+    sd: float | None = None  # sample standard deviation (divisor n - 1); None for one seed
+    low: float | None = None  # lower end of the 95% t interval of the mean; None for one seed
+    high: float | None = None  # its upper end; None for one seed
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The gain of one row over another, and its uncertainty.
+    """The gain of one row over another, and its uncertainty."""
 
-    Args:
-        gain: difference of the rows' means.
-        error: its standard error.
-        freedom: degrees of freedom of the t distribution.
-        model: how it was estimated.
-    """
-
-    gain: float
-    error: float
-    freedom: float
-    model: Model
+    gain: float  # difference of the rows' means
+    error: float  # standard error
+    freedom: float  # degrees of freedom of the t distribution
+    model: Model  # how it was estimated
 
     @property
     def interval(self) -> tuple[float, float]:
