@@ -187,12 +187,7 @@ def recorded_at(record: Record) -> str:
 def compare(options: argparse.Namespace, places: Places) -> int:
     """Compare rows with a baseline: run what is missing, print a table, write it with ``--to``.
 
-    Args:
-        options: of the command line; with ``plan`` nothing is run.
-        places: the folders of runs, results and data.
-
-    Returns:
-        The exit code.
+    With ``plan_only`` nothing is run. Returns the exit code.
     """
     if options.data is None:
         return _compare(options, places)

@@ -45,10 +45,7 @@ class GpuStep:
 def kind_of(domain: str, config: Config, *, batch: int | None = None) -> str:
     """What the cost of a step depends on, as text: configurations with equal text cost the same.
 
-    Args:
-        domain: its name.
-        config: of the run.
-        batch: replaces the configuration's.
+    ``batch`` replaces the configuration's.
     """
     fields = {name: getattr(config, name) for name in FIELDS if hasattr(config, name)}
     if domain in BY_DATA:
@@ -152,9 +149,6 @@ def cheapest_first(
     """Names of what needs trainings, the cheapest next one first, and what it costs then.
 
     Trainings are shared, so each is priced after those before it; what is not estimated comes last.
-
-    Args:
-        costs: by name its trainings, as :func:`trainings` gives them.
     """
     waiting, priced = dict(costs), set[str]()
     while waiting:
@@ -179,10 +173,7 @@ def by_claim(
 ) -> tuple[list[ClaimCost], list[str]]:
     """The claims that could be decided at the papers' setting, the cheapest next one first.
 
-    Claims share trainings, so each is priced after those before it.
-
-    Returns:
-        Their costs; and the claims that are left out, since a training is not estimated.
+    Returns also the claims that are left out, since a training is not estimated.
     """
     cells_of = _cells_to_decide(tables, load(tables, runs=runs, results=results, tiers=("paper",)))
     costs_of = {claim: trainings(cells) for claim, cells in cells_of.items()}

@@ -97,14 +97,8 @@ def planned(
 ) -> RenderableType:
     """What is done, and what the rest will take, in rows and columns of 80 characters.
 
-    A table that would take more than a hundred days is one line.
-
-    Args:
-        table: the table.
-        cells: those of it that were chosen.
-        places: the folders of finished runs and committed records.
-        jobs: how many cells run at a time.
-        counted: what other tables of the plan include already, see :func:`costs_of`.
+    A table that would take more than a hundred days is one line. For ``counted`` see
+    :func:`costs_of`.
     """
     costs = costs_of(table, cells, places, set() if counted is None else counted)
     if sum(cost.time for cost in costs.values()) >= LONG:
@@ -147,12 +141,8 @@ def costs_of(
     the committed records that no accelerator made. Next are runs that differ only in the length of
     training, scaled by it; then the other rows of the column; last, what the column declares.
 
-    Args:
-        table: the table.
-        cells: those of it that were chosen.
-        places: the folders of finished runs and committed records.
-        counted: configurations and pretrainings that the plan includes already, to which those of
-            these cells are added; None: each cell is estimated on its own.
+    What cells run and train is added to ``counted``; what is in it already, of other tables of one
+    plan, costs nothing more.
     """
     cells = tuple({cell.address: cell for cell in cells}.values())
     tier = cells[0].tier
@@ -272,12 +262,10 @@ def _cost_from_column(rows: Sequence[RunCost], column: Column | None) -> RunCost
 def _savings(
     cells: Sequence[Cell], cost: RunCost, places: Places, counted: set[str]
 ) -> tuple[float, int]:
-    """What cells, which differ only in their seed, save by sharing runs and encoders.
+    """Seconds that cells, which differ only in their seed, save by sharing runs and encoders.
 
-    What they run and train is added to ``counted``.
-
-    Returns:
-        Seconds; and how many of the cells only evaluate, for an unknown time.
+    What they run and train is added to ``counted``. Returns also how many of the cells only
+    evaluate, for an unknown time.
     """
     shared, unknown = 0.0, 0
     stored = places.store.is_dir()

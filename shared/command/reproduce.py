@@ -600,10 +600,7 @@ def _parsed(
 ) -> tuple[argparse.Namespace, "Callable[[], Places]"]:
     """The options, and a function that makes the places, which imports more.
 
-    Args:
-        parser: of the verb.
-        arguments: what follows the verb.
-        words: the positional arguments; None for DOMAIN PAPER, or none with ``--cell``.
+    ``words`` are the positional arguments; None for DOMAIN PAPER, or none with ``--cell``.
     """
     options, unknown = parser.parse_known_intermixed_args(arguments)
     known = parser.format_help().replace(",", " ").split()

@@ -169,14 +169,9 @@ def show_tables(
     *,
     recorded: bool = False,
 ) -> None:
-    """Print the rows and columns of the chosen cells.
+    """Print the rows and columns of the chosen cells, with the reasons for those without a result.
 
-    Args:
-        chosen: the cells.
-        places: the folders of runs, results and data.
-        outcomes: by address, why a cell has no result.
-        console: where to.
-        recorded: whether committed records are shown where there is no run.
+    With ``recorded``, committed records are shown where there is no run.
     """
     results = places.results if recorded else None
     for selected in chosen:
@@ -199,12 +194,7 @@ def run_waiting(
 ) -> Pool:
     """Run the unfinished cells; the returned pool has the outcomes of those without a result.
 
-    Args:
-        chosen: the cells.
-        places: the folders of runs, results and data.
-        options: how to run them.
-        console: where progress is shown.
-        priced: whether their cost has been printed.
+    Their cost is printed first, unless it has been (``priced``).
     """
     waiting = unfinished_cells(chosen, places, options, console)
     pool = Pool(places, options, console, main=main_metrics(chosen))

@@ -86,15 +86,7 @@ def submit(
     options: Namespace,
     console: Console,
 ) -> int:
-    """Submit those of the unfinished cells that are not queued as one array job; the exit code.
-
-    Args:
-        chosen: the chosen tables and cells.
-        waiting: the unfinished ones, in the order in which to run them.
-        places: the folders of runs, results and data.
-        options: of the command line.
-        console: to print to.
-    """
+    """Submit the waiting cells that are not queued as one array job; returns the exit code."""
     try:
         import submitit
     except ImportError:

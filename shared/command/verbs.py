@@ -67,13 +67,8 @@ DOMAIN_OPTIONS = (
 def report(places: Places, *, tex: "Spread | None" = None, replace: bool = False) -> int:
     """Write results/ from its records and every finished run; print a sentence for each paper.
 
-    Args:
-        places: the folders of runs, results and data.
-        tex: what stands beside a mean in tables of LaTeX; None: none are written.
-        replace: whether runs take the place of the records of their cells, which else stay.
-
-    Returns:
-        The exit code: 1 if a run is damaged.
+    With ``replace`` runs take the place of the records of their cells, which else stay. Returns the
+    exit code, 1 if a run is damaged.
     """
     from shared.report import summary
 
@@ -222,14 +217,7 @@ def print_faults(faults: Sequence[str]) -> int:
 
 
 def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int:
-    """Draw the figures of a paper, and print their paths.
-
-    Args:
-        domain: the domain.
-        paper: one of its papers.
-        places: the folders of runs, results and data.
-        to: the folder of the figures; None for ``exports/figures``.
-    """
+    """Draw the figures of a paper, and print their paths."""
     from shared.report.figures import write as write_figures
 
     tables_of_paper(domain, paper)
@@ -301,11 +289,7 @@ def export(run: str, folder: Path, domain: str | None, target: Path | None, plac
 def fetch(domain: str, dataset: str | None, places: Places, side: int | None = None) -> int:
     """Download missing datasets and verify the others; print a line for each.
 
-    Args:
-        domain: its name.
-        dataset: one of its datasets; None: all.
-        places: the folders of runs, results and data.
-        side: decode the images of the dataset, with so many pixels of the shorter side.
+    With ``side``, decode the images of the dataset with so many pixels of the shorter side.
     """
     provider = domain_of(domain)
     if side is not None and provider.prepare is None:

@@ -56,17 +56,11 @@ class Checked:
 
 
 def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None = None) -> Checked:
-    """Check every record below ``results`` and every finished run below ``runs``.
+    """Check every record below ``results``, and every finished run below ``runs`` if it exists.
 
     A committed record must be unaltered and plausible, from a clean commit, from the same data as
     the others of its column, and valid for a cell of ``tables``; a run on this disk must be
     unaltered and plausible.
-
-    Args:
-        tables: those of the domain, or of all.
-        results: the folder of results.
-        runs: the folder of runs; it need not exist.
-        domain: the only domain to check; None for all.
     """
     frame = load(tables, runs=runs, results=results, everything=True, domain=domain)
     lines: defaultdict[str, list[Line]] = defaultdict(list)

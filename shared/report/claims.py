@@ -170,9 +170,8 @@ def outcome_text(outcome: Outcome, claim: Claim) -> str:
 def readings(measured: Iterable[Measured], shares: Shares | None = None) -> tuple[Reading, ...]:
     """Every reading of the measured tables, table by table, claim by claim, column by column.
 
-    Args:
-        measured: all tables; p values are adjusted over the readings of a claim in them.
-        shares: of the gradient, for rows whose runs did not record it.
+    p values are adjusted over the readings of a claim in all of them. ``shares`` are of the
+    gradient, for rows whose runs did not record it.
     """
     judged: list[Reading] = []
     for table in measured:
@@ -369,12 +368,7 @@ def column_model(
 ) -> ColumnModel:
     """The estimates of a column, with those of its rows that have collapsed.
 
-    Args:
-        values: by label of the row.
-        records: of the same runs.
-        baselines: labels of trivial baselines.
-        majority: labels of rows that predict the largest class; none where nothing is classified.
-        blocked: whether all rows of a seed share its data.
+    Rows in ``majority`` predict the largest class; there are none where nothing is classified.
     """
     largest = next((summarise(values[x].values()).mean for x in majority if values[x]), None)
     collapsed = {
@@ -555,13 +549,7 @@ def _threshold(claim: Claim) -> float:
 
 
 def _outcome_of(reading: Reading, p_for: float, p_against: float) -> Outcome:
-    """The word of a reading that may have one.
-
-    Args:
-        reading: with gain and interval.
-        p_for: its p value as evidence for the claim.
-        p_against: as evidence against it.
-    """
+    """The word of a reading, by its p values as evidence for and against the claim."""
     margin = reading.claim.margin or 0.0
     assert reading.gain is not None
     assert reading.low is not None

@@ -609,13 +609,7 @@ def _papers_of(config: Mapping[str, Any], domain: str) -> Iterator[str]:
 
 
 def write(folder: Path, comparison: Comparison, *, spread: Spread = "deviation") -> list[Path]:
-    """Write a comparison into a folder, each file atomically, and return the files.
-
-    Args:
-        folder: where the files go.
-        comparison: what is written.
-        spread: what stands beside a mean.
-    """
+    """Write a comparison into a folder, each file atomically, and return the files."""
     texts = {
         "table.md": markdown(comparison, spread),
         "table.tex": latex(comparison, spread),

@@ -92,14 +92,7 @@ Figures = Mapping[str, Mapping[str, DeclaredFigure]]
 
 
 def finished(frame: Frame, table: Table, tier: Tier, runs: Path) -> list[FinishedRun]:
-    """The runs and records of a table in a tier, row by row.
-
-    Args:
-        frame: the frame with the table.
-        table: one of a domain's.
-        tier: of the runs.
-        runs: folder of the finished runs.
-    """
+    """The runs and records of a table in a tier, row by row."""
     rows = {row.label: row for row in table.rows}
     columns = {column.label: column for column in table.columns_of(tier)}
     finished_runs: dict[str, FinishedRun] = {}  # by address
@@ -158,15 +151,7 @@ def origin(runs: Sequence[FinishedRun]) -> str:
 def draw(
     declared: DeclaredFigure, tables: Sequence[Table], frame: Frame, runs: Path, data: Path
 ) -> tuple[Tier, DrawnFigure]:
-    """Draw a figure from the first tier and table that it can be drawn from.
-
-    Args:
-        declared: the figure.
-        tables: the tables of its paper.
-        frame: the frame with these tables.
-        runs: folder of the finished runs.
-        data: the folder of datasets.
-    """
+    """Draw a figure from the first tier and table of its paper that it can be drawn from."""
     if not declared.tables:
         return "paper", _in_style(declared, Source((), data))
     best_first = [table for name in declared.tables for table in tables if table.name == name]
@@ -200,18 +185,8 @@ def write(
 ) -> list[Path]:
     """Draw the figures of a paper that can be drawn; print a line for each that cannot.
 
-    Args:
-        tables: the domain's tables, by paper.
-        figures: the domain's figures, by paper.
-        paper: one of ``figures``.
-        runs: folder of the finished runs.
-        results: folder of the committed records.
-        data: the folder of datasets.
-        to: the target; files go to ``[short/]<domain>/<paper>/figures/`` below it, by the tier of
-            a figure's runs.
-
-    Returns:
-        The PNG and PDF files written, and the CSV files beside them.
+    Files go to ``[short/]<domain>/<paper>/figures/`` below ``to``, by the tier of a figure's runs.
+    Returns the PNG and PDF files written, and the CSV files beside them.
     """
     domain = next(iter(tables.values()))[0].domain
     if paper not in figures:

@@ -124,14 +124,7 @@ def finite_values(records: Mapping[int, Record], metric: str) -> dict[int, float
 def measure(
     table: Table, tier: Tier, lines: Sequence[Line], figures: Sequence[str] = ()
 ) -> Measured:
-    """The measured table.
-
-    Args:
-        table: the declared table.
-        tier: which tier to show.
-        lines: those of the frame for this table and tier.
-        figures: names of the paper's pictures, from :func:`read_figures`.
-    """
+    """The measured table, from the lines of the frame for it and its tier."""
     by_pair: dict[tuple[str, str], list[Line]] = {}
     by_address: dict[str, Line] = {}  # the valid line, else the last one
     for line in lines:
@@ -165,11 +158,8 @@ def narrowed(
 ) -> Measured:
     """The part of a measured table with some rows, columns and seeds.
 
-    Args:
-        measured: the table.
-        rows: their labels.
-        columns: their labels; aggregates are left out unless all columns are there.
-        seeds: those to show; None for all, and where the table declares none of them.
+    Aggregates are left out unless all columns are there. Where the table declares none of the
+    seeds, all are shown.
     """
     chosen = tuple(seed for seed in measured.seeds if seeds is None or seed in seeds)
     if seeds is not None and chosen and chosen != measured.seeds:

@@ -138,9 +138,7 @@ class Picture:
 def points(picture: Picture, *, one_scale: bool = False) -> Figure:
     """Draw points with intervals; panels below each other with one unit have one scale.
 
-    Args:
-        picture: what is drawn.
-        one_scale: whether all panels have the same scale.
+    With ``one_scale`` all panels have the same.
     """
     panels = picture.panels
     if not panels:
@@ -475,11 +473,7 @@ class Tile:
 
 
 def images(rows: Sequence[Sequence[Tile]]) -> Figure:
-    """Draw images of one size, row by row.
-
-    Args:
-        rows: at least one; all of one length.
-    """
+    """Draw images of one size, row by row; all rows have one length."""
     tiles = [tile for row in rows for tile in row]
     across = len(rows[0])
     height, width, _ = np.shape(tiles[0].image)
@@ -497,12 +491,9 @@ def images(rows: Sequence[Sequence[Tile]]) -> Figure:
 def grid(
     count: int, across: int, size: tuple[float, float] = (2.7, 2.3)
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with axes for some panels, line by line.
+    """A figure with axes for some panels, line by line, ``across`` at most beside each other.
 
-    Args:
-        count: of the panels; at least one.
-        across: the largest number of panels beside each other.
-        size: of a panel in inches, width and height.
+    ``size`` is that of a panel in inches, width and height.
     """
     if not count:
         raise ValueError("a picture needs at least one panel")

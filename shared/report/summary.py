@@ -180,9 +180,7 @@ def sentence(results: Results, paper: str) -> str:
 def in_short(results: Results, folder: str = "") -> str:
     """What was measured at the papers' settings, and a table of the outcomes of all papers' claims.
 
-    Args:
-        results: the results.
-        folder: path of the results, relative to the document.
+    ``folder`` is the path of the results, relative to the document.
     """
     lines = []
     for key, paper in PAPERS.items():

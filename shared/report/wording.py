@@ -65,9 +65,7 @@ class Grid:
 def shown_metric(metric: str, results: Collection[Mapping[str, Any]]) -> str:
     """The metric, or where no result has it, the first number that all have.
 
-    Args:
-        metric: that the table shows.
-        results: metrics by name, of runs that may follow another protocol than the table's.
+    Results may be of runs that follow another protocol than the table's.
     """
     if not results or any(metric in metrics for metrics in results):
         return metric
