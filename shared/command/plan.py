@@ -100,7 +100,7 @@ def planned(
     A table that would take more than a hundred days is one line. For ``counted`` see
     :func:`costs_of`.
     """
-    costs = costs_of(table, cells, places, set() if counted is None else counted)
+    costs = costs_of(table, cells, places, counted)
     if sum(cost.time for cost in costs.values()) >= LONG:
         return Text(_line_of_long_table(table, list(costs.values()), jobs))
     rows, columns = (list(dict.fromkeys(pair[i] for pair in costs)) for i in (0, 1))
@@ -145,6 +145,7 @@ def costs_of(
     plan, costs nothing more.
     """
     cells = tuple({cell.address: cell for cell in cells}.values())
+    counted = set() if counted is None else counted
     tier = cells[0].tier
     tiers: Sequence[Tier] = [t for t in table.tiers if (t == "smoke") == (tier == "smoke")]
     results = None if tier == "smoke" else places.results
@@ -189,9 +190,7 @@ def costs_of(
         column = None if only_evaluated else table.column_of(tier, of_pair[0].column)
         cost = estimates[row, run] or _cost_from_column(chosen or list(alike.values()), column)
         left = [cell for cell in of_pair if cell.address not in done]
-        shared, unknown = 0.0, len(left) * (cost.source == "unknown")
-        if counted is not None:
-            shared, unknown = _savings(left, cost, places, counted)
+        shared, unknown = _savings(left, cost, places, counted)
         costs[row, run] = Cost(len(of_pair) - len(left), len(of_pair), cost, shared, unknown)
     return costs
 
