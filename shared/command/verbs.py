@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,56 +72,45 @@ def report(places: Places, *, tex: "Spread | None" = None, replace: bool = False
     """
     from shared.report import summary
 
-    damaged: list[str] = []
-    results = write_results(places, tex=tex, damaged=damaged, replace=replace, say=print)
+    frame = whole_frame(places, records_stay=not replace)
+    for line in _measured_twice(frame, replace=replace):
+        print(line)
+    results = write_results(places, frame, tex=tex)
     written = sum(bool(measured.records) for measured in results.tables)
     if not written:
         print(NO_RECORDS.format(places.results))
     for paper in summary.PAPERS:
         print(summary.sentence(results, paper))
     print(f"{counted(written, 'table')}; the summary of all: {places.results / summary.SUMMARY}")
-    return print_faults(damaged)
+    return print_faults([str(error) for _, error in frame.damaged])
+
+
+def whole_frame(places: Places, *, records_stay: bool = True) -> Frame:
+    """The cells of all tables but for the smoke tier, with their records and runs."""
+    frame = load(
+        cells.every_table(),
+        runs=places.runs,
+        results=places.results,
+        tiers=("paper", "short"),
+        records_stay=records_stay,
+    )
+    frame.check("record")
+    return frame
 
 
 def write_results(
-    places: Places,
-    *,
-    tex: "Spread | None" = None,
-    damaged: list[str] | None = None,
-    to: Path | None = None,
-    replace: bool = False,
-    say: Callable[[str], None] | None = None,
+    places: Places, frame: Frame, *, tex: "Spread | None" = None, to: Path | None = None
 ) -> "Results":
-    """Write the pages, pictures, CSV files and records below ``places.results``.
+    """Write pages, pictures, CSV files and records below ``places.results``, or another folder.
 
-    Args:
-        places: the folders of runs, results and data.
-        tex: what stands beside a mean in tables of LaTeX; None: none are written.
-        damaged: what is wrong with finished runs is added to it.
-        to: another folder to write to.
-        replace: whether runs take the place of the records of their cells.
-        say: told which runs do, or which do not.
+    Tables of LaTeX have ``tex`` beside a mean; without it none are written.
     """
     from shared.report import claims, files, summary
 
     to = to or places.results
-    declared = cells.every_table()
-    frame = load(
-        declared,
-        runs=places.runs,
-        results=places.results,
-        tiers=("paper", "short"),
-        records_stay=not replace,
-    )
-    frame.check("record")
-    if say is not None:
-        for line in _measured_twice(frame, replace=replace):
-            say(line)
-    if damaged is not None:
-        damaged += [str(error) for _, error in frame.damaged]
     tables = [
         measure(table, tier, frame.of(table, tier), read_figures(places.results, table, tier))
-        for table in declared
+        for table in cells.every_table()
         for tier in table.tiers
         if tier != "smoke"
     ]
@@ -204,8 +193,9 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
 def _outdated_pages(places: Places) -> list[str]:
     """The texts and CSV files below ``results`` that the committed records do not give."""
     with tempfile.TemporaryDirectory() as folder:
-        runs, to = Path(folder) / "runs", Path(folder) / "results"
-        write_results(dataclasses.replace(places, runs=runs), to=to)
+        to = Path(folder) / "results"
+        frame = whole_frame(dataclasses.replace(places, runs=Path(folder) / "runs"))
+        write_results(places, frame, to=to)
         return manifest.other_texts(places.results, to)
 
 
