@@ -256,7 +256,8 @@ def _with_word(gain: Gain, adjusted: float) -> Gain:
 
 def main_grid(comparison: Comparison, spread: Spread = "deviation") -> Grid:
     """The numbers: a line for each row, the main metric of each column."""
-    return _grid(comparison, {column.label: "" for column in comparison.columns}, spread)
+    head = ("method", *(column.label for column in comparison.columns))
+    return Grid("", head, _lines(comparison, comparison.columns, "", spread))
 
 
 def further_grids(comparison: Comparison, spread: Spread = "deviation") -> Iterator[Grid]:
@@ -270,11 +271,9 @@ def further_grids(comparison: Comparison, spread: Spread = "deviation") -> Itera
             )
         }
         if columns:
-            yield dataclasses.replace(
-                _grid(comparison, {each.label: metric for each in columns.values()}, spread),
-                heading=f"{metric_text(metric, unit)}, of the same runs",
-                head=("method", *columns),
-            )
+            heading = f"{metric_text(metric, unit)}, of the same runs"
+            lines = _lines(comparison, columns.values(), metric, spread)
+            yield Grid(heading, ("method", *columns), lines)
 
 
 def gain_grid(comparison: Comparison) -> Grid:
@@ -639,19 +638,14 @@ def write(folder: Path, comparison: Comparison, *, spread: Spread = "deviation")
     return written
 
 
-def _grid(comparison: Comparison, metrics: Mapping[str, str], spread: Spread) -> Grid:
-    """Lines of labels and numbers: by column which metric, empty for the main one."""
-    lines = [
-        (
-            row.label,
-            *(
-                _mean_text(comparison, row.label, column, metric, spread)
-                for column, metric in metrics.items()
-            ),
-        )
+def _lines(
+    comparison: Comparison, columns: Collection[Column], metric: str, spread: Spread
+) -> tuple[tuple[str, ...], ...]:
+    """The label of each row with its numbers; an empty metric is the main one of each column."""
+    return tuple(
+        (row.label, *(_mean_text(comparison, row.label, c.label, metric, spread) for c in columns))
         for row in comparison.rows
-    ]
-    return Grid("", ("method", *metrics), tuple(lines))
+    )
 
 
 def _mean_text(comparison: Comparison, label: str, column: str, metric: str, spread: Spread) -> str:
