@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from shared.experiment.files import write_atomically
 from shared.experiment.records import Record
-from shared.experiment.tables import Claim, Comparison, Published, SettingWord, Table, Tier, Value
+from shared.experiment.tables import Claim, Comparison, SettingWord, Table, Tier, Value
 from shared.objective import SHARE
 from shared.report.items import sentence as mcnemar_sentence
 from shared.report.measuring import Measured, MeasuredCell, differing, refuse_smoke
@@ -229,7 +229,7 @@ def significant(table: Table) -> Iterator[tuple[Claim, Comparison, str, bool]]:
         for pair in claim.comparisons:
             for column in pair.columns if "paper" in pair.tiers else ():
                 key = (claim.id, labels[pair.better], labels[pair.than], column)
-                values = _published_pair(table.published, labels, pair, column)
+                values = _published_pair(table, pair, column)
                 if key in seen or not all(value and value.std for value in values):
                     continue
                 seen.add(key)
@@ -293,32 +293,26 @@ def json_text(readings: Sequence[Reading]) -> str:
         }
         for name, claim in {reading.claim.id: reading.claim for reading in readings}.items()
     }
-    texts = ",\n".join(f"{json.dumps(key)}: {_json_line(value)}" for key, value in claims.items())
-    outcomes = ",\n".join(
-        _json_line(
-            {"claim": finding.claim.id, "setting": finding.setting, "outcome": finding.outcome}
-        )
+    by_claim = ",\n".join(f"{json.dumps(key)}: {_json(value)}" for key, value in claims.items())
+    outcomes = _json_lines(
+        {"claim": finding.claim.id, "setting": finding.setting, "outcome": finding.outcome}
         for finding in findings(readings)
     )
     of_tables = {(r.claim.paper, r.address, r.tier): r for r in readings}
-    settings = ",\n".join(
-        _json_line(
-            {"paper": paper, "address": address, "tier": tier}
-            | {"setting": reading.setting, "differences": reading.differences}
-        )
+    settings = _json_lines(
+        {"paper": paper, "address": address, "tier": tier}
+        | {"setting": reading.setting, "differences": reading.differences}
         for (paper, address, tier), reading in of_tables.items()
     )
     fields = [f.name for f in dataclasses.fields(Reading) if f.name != "differences"]
-    lines = ",\n".join(
-        _json_line(
-            {name: getattr(reading, name) for name in fields}
-            | {"claim": reading.claim.id}
-            | {"estimates": [dataclasses.asdict(estimate) for estimate in reading.estimates]}
-        )
+    lines = _json_lines(
+        {name: getattr(reading, name) for name in fields}
+        | {"claim": reading.claim.id}
+        | {"estimates": [dataclasses.asdict(estimate) for estimate in reading.estimates]}
         for reading in readings
     )
     return (
-        f'{{"form": "{FORM}",\n"claims": {{\n{texts}\n}},\n"findings": [\n{outcomes}\n],\n'
+        f'{{"form": "{FORM}",\n"claims": {{\n{by_claim}\n}},\n"findings": [\n{outcomes}\n],\n'
         f'"settings": [\n{settings}\n],\n"readings": [\n{lines}\n]}}\n'
     )
 
@@ -328,8 +322,12 @@ def write(results: Path, readings: Sequence[Reading]) -> None:
     write_atomically(results / CLAIMS, json_text(readings))
 
 
-def _json_line(value: Any) -> str:
+def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+def _json_lines(values: Iterable[Any]) -> str:
+    return ",\n".join(map(_json, values))
 
 
 def _readings_of(measured: Measured, shares: Shares) -> Iterator[Reading]:
@@ -430,8 +428,7 @@ def _reading_of(
     first, second = better.read(metric), than.read(metric)
     published, published_error = None, None
     if metric == table.metric_of(better.column):
-        labels = {cell.row.label: cell.row.published for cell in column}
-        pair = _published_pair(table.published, labels, comparison, better.column.label)
+        pair = _published_pair(table, comparison, better.column.label)
         published, published_error = _published_gain(*pair, table.published.runs)
     reading = Reading(
         claim=claim,
@@ -506,11 +503,12 @@ def _why_silent(
 
 
 def _published_pair(
-    published: Published, labels: Mapping[str, str | None], pair: Comparison, column: str
+    table: Table, pair: Comparison, column: str
 ) -> tuple[Value | None, Value | None]:
     """The published numbers of both rows of a comparison in a column."""
+    labels = {row.label: row.published or "" for row in table.rows}
     better, than = (
-        published.value(labels[label] or "", column) for label in (pair.better, pair.than)
+        table.published.value(labels[label], column) for label in (pair.better, pair.than)
     )
     return better, than
 

@@ -231,22 +231,17 @@ def _legend_marks(picture: Picture, *, errors: bool) -> list[Line2D]:
 
 def with_cuts(lines: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
     """The lines of a panel, in which intervals that would hide the others are cut."""
-    widths = [
-        point.high - point.low
-        for line in lines.values()
-        for point in line
-        if point.low is not None and point.high is not None and point.high > point.low
-    ]
+    widths = [width for line in lines.values() for point in line if (width := _width(point)) > 0]
     widest = WIDE * statistics.median(widths) if widths else math.inf
     return {
-        label: [
-            replace(point, cut=True)
-            if point.low is not None and point.high is not None and point.high - point.low > widest
-            else point
-            for point in line
-        ]
+        label: [replace(point, cut=True) if _width(point) > widest else point for point in line]
         for label, line in lines.items()
     }
+
+
+def _width(point: Point) -> float:
+    """The width of a point's interval; 0 without one."""
+    return 0.0 if point.low is None or point.high is None else point.high - point.low
 
 
 def _height(label: str, line: Sequence[Point]) -> int:

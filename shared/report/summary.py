@@ -58,8 +58,8 @@ WHY: Mapping[Outcome, str] = {
 }
 # The columns of the table of outcomes.
 COUNTED: Mapping[str, tuple[Outcome, ...]] = {
-    "agree": ("confirmed", "agrees", "partly"),
-    "disagree": ("contradicted", "disagrees"),
+    "agree": FOR,
+    "disagree": AGAINST,
     "open": ("open", "mixed"),
     "say nothing": ("says nothing",),
 }
