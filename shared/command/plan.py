@@ -24,6 +24,7 @@ from shared.experiment.frame import finished, load
 from shared.experiment.records import ENCODER_PROCESSOR, Record
 from shared.experiment.store import SAVED, is_stored, seconds_alone
 from shared.experiment.tables import Cell, Column, Table, Tier
+from shared.report.console import blocks
 from shared.report.wording import counted as number_of
 
 # Sources of an estimate, the best first; ~ marks those that no run on this machine measured.
@@ -326,23 +327,17 @@ def side_by_side(costs: Iterable[Cost], jobs: int) -> float:
 def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterator[Grid]:
     """The matrix, split by columns into grids that fit the width."""
     first = min(LABEL, max(map(len, labels)))
-    waiting = list(lines)
-    while waiting:
+    columns = [(textwrap.wrap(heading, HEADING), texts) for heading, texts in lines.items()]
+    widths = [max(map(len, (*heading, *texts))) for heading, texts in columns]
+    for block in blocks(widths, WIDTH - first - 3):  # 2 after the first, 1 of both edges
         grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         grid.add_column("method", width=first, overflow="fold")
-        room, shown = WIDTH - first - 3, list[str]()  # of a column two more, of both edges one
-        while waiting:
-            heading = textwrap.wrap(waiting[0], HEADING)
-            needs = max(map(len, (*heading, *lines[waiting[0]]))) + 2
-            if needs > room and shown:
-                break
-            room -= needs
+        for heading, _ in columns[block]:
             grid.add_column("\n".join(heading), justify="right", no_wrap=True)
-            shown.append(waiting.pop(0))
         for number, label in enumerate(labels):
             if number == len(labels) - 2:
                 grid.add_section()
-            grid.add_row(Text(label), *(lines[column][number] for column in shown))
+            grid.add_row(Text(label), *(texts[number] for _, texts in columns[block]))
         yield grid
 
 
