@@ -117,9 +117,9 @@ def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Pat
     costs = costs_of(table, cells, here)
     assert costs["plain", "left"] == Cost(2, 3, RunCost(120.5, 2.5, "measured"))
     assert costs["better", "left"] == Cost(0, 3, RunCost(120.5, 2.5, "column"))
-    assert costs["better", "right"] == Cost(0, 3, RunCost(60.0, 1.0, "declared"))
-    text = text_of(table, here)
     # The configuration of "better" is the same in both columns: its runs are counted once.
+    assert costs["better", "right"] == Cost(0, 3, RunCost(60.0, 1.0, "declared"), 180.0)
+    text = text_of(table, here)
     rows = [line.split() for line in text.splitlines() if line.startswith(" ") and "/3" in line]
     assert rows == [
         ["plain", "2/3", "2.0", "min", "0/3", "~60", "s", "5.0", "min"],
@@ -217,9 +217,7 @@ def test_what_several_cells_train_once_is_counted_once(tmp_path: Path) -> None:
     cells = few.cells("paper", row="MMCL_INV")
     assert len(cells) == 2
     assert all(cost.time == 0 for cost in costs_of(few, cells, here, counted).values())
-    alone = costs_of(few, cells, here)
-    assert all(cost.shared == 0 for cost in alone.values())
-    whole = costs_of(few, cells, here, set())
+    whole = costs_of(few, cells, here)
     assert [cost.time > 0 for cost in whole.values()] == [True, False]
 
     part = pretraining_of(cells[0])

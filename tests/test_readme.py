@@ -16,8 +16,9 @@ from shared.command import cells, reproduce, verbs
 from shared.command.cells import Places, tables_of
 from shared.command.own import load_loss
 from shared.command.settings import with_settings
-from shared.command.verbs import write_results
+from shared.command.verbs import whole_frame, write_results
 from shared.errors import UserError
+from shared.experiment.frame import Frame
 from shared.report.claims import CLAIMS, ITERATIONS, SHARES
 from shared.report.pictures import shown_by
 from shared.report.summary import BEGINS, ENDS, Results, in_short, write_in_short
@@ -240,7 +241,8 @@ def test_the_committed_results_are_what_the_records_give(
     for file in (each for each in results.rglob("*.png") if each.parent.name != "figures"):
         assert shown_by(file), file
     told = {file: shown_by(file) for file in results.rglob("*.png")}
-    found = write_results(Places(tmp_path / "runs", results, tmp_path / "data"))
+    places = Places(tmp_path / "runs", results, tmp_path / "data")
+    found = write_results(places, whole_frame(places))
     for file in written:
         committed = (ROOT / "results" / file.relative_to(results)).read_text(encoding="utf-8")
         assert file.read_text(encoding="utf-8") == committed, file
@@ -250,7 +252,7 @@ def test_the_committed_results_are_what_the_records_give(
     # The verb that compares them finds the same, given what was written above in place of its own.
     asked: list[Places] = []
 
-    def copied(places: Places, *, to: Path) -> None:
+    def copied(places: Places, _: Frame, *, to: Path) -> None:
         asked.append(places)
         shutil.copytree(results, to)
 

@@ -30,11 +30,6 @@ def allocation(chosen: Sequence[Chosen], places: Places, options: Namespace) -> 
     """Data, hours, memory and disk of the unfinished cells, in the order of the commands.
 
     The cheapest table comes first, each after those with which it shares trainings.
-
-    Args:
-        chosen: the tables and cells.
-        places: the folders of finished runs and data.
-        options: of the command line: ``gpus``, and how the cells were chosen.
     """
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     grid.add_column(program(), overflow="fold")
@@ -66,8 +61,7 @@ def _add_missing_data(
 ) -> tuple[float, list[str], list[str]]:
     """Add a line for each missing dataset.
 
-    Returns:
-        Their gigabytes; how to get those that no command fetches; those of unknown size.
+    Returns their gigabytes, how to get those that no command fetches, and those of unknown size.
     """
     cells = [cell for cells_of_table in left.values() for cell in cells_of_table]
     domains = dict.fromkeys(cell.domain for cell in cells)

@@ -60,13 +60,8 @@ def tables_of(domain: str) -> Mapping[str, tuple[Table, ...]]:
 
 def every_table(domain: str | None = None) -> list[Table]:
     """The tables of all papers, in one domain or in all that are installed."""
-    papers = [tables_of(name) for name in ([domain] if domain else present_domains())]
-    return [
-        table
-        for tables_by_paper in papers
-        for tables in tables_by_paper.values()
-        for table in tables
-    ]
+    names = [domain] if domain else present_domains()
+    return [table for name in names for tables in tables_of(name).values() for table in tables]
 
 
 def tables_of_paper(domain: str, paper: str) -> tuple[Table, ...]:
@@ -168,6 +163,10 @@ class Places:
     runs: Path
     results: Path
     data: Path
+
+    def absolute(self) -> "Places":
+        """The same folders, for another working directory."""
+        return Places(self.runs.absolute(), self.results.absolute(), self.data.absolute())
 
     @property
     def store(self) -> Path:

@@ -95,29 +95,19 @@ STYLES = {"better": "green", "worse": "red", "open": "yellow"}
 
 @dataclass(frozen=True)
 class Index:
-    """The rows of a comparison and the keys of their runs, as ``comparison.json`` holds them.
+    """The rows of a comparison and the keys of their runs, as ``comparison.json`` holds them."""
 
-    Args:
-        table: address of the table.
-        tier: of the cells.
-        changed: the settings of every row.
-        own: the name of data of the user's; empty for the table's.
-        against: label of the baseline.
-        rows: the rows.
-        runs: the key of each run by row, column and seed; of a selection, those of runs that only
-            the folder holds.
-        failed: likewise why a run has failed.
-        declared: by row and column, the seeds that were chosen before a number of it was written.
-    """
-
-    table: str
+    table: str  # address of the table
     tier: Tier
-    changed: tuple[str, ...]
-    own: str
-    against: str
+    changed: tuple[str, ...]  # the settings of every row
+    own: str  # the name of data of the user's; empty for the table's
+    against: str  # label of the baseline
     rows: tuple[ComparisonRow, ...]
+    # The key of each run by row, column and seed; of a selection, those of runs that only the
+    # folder holds.
     runs: Mapping[Coordinates, str] = field(default_factory=dict)
-    failed: Mapping[Coordinates, str] = field(default_factory=dict)
+    failed: Mapping[Coordinates, str] = field(default_factory=dict)  # likewise why a run has failed
+    # By row and column, the seeds that were chosen before a number of it was written.
     declared: Mapping[tuple[str, str], Collection[int]] = field(default_factory=dict)
 
     @property
@@ -133,17 +123,11 @@ class Index:
 
 @dataclass(frozen=True)
 class Selection:
-    """The rows of one table that are compared, before anything runs.
-
-    Args:
-        table: the table.
-        index: its rows, and the runs that the folder holds beside those of the cells.
-        cells: of the rows.
-    """
+    """The rows of one table that are compared, before anything runs."""
 
     table: Table
-    index: Index
-    cells: tuple[Cell, ...]
+    index: Index  # its rows, and the runs that the folder holds beside those of the cells
+    cells: tuple[Cell, ...]  # of the rows
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -155,24 +139,18 @@ class Selection:
 
 @dataclass
 class Reusable:
-    """The finished runs and the records that make a run unnecessary.
-
-    Args:
-        places: the folders of runs and results.
-        in_folder: by key, the records of the folder that is written to, and their origin.
-        committed: by key, the committed records.
-        processor: of this machine; committed records of others do not count.
-        only_runs: whether only runs on this disk count.
-        data_hashes: of data of the user's, by their name in a configuration.
-        indexes: the comparisons in the folder that is written to, by file.
-    """
+    """The finished runs and the records that make a run unnecessary."""
 
     places: Places
+    # By key, the records of the folder that is written to, and their origin.
     in_folder: Mapping[str, Source] = field(default_factory=dict)
+    # By key, the committed records.
     committed: Mapping[str, Sequence[Record]] = field(default_factory=dict)
-    processor: str = ""
-    only_runs: bool = False
+    processor: str = ""  # of this machine; committed records of others do not count
+    only_runs: bool = False  # whether committed records and those of the folder are left out
+    # Of data of the user's, by their name in a configuration.
     data_hashes: Mapping[str, str] = field(default_factory=dict)
+    # The comparisons in the folder that is written to, by file.
     indexes: Mapping[Path, Index] = field(default_factory=dict)
 
     def source(self, cell: Cell, table: Table) -> Source | None:
@@ -221,18 +199,13 @@ def recorded_at(record: Record) -> str:
 def compare(options: argparse.Namespace, places: Places) -> int:
     """Compare rows with a baseline: run what is missing, print a table, write it with ``--to``.
 
-    Args:
-        options: of the command line; with ``plan`` nothing is run.
-        places: the folders of runs, results and data.
-
-    Returns:
-        The exit code.
+    With ``plan_only`` nothing is run. Returns the exit code.
     """
     if options.data is None:
         return _compare(options, places)
     # The configuration names data by a path relative to the working directory, which has to be the
     # name of the file alone, so that the same data in another folder give the same run.
-    places = Places(*(path.absolute() for path in (places.runs, places.results, places.data)))
+    places = places.absolute()
     data = Path(os.path.abspath(options.data))
     options.to = options.to and options.to.absolute()
     options.loss = [(file.absolute(), *rest) for file, *rest in options.loss]
@@ -260,8 +233,8 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
             chosen.append(Chosen(table, missing))
     if options.plan_only:
         return 0
-    pools = [run_waiting(chosen, places, options, console, priced=True)] if chosen else []
-    outcomes = {address: why for pool in pools for address, why in pool.outcomes.items()}
+    pool = run_waiting(chosen, places, options, console, priced=True) if chosen else None
+    outcomes = pool.outcomes if pool else {}
     for selection in selections:
         comparison = _comparison_of(selection, reusable, outcomes)
         if not comparison.records:
@@ -272,7 +245,7 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
             with writing(options.to, "choose another folder with --to"):
                 names = _write(options.to, comparison, selection, options.spread, console)
             say(console, f"written to {options.to}: {', '.join(names)}, {KEPT}/")
-    return print_ending(console, *pools, again=options.again)
+    return print_ending(console, pool, again=options.again) if pool else 0
 
 
 def _select(
@@ -384,9 +357,8 @@ def _rows_of(
     tier: Tier = options.tier
     choice: dict[str, Any] = {"column": options.column or None, "seeds": options.seeds}
     labels = list(options.rows)
-    variants = [_variant(text) for text in options.variant]
     baseline = _baseline(table, tier, options, labels)
-    if labels or losses or variants:
+    if labels or losses or options.variant:
         labels += [baseline.label]
     declared = table.cells(tier, row=labels or None, **choice)
     if not any(cell.row == baseline.label for cell in declared):
@@ -410,7 +382,7 @@ def _rows_of(
         print_changes(console, title, of_baseline, with_this)
         cells = (*with_this, *cells)  # so that a loss that fails is seen first
     without_learning = {row.label: row.baseline for row in table.rows}
-    for name, settings in variants:
+    for name, settings in options.variant:
         of_row = table.cells(tier, row=_only_row(table, tier, name), **choice)
         row = of_row[0].row
         label = _new_label(f"{row}, {', '.join(settings)}", table, rows)
@@ -452,18 +424,6 @@ def _only_row(table: Table, tier: Tier, name: str) -> str:
     if len(labels) > 1:
         raise UserError(f"{name!r} names several rows; choose one: {' | '.join(labels)}")
     return next(iter(labels))
-
-
-def _variant(text: str) -> tuple[str, list[str]]:
-    """Row and settings of ``ROW:NAME=VALUE,NAME=VALUE``; a value may hold commas."""
-    row, _, rest = text.partition(":")
-    settings: list[str] = []
-    for part in rest.split(","):
-        if "=" in part or not settings:
-            settings.append(part.strip())
-        else:
-            settings[-1] += f",{part}"
-    return row.strip(), settings
 
 
 def _new_label(label: str, table: Table, rows: Sequence[ComparisonRow]) -> str:

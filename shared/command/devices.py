@@ -49,12 +49,7 @@ def check() -> list[str]:
 
 
 def used(threads: int, config: Config) -> list[str]:
-    """What this process trains on, and a warning if it computes a precision slowly.
-
-    Args:
-        threads: of torch.
-        config: of the run.
-    """
+    """What this process trains on, and a warning if it computes a precision slowly."""
     import torch
 
     if not torch.cuda.is_available():

@@ -35,26 +35,17 @@ BY_DATA = ("graph",)  # domains whose batches are as large as the graphs of a da
 
 @dataclass(frozen=True)
 class GpuStep:
-    """A training step on an H100.
-
-    Args:
-        seconds: of the step.
-        gigabytes: of the device's memory.
-        state: gigabytes of weights with their gradients and the optimiser's moments.
-    """
+    """A training step on an H100."""
 
     seconds: float
-    gigabytes: float
-    state: float = 0.0
+    gigabytes: float  # of the device's memory
+    state: float = 0.0  # gigabytes of weights with their gradients and the optimiser's moments
 
 
 def kind_of(domain: str, config: Config, *, batch: int | None = None) -> str:
     """What the cost of a step depends on, as text: configurations with equal text cost the same.
 
-    Args:
-        domain: its name.
-        config: of the run.
-        batch: replaces the configuration's.
+    ``batch`` replaces the configuration's.
     """
     fields = {name: getattr(config, name) for name in FIELDS if hasattr(config, name)}
     if domain in BY_DATA:
@@ -89,21 +80,13 @@ def step_of(domain: str, config: Config) -> GpuStep | None:
 
 @dataclass(frozen=True)
 class GpuCost:
-    """What unfinished cells take on H100s; runs and encoders that they share are counted once.
+    """What unfinished cells take on H100s; runs and encoders that they share are counted once."""
 
-    Args:
-        hours: of one GPU, of training alone.
-        gigabytes: of its memory, at most.
-        missing: how many trainings have no estimate.
-        longest: hours of the longest training, on as many GPUs as its memory needs.
-        disk: gigabytes of models.
-    """
-
-    hours: float = 0.0
-    gigabytes: float = 0.0
-    missing: int = 0
-    longest: float = 0.0
-    disk: float = 0.0
+    hours: float = 0.0  # of one GPU, of training alone
+    gigabytes: float = 0.0  # of its memory, at most
+    missing: int = 0  # how many trainings have no estimate
+    longest: float = 0.0  # hours of the longest training, on as many GPUs as its memory needs
+    disk: float = 0.0  # gigabytes of models
 
     def __add__(self, other: "GpuCost") -> "GpuCost":
         return GpuCost(
@@ -166,9 +149,6 @@ def cheapest_first(
     """Names of what needs trainings, the cheapest next one first, and what it costs then.
 
     Trainings are shared, so each is priced after those before it; what is not estimated comes last.
-
-    Args:
-        costs: by name its trainings, as :func:`trainings` gives them.
     """
     waiting, priced = dict(costs), set[str]()
     while waiting:
@@ -180,19 +160,12 @@ def cheapest_first(
 
 @dataclass(frozen=True)
 class ClaimCost:
-    """What it takes to decide a claim at the paper's setting.
+    """What it takes to decide a claim at the paper's setting."""
 
-    Args:
-        claim: its identifier.
-        tables: those whose rows it compares, by domain, paper and name.
-        runs: how many cells have neither a run here nor a record.
-        cost: of them, apart from what claims before it train.
-    """
-
-    claim: str
-    tables: tuple[str, ...]
-    runs: int
-    cost: GpuCost
+    claim: str  # its identifier
+    tables: tuple[str, ...]  # those whose rows it compares, by domain, paper and name
+    runs: int  # how many cells have neither a run here nor a record
+    cost: GpuCost  # of them, apart from what claims before it train
 
 
 def by_claim(
@@ -200,10 +173,7 @@ def by_claim(
 ) -> tuple[list[ClaimCost], list[str]]:
     """The claims that could be decided at the papers' setting, the cheapest next one first.
 
-    Claims share trainings, so each is priced after those before it.
-
-    Returns:
-        Their costs; and the claims that are left out, since a training is not estimated.
+    Returns also the claims that are left out, since a training is not estimated.
     """
     cells_of = _cells_to_decide(tables, load(tables, runs=runs, results=results, tiers=("paper",)))
     costs_of = {claim: trainings(cells) for claim, cells in cells_of.items()}

@@ -95,10 +95,8 @@ def run_with_settings(options: argparse.Namespace, places: Places) -> int:
 def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
     """The loss in a file of the user's, called once on a few pairs to check it.
 
-    Args:
-        file: a module; it can import modules beside it.
-        name: of a function ``(pairs, similarity, *, numbers) -> (N,)``.
-        settings: its numbers, ``NAME=VALUE``.
+    It is a function ``(pairs, similarity, *, numbers) -> (N,)``; ``settings`` gives its numbers as
+    ``NAME=VALUE``. The file can import modules beside it.
     """
     if not file.is_file():
         raise UserError(f"--with {file}: there is no such file")
@@ -388,12 +386,7 @@ def column_metrics(
 
     Where runs follow another protocol than the table's, or other tasks, columns lack their metric.
     Those of one run would then all show the same other one: they are left out, but for the first
-    where no column of the run has its own.
-
-    Args:
-        table: of the columns.
-        columns: that may be shown.
-        results: by label, the metrics of runs by name.
+    where no column of the run has its own. ``results`` has metrics of runs by label of the column.
     """
     columns = list(columns)
     metrics = {c.label: shown_metric(table.metric_of(c), results[c.label]) for c in columns}

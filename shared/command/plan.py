@@ -24,6 +24,7 @@ from shared.experiment.frame import finished, load
 from shared.experiment.records import ENCODER_PROCESSOR, Record
 from shared.experiment.store import SAVED, is_stored, seconds_alone
 from shared.experiment.tables import Cell, Column, Table, Tier
+from shared.report.console import blocks
 from shared.report.wording import counted as number_of
 
 # Sources of an estimate, the best first; ~ marks those that no run on this machine measured.
@@ -44,38 +45,25 @@ HEADING = 12  # of a column's
 
 @dataclass(frozen=True)
 class RunCost:
-    """The measured or estimated cost of one run.
+    """The measured or estimated cost of one run."""
 
-    Args:
-        seconds: time of one run, including the training of its encoder.
-        gigabytes: peak memory.
-        source: the source of both, a key of ``SOURCES``.
-        evaluation: seconds of a run that found its encoder in the store; None if unknown.
-    """
-
-    seconds: float
-    gigabytes: float
-    source: str
+    seconds: float  # time of one run, including the training of its encoder
+    gigabytes: float  # peak memory
+    source: str  # of both, a key of ``SOURCES``
+    # Seconds of a run that found its encoder in the store; None if unknown.
     evaluation: float | None = None
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one row in one column.
+    """The cost of one row in one column."""
 
-    Args:
-        done: the number of chosen seeds that are finished.
-        seeds: the number of chosen seeds.
-        run: the cost of one cell.
-        shared: seconds that unfinished cells save by sharing runs and encoders with others.
-        unknown: how many unfinished cells only evaluate, which has never been timed.
-    """
-
-    done: int
-    seeds: int
-    run: RunCost
+    done: int  # the number of chosen seeds that are finished
+    seeds: int  # the number of chosen seeds
+    run: RunCost  # of one cell
+    # Seconds that unfinished cells save by sharing runs and encoders with others.
     shared: float = 0.0
-    unknown: int = 0
+    unknown: int = 0  # how many unfinished cells only evaluate, which has never been timed
 
     @property
     def left(self) -> int:
@@ -110,16 +98,10 @@ def planned(
 ) -> RenderableType:
     """What is done, and what the rest will take, in rows and columns of 80 characters.
 
-    A table that would take more than a hundred days is one line.
-
-    Args:
-        table: the table.
-        cells: those of it that were chosen.
-        places: the folders of finished runs and committed records.
-        jobs: how many cells run at a time.
-        counted: what other tables of the plan include already, see :func:`costs_of`.
+    A table that would take more than a hundred days is one line. For ``counted`` see
+    :func:`costs_of`.
     """
-    costs = costs_of(table, cells, places, set() if counted is None else counted)
+    costs = costs_of(table, cells, places, counted)
     if sum(cost.time for cost in costs.values()) >= LONG:
         return Text(_line_of_long_table(table, list(costs.values()), jobs))
     rows, columns = (list(dict.fromkeys(pair[i] for pair in costs)) for i in (0, 1))
@@ -160,14 +142,11 @@ def costs_of(
     the committed records that no accelerator made. Next are runs that differ only in the length of
     training, scaled by it; then the other rows of the column; last, what the column declares.
 
-    Args:
-        table: the table.
-        cells: those of it that were chosen.
-        places: the folders of finished runs and committed records.
-        counted: configurations and pretrainings that the plan includes already, to which those of
-            these cells are added; None: each cell is estimated on its own.
+    What cells run and train is added to ``counted``; what is in it already, of other tables of one
+    plan, costs nothing more.
     """
     cells = tuple({cell.address: cell for cell in cells}.values())
+    counted = set() if counted is None else counted
     tier = cells[0].tier
     tiers: Sequence[Tier] = [t for t in table.tiers if (t == "smoke") == (tier == "smoke")]
     results = None if tier == "smoke" else places.results
@@ -212,9 +191,7 @@ def costs_of(
         column = None if only_evaluated else table.column_of(tier, of_pair[0].column)
         cost = estimates[row, run] or _cost_from_column(chosen or list(alike.values()), column)
         left = [cell for cell in of_pair if cell.address not in done]
-        shared, unknown = 0.0, len(left) * (cost.source == "unknown")
-        if counted is not None:
-            shared, unknown = _savings(left, cost, places, counted)
+        shared, unknown = _savings(left, cost, places, counted)
         costs[row, run] = Cost(len(of_pair) - len(left), len(of_pair), cost, shared, unknown)
     return costs
 
@@ -285,12 +262,10 @@ def _cost_from_column(rows: Sequence[RunCost], column: Column | None) -> RunCost
 def _savings(
     cells: Sequence[Cell], cost: RunCost, places: Places, counted: set[str]
 ) -> tuple[float, int]:
-    """What cells, which differ only in their seed, save by sharing runs and encoders.
+    """Seconds that cells, which differ only in their seed, save by sharing runs and encoders.
 
-    What they run and train is added to ``counted``.
-
-    Returns:
-        Seconds; and how many of the cells only evaluate, for an unknown time.
+    What they run and train is added to ``counted``. Returns also how many of the cells only
+    evaluate, for an unknown time.
     """
     shared, unknown = 0.0, 0
     stored = places.store.is_dir()
@@ -352,23 +327,17 @@ def side_by_side(costs: Iterable[Cost], jobs: int) -> float:
 def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterator[Grid]:
     """The matrix, split by columns into grids that fit the width."""
     first = min(LABEL, max(map(len, labels)))
-    waiting = list(lines)
-    while waiting:
+    columns = [(textwrap.wrap(heading, HEADING), texts) for heading, texts in lines.items()]
+    widths = [max(map(len, (*heading, *texts))) for heading, texts in columns]
+    for block in blocks(widths, WIDTH - first - 3):  # 2 after the first, 1 of both edges
         grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         grid.add_column("method", width=first, overflow="fold")
-        room, shown = WIDTH - first - 3, list[str]()  # of a column two more, of both edges one
-        while waiting:
-            heading = textwrap.wrap(waiting[0], HEADING)
-            needs = max(map(len, (*heading, *lines[waiting[0]]))) + 2
-            if needs > room and shown:
-                break
-            room -= needs
+        for heading, _ in columns[block]:
             grid.add_column("\n".join(heading), justify="right", no_wrap=True)
-            shown.append(waiting.pop(0))
         for number, label in enumerate(labels):
             if number == len(labels) - 2:
                 grid.add_section()
-            grid.add_row(Text(label), *(lines[column][number] for column in shown))
+            grid.add_row(Text(label), *(texts[number] for _, texts in columns[block]))
         yield grid
 
 

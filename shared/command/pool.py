@@ -37,12 +37,6 @@ class Pool:
     Processes are forked from a server that has imported the domain and trained nothing, which is
     fast, and safe for threads, CUDA and renderers.
 
-    Args:
-        places: the folders of runs and data.
-        options: of the command line, how cells are run.
-        console: where progress is shown.
-        main: by address, the metric that a cell is run for, and what the paper gives there.
-
     Attributes:
         interrupted: whether cells were left unfinished since the command was asked to stop.
         outcomes: by address, why a cell has no result.
@@ -74,12 +68,10 @@ class Pool:
         self._without_graphs: set[str] = set()  # addresses of cells that could not be captured
 
     def run(self, cells: list[Cell], before: Callable[[], None] | None = None) -> None:
-        """Run the cells; afterwards ``outcomes`` has those without a result.
+        """Run cells of one domain, with distinct keys; ``outcomes`` has those without a result.
 
-        Args:
-            cells: of one domain, with distinct keys.
-            before: called just before the first cell starts, unless the command was interrupted
-                by then.
+        ``before`` is called just before the first one starts, unless the command was interrupted by
+        then.
         """
         workers = max(1, cores() // min(self.jobs, len(cells)))
         self._waiting, stopping = list(cells), False
@@ -207,11 +199,7 @@ def _run_in_process(
 ) -> None:
     """The process of one cell: run it, and send its outcome through the pipe.
 
-    Args:
-        pipe: to the pool.
-        variables: of the environment, set before anything uses the GPUs; renderers read them too.
-        same: see :data:`shared.functions.same`.
-        arguments: of :func:`run_cell`.
+    The variables of the environment are set before anything uses the GPUs; renderers read them too.
     """
     os.environ.update(variables)
     functions.same.update(same)

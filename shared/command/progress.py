@@ -17,6 +17,7 @@ from rich.table import Column
 
 from shared.command.outcome import Outcome
 from shared.experiment.tables import Cell
+from shared.report.console import say
 from shared.report.wording import counted
 
 EVERY = 5.0  # seconds between two lines without a terminal
@@ -27,13 +28,7 @@ Main = Mapping[str, tuple[str, str]]
 
 @contextlib.contextmanager
 def watching(console: Console, total: int, main: Main | None = None) -> Iterator["Watch"]:
-    """Show the progress of ``total`` cells while the block runs.
-
-    Args:
-        console: where to.
-        total: how many cells there are.
-        main: by address, the metric that a cell is run for, and what the paper gives there.
-    """
+    """Show the progress of ``total`` cells while the block runs."""
     label = TextColumn(
         "{task.description}",
         markup=False,
@@ -53,13 +48,7 @@ def watching(console: Console, total: int, main: Main | None = None) -> Iterator
 
 
 class Watch:
-    """Receives the progress of cells, and shows it.
-
-    Args:
-        bars: has one bar for all cells; one for each running cell is added.
-        total: how many cells there are.
-        main: by address, the metric that a cell is run for, and what the paper gives there.
-    """
+    """Receives the progress of cells, and shows it: one bar for all, one for each that runs."""
 
     def __init__(self, bars: Progress, total: int, main: Main) -> None:
         self.bars = bars
@@ -141,7 +130,7 @@ class Watch:
 
     def _print(self, text: str) -> None:
         self._printed = time.monotonic()
-        self.bars.console.print(text, soft_wrap=True, highlight=False, markup=False)
+        say(self.bars.console, text)
 
 
 def label_of(cell: Cell) -> str:
@@ -163,10 +152,7 @@ def duration(seconds: float) -> str:
 def sentence(outcome: Outcome, metric: str = "", published: str = "") -> str:
     """The outcome of a cell: its main metric beside the published one, or why there is none.
 
-    Args:
-        outcome: of the cell.
-        metric: that the cell is run for; empty: the first that it has.
-        published: what the paper gives there; empty for nothing.
+    Without a main metric it is the first that the result has.
     """
     if outcome.result is None:
         return outcome.why

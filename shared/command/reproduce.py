@@ -600,10 +600,7 @@ def _parsed(
 ) -> tuple[argparse.Namespace, "Callable[[], Places]"]:
     """The options, and a function that makes the places, which imports more.
 
-    Args:
-        parser: of the verb.
-        arguments: what follows the verb.
-        words: the positional arguments; None for DOMAIN PAPER, or none with ``--cell``.
+    ``words`` are the positional arguments; None for DOMAIN PAPER, or none with ``--cell``.
     """
     options, unknown = parser.parse_known_intermixed_args(arguments)
     known = parser.format_help().replace(",", " ").split()
@@ -714,12 +711,18 @@ def _loss(text: str) -> tuple[Path, str, list[str]]:
     return _path(f"{file}.py"), name, settings
 
 
-def _varied(text: str) -> str:
-    """A row with settings, ``ROW:NAME=VALUE,...``."""
-    row, colon, settings = text.partition(":")
-    if not row.strip() or not colon or "=" not in settings:
+def _varied(text: str) -> tuple[str, list[str]]:
+    """Row and settings of ``ROW:NAME=VALUE,NAME=VALUE``; a value may hold commas."""
+    row, _, rest = text.partition(":")
+    if not row.strip() or "=" not in rest:
         raise argparse.ArgumentTypeError(f"{text!r} is not like ROW:NAME=VALUE,NAME=VALUE")
-    return text
+    settings: list[str] = []
+    for part in rest.split(","):
+        if "=" in part or not settings:
+            settings.append(part.strip())
+        else:
+            settings[-1] += f",{part}"
+    return row.strip(), settings
 
 
 def _positive(text: str) -> int:

@@ -36,19 +36,12 @@ PATHS = {
 
 @dataclass(frozen=True)
 class Rerun:
-    """The outcome of running one recorded cell again.
+    """The outcome of running one recorded cell again."""
 
-    Args:
-        address: of the cell; empty for a remark about all of them.
-        fault: whether it contradicts the record.
-        text: one line.
-        compared: whether a number was compared.
-    """
-
-    address: str
-    fault: bool
-    text: str
-    compared: bool = True
+    address: str  # of the cell; empty for a remark about all of them
+    fault: bool  # whether it contradicts the record
+    text: str  # one line
+    compared: bool = True  # whether a number was compared
 
 
 def run_again(
@@ -107,14 +100,10 @@ def run_and_compare(
     runs: Path,
     run: Callable[[list[Cell]], Mapping[str, str]],
 ) -> Iterator[Rerun]:
-    """Run recorded cells again and compare; a cell without its data is replaced by another.
+    """Run some recorded cells again and compare; one without its data is replaced by the next.
 
-    Args:
-        candidates: recorded cells, in the order in which they are run.
-        number: how many to run.
-        matched: all valid records, for the spread over seeds.
-        runs: the folder in which ``run`` makes the runs.
-        run: runs cells of one domain; gives by address why one has no result.
+    ``run`` runs cells of one domain below ``runs``, and gives by address why one has no result.
+    ``matched`` are all valid records, for the spread over seeds.
     """
 
     def domain_of(measured: Measurement) -> str:
@@ -149,12 +138,7 @@ def compare(recorded: Measurement, new: Record, matched: Sequence[Measurement]) 
 
     On the same kind of processor, BLAS path, versions and threads the bits must be equal; elsewhere
     the metrics that the table shows may differ by ``DEVIATIONS`` standard deviations over the
-    recorded seeds.
-
-    Args:
-        recorded: the cell with its record.
-        new: the record of the new run.
-        matched: all valid records, for the spread over seeds.
+    recorded seeds, those of ``matched``.
     """
     address, old = recorded.record.address, recorded.record
     if old.environment["data"] != new.environment["data"]:

@@ -52,9 +52,9 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
             cost = gpu.total(costs, trained)
             trained |= costs.keys()
             total += cost
-            console.print(f"{table.address}: {cost}.", soft_wrap=True, highlight=False)
+            say(console, f"{table.address}: {cost}.")
     if options.device == gpu.H100 and len(to_run) > 1:
-        console.print(f"In all: {total}.", soft_wrap=True, highlight=False)
+        say(console, f"In all: {total}.")
     cells = {cell.address: cell for selected in to_run for cell in selected.cells}.values()
     print_states(unfinished(cells, places.runs), places, console)
     return 0
@@ -169,14 +169,9 @@ def show_tables(
     *,
     recorded: bool = False,
 ) -> None:
-    """Print the rows and columns of the chosen cells.
+    """Print the rows and columns of the chosen cells, with the reasons for those without a result.
 
-    Args:
-        chosen: the cells.
-        places: the folders of runs, results and data.
-        outcomes: by address, why a cell has no result.
-        console: where to.
-        recorded: whether committed records are shown where there is no run.
+    With ``recorded``, committed records are shown where there is no run.
     """
     results = places.results if recorded else None
     for selected in chosen:
@@ -199,12 +194,7 @@ def run_waiting(
 ) -> Pool:
     """Run the unfinished cells; the returned pool has the outcomes of those without a result.
 
-    Args:
-        chosen: the cells.
-        places: the folders of runs, results and data.
-        options: how to run them.
-        console: where progress is shown.
-        priced: whether their cost has been printed.
+    Their cost is printed first, unless it has been (``priced``).
     """
     waiting = unfinished_cells(chosen, places, options, console)
     pool = Pool(places, options, console, main=main_metrics(chosen))
@@ -279,16 +269,15 @@ def unfinished_cells(
     return sorted(waiting, key=lambda cell: minutes[cell.table_address, cell.column])
 
 
-def print_ending(console: Console, *pools: Pool, again: bool) -> int:
+def print_ending(console: Console, pool: Pool, *, again: bool) -> int:
     """Print why cells have no result; returns the exit code."""
-    if any(pool.interrupted for pool in pools):
+    if pool.interrupted:
         without = " without --again" if again else ""
         console.print(f"interrupted; rerun the same command{without} to resume")
         return INTERRUPTED
     by_reason: dict[str, list[str]] = {}
-    for pool in pools:
-        for address, why in pool.outcomes.items():
-            by_reason.setdefault(why, []).append(address)
+    for address, why in pool.outcomes.items():
+        by_reason.setdefault(why, []).append(address)
     for why, addresses in by_reason.items():
         addresses.sort()  # whichever of them ended first
         if len(addresses) > FEW + 1:

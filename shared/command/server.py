@@ -43,11 +43,7 @@ def start_in_background(domain: str) -> None:
 def start_and_wait(domain: str) -> None:
     """Start the server if none runs, and wait until it forks.
 
-    Args:
-        domain: of the cells.
-
-    Raises:
-        UserError: too little address space, or it does not start in time.
+    Raises UserError where there is too little address space, or it does not start in time.
     """
     limit = _address_space()
     if limit < ADDRESS_SPACE:

@@ -33,6 +33,7 @@ from shared.errors import UserError, program
 from shared.experiment.config import canonical_json
 from shared.experiment.files import write_atomically
 from shared.experiment.tables import Cell
+from shared.report.console import say
 
 MODULE = "shared"  # what runs a cell: python -m MODULE --cell ADDRESS
 FOLDER = ".slurm"  # in the folder of runs
@@ -85,22 +86,14 @@ def submit(
     options: Namespace,
     console: Console,
 ) -> int:
-    """Submit those of the unfinished cells that are not queued as one array job; the exit code.
-
-    Args:
-        chosen: the chosen tables and cells.
-        waiting: the unfinished ones, in the order in which to run them.
-        places: the folders of runs, results and data.
-        options: of the command line.
-        console: to print to.
-    """
+    """Submit the waiting cells that are not queued as one array job; returns the exit code."""
     try:
         import submitit
     except ImportError:
         raise UserError(
             "submitit is not installed; install it with: pip install -e '.[slurm]'"
         ) from None
-    places = Places(*(path.absolute() for path in (places.runs, places.results, places.data)))
+    places = places.absolute()
     folder = places.runs / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     refusals = submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError
@@ -139,12 +132,11 @@ def submit(
         for task, job in zip(tasks, submitted, strict=True):
             jobs |= dict.fromkeys(task.addresses, job.job_id)
         write_atomically(folder / "jobs.json", json.dumps(jobs, indent=1) + "\n")
-    console.print(
+    say(
+        console,
         f"submitted job {submitted[0].job_id.partition('_')[0]}: {len(tasks)} tasks of up to "
         f"{minutes} minutes and {gigabytes:g} GB for {len(to_submit)} cells; they log to "
         f"{folder}, and {program()} plan shows them",
-        soft_wrap=True,
-        highlight=False,
     )
     return 0
 

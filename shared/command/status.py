@@ -13,14 +13,14 @@ from shared.errors import UserError
 from shared.experiment.records import Damaged, read_failure
 from shared.experiment.run_folders import is_locked
 from shared.experiment.tables import Cell
+from shared.report.console import say
 
 
 def print_states(cells: Sequence[Cell], places: Places, console: Console) -> None:
     """Print which unfinished cells run, wait in Slurm's queue, were stopped or have failed."""
     states = list(_states(cells, places))
     for state, cell, last in states:
-        text = f"{state:9} {cell.address}  {last}".rstrip()
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        say(console, f"{state:9} {cell.address}  {last}".rstrip())
     count = Counter(state for state, *_ in states)
     if count:
         console.print(", ".join(f"{n} {state}" for state, n in count.items()), highlight=False)

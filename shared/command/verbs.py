@@ -11,7 +11,8 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from shared.experiment.files import write_atomically
 from shared.experiment.frame import Frame, Measurement, Origin, load
 from shared.experiment.records import read_record
 from shared.experiment.tables import Tier
-from shared.report.console import empty_grid
+from shared.report.console import empty_grid, say
 from shared.report.measuring import measure, read_figures
 from shared.report.wording import counted
 
@@ -66,66 +67,50 @@ DOMAIN_OPTIONS = (
 def report(places: Places, *, tex: "Spread | None" = None, replace: bool = False) -> int:
     """Write results/ from its records and every finished run; print a sentence for each paper.
 
-    Args:
-        places: the folders of runs, results and data.
-        tex: what stands beside a mean in tables of LaTeX; None: none are written.
-        replace: whether runs take the place of the records of their cells, which else stay.
-
-    Returns:
-        The exit code: 1 if a run is damaged.
+    With ``replace`` runs take the place of the records of their cells, which else stay. Returns the
+    exit code, 1 if a run is damaged.
     """
     from shared.report import summary
 
-    damaged: list[str] = []
-    results = write_results(places, tex=tex, damaged=damaged, replace=replace, say=print)
+    frame = whole_frame(places, records_stay=not replace)
+    for line in _measured_twice(frame, replace=replace):
+        print(line)
+    results = write_results(places, frame, tex=tex)
     written = sum(bool(measured.records) for measured in results.tables)
     if not written:
         print(NO_RECORDS.format(places.results))
     for paper in summary.PAPERS:
         print(summary.sentence(results, paper))
     print(f"{counted(written, 'table')}; the summary of all: {places.results / summary.SUMMARY}")
-    return print_faults(damaged)
+    return print_faults([str(error) for _, error in frame.damaged])
+
+
+def whole_frame(places: Places, *, records_stay: bool = True) -> Frame:
+    """The cells of all tables but for the smoke tier, with their records and runs."""
+    frame = load(
+        cells.every_table(),
+        runs=places.runs,
+        results=places.results,
+        tiers=("paper", "short"),
+        records_stay=records_stay,
+    )
+    frame.check("record")
+    return frame
 
 
 def write_results(
-    places: Places,
-    *,
-    tex: "Spread | None" = None,
-    damaged: list[str] | None = None,
-    to: Path | None = None,
-    replace: bool = False,
-    say: Callable[[str], None] | None = None,
+    places: Places, frame: Frame, *, tex: "Spread | None" = None, to: Path | None = None
 ) -> "Results":
-    """Write the pages, pictures, CSV files and records below ``places.results``.
+    """Write pages, pictures, CSV files and records below ``places.results``, or another folder.
 
-    Args:
-        places: the folders of runs, results and data.
-        tex: what stands beside a mean in tables of LaTeX; None: none are written.
-        damaged: what is wrong with finished runs is added to it.
-        to: another folder to write to.
-        replace: whether runs take the place of the records of their cells.
-        say: told which runs do, or which do not.
+    Tables of LaTeX have ``tex`` beside a mean; without it none are written.
     """
     from shared.report import claims, files, summary
 
     to = to or places.results
-    declared = cells.every_table()
-    frame = load(
-        declared,
-        runs=places.runs,
-        results=places.results,
-        tiers=("paper", "short"),
-        records_stay=not replace,
-    )
-    frame.check("record")
-    if say is not None:
-        for line in _measured_twice(frame, replace=replace):
-            say(line)
-    if damaged is not None:
-        damaged += [str(error) for _, error in frame.damaged]
     tables = [
         measure(table, tier, frame.of(table, tier), read_figures(places.results, table, tier))
-        for table in declared
+        for table in cells.every_table()
         for tier in table.tiers
         if tier != "smoke"
     ]
@@ -208,8 +193,9 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
 def _outdated_pages(places: Places) -> list[str]:
     """The texts and CSV files below ``results`` that the committed records do not give."""
     with tempfile.TemporaryDirectory() as folder:
-        runs, to = Path(folder) / "runs", Path(folder) / "results"
-        write_results(dataclasses.replace(places, runs=runs), to=to)
+        to = Path(folder) / "results"
+        frame = whole_frame(dataclasses.replace(places, runs=Path(folder) / "runs"))
+        write_results(places, frame, to=to)
         return manifest.other_texts(places.results, to)
 
 
@@ -221,14 +207,7 @@ def print_faults(faults: Sequence[str]) -> int:
 
 
 def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int:
-    """Draw the figures of a paper, and print their paths.
-
-    Args:
-        domain: the domain.
-        paper: one of its papers.
-        places: the folders of runs, results and data.
-        to: the folder of the figures; None for ``exports/figures``.
-    """
+    """Draw the figures of a paper, and print their paths."""
     from shared.report.figures import write as write_figures
 
     tables_of_paper(domain, paper)
@@ -300,11 +279,7 @@ def export(run: str, folder: Path, domain: str | None, target: Path | None, plac
 def fetch(domain: str, dataset: str | None, places: Places, side: int | None = None) -> int:
     """Download missing datasets and verify the others; print a line for each.
 
-    Args:
-        domain: its name.
-        dataset: one of its datasets; None: all.
-        places: the folders of runs, results and data.
-        side: decode the images of the dataset, with so many pixels of the shorter side.
+    With ``side``, decode the images of the dataset with so many pixels of the shorter side.
     """
     provider = domain_of(domain)
     if side is not None and provider.prepare is None:
@@ -386,10 +361,6 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
     if not model.exists():
         raise UserError(f"{model}: there is no such file or folder; give a trained model")
     console = Console()
-
-    def say(line: str) -> None:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
-
     try:
         scores = domain.score(
             EvaluationRequest(
@@ -399,7 +370,7 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
                 data_root=places.data,
                 seed=options.seed,
                 options=domain_options,
-                say=say,
+                say=partial(say, console),
             )
         )
     except (ValueError, FloatingPointError) as error:  # caused by the user's data or network
@@ -411,7 +382,7 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
         content["protocols"] = scores.protocols
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, json.dumps(content, indent=2) + "\n")
-        say(f"written to {out}")
+        say(console, f"written to {out}")
     return 0
 
 

@@ -37,50 +37,30 @@ DATA_HASH = re.compile("(?!0{64})[0-9a-f]{64}( approximate)?")
 
 @dataclass(frozen=True)
 class Group:
-    """The records of one file of results, or the finished runs on one dataset.
+    """The records of one file of results, or the finished runs on one dataset."""
 
-    Args:
-        name: ``[tier/]domain/paper/table`` of records, ``domain/dataset`` of runs.
-        committed: whether they are records in ``results/``.
-        records: the readable ones, by file and line.
-        valid: how many of them are valid for a cell.
-    """
-
-    name: str
-    committed: bool
-    records: Mapping[str, Record]
-    valid: int
+    name: str  # ``[tier/]domain/paper/table`` of records, ``domain/dataset`` of runs
+    committed: bool  # whether they are records in ``results/``
+    records: Mapping[str, Record]  # the readable ones, by file and line
+    valid: int  # how many of them are valid for a cell
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What :func:`check` found.
+    """What :func:`check` found."""
 
-    Args:
-        groups: what it read.
-        faults: a line each.
-        notes: what is worth knowing without being a fault, a line each.
-        matched: the valid ones among the committed records, with their cells.
-    """
-
-    groups: tuple[Group, ...]
-    faults: tuple[str, ...]
-    notes: tuple[str, ...]
-    matched: tuple[Measurement, ...]
+    groups: tuple[Group, ...]  # what it read
+    faults: tuple[str, ...]  # a line each
+    notes: tuple[str, ...]  # what is worth knowing without being a fault, a line each
+    matched: tuple[Measurement, ...]  # the valid ones among the committed records, with their cells
 
 
 def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None = None) -> Checked:
-    """Check every record below ``results`` and every finished run below ``runs``.
+    """Check every record below ``results``, and every finished run below ``runs`` if it exists.
 
     A committed record must be unaltered and plausible, from a clean commit, from the same data as
     the others of its column, and valid for a cell of ``tables``; a run on this disk must be
     unaltered and plausible.
-
-    Args:
-        tables: those of the domain, or of all.
-        results: the folder of results.
-        runs: the folder of runs; it need not exist.
-        domain: the only domain to check; None for all.
     """
     frame = load(tables, runs=runs, results=results, everything=True, domain=domain)
     lines: defaultdict[str, list[Line]] = defaultdict(list)

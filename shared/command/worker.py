@@ -34,13 +34,9 @@ def run_cell(
 ) -> Outcome:
     """Run a cell, unless another process has done so by now.
 
-    Args:
-        cell: the cell.
-        places: the folders of runs, results and data.
-        options: of the command line, how cells are run.
-        workers: how many processes or threads the run may use.
-        report: called with the name of a method of :class:`shared.command.progress.Watch` and its
-            arguments after the cell: what the run shows next.
+    ``report`` is called with the name of a method of :class:`shared.command.progress.Watch` and its
+    arguments after the cell: what the run shows next. ``workers`` are processes or threads that the
+    run may use.
     """
     set_up_torch(options.threads, deterministic=options.deterministic)
     report("said", devices.used(options.threads, cell.config))
@@ -121,10 +117,8 @@ def _outcome_of(error: Exception | SystemExit, run: Run) -> Outcome:
 def set_up_torch(threads: int, *, deterministic: bool) -> None:
     """Set up torch so that every process of a cell computes the same numbers.
 
-    Args:
-        threads: of torch.
-        deterministic: on a GPU as well; an operator that has no deterministic form then raises
-            RuntimeError. To be called before the process has used cuBLAS.
+    With ``deterministic`` on a GPU as well, where an operator without a deterministic form then
+    raises RuntimeError. Call it before the process has used cuBLAS.
     """
     import torch
 

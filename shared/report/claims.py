@@ -5,18 +5,18 @@ over all its readings at one setting. The rules are in ``docs/claims.md``.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from shared.experiment.files import write_atomically
 from shared.experiment.records import Record
-from shared.experiment.tables import Claim, Comparison, Published, SettingWord, Table, Tier, Value
+from shared.experiment.tables import Claim, Comparison, SettingWord, Table, Tier, Value
 from shared.objective import SHARE
 from shared.report.items import sentence as mcnemar_sentence
 from shared.report.measuring import Measured, MeasuredCell, differing, refuse_smoke
@@ -25,6 +25,7 @@ from shared.report.statistics import (
     ColumnModel,
     Estimate,
     Summary,
+    Values,
     holm,
     seeds_for,
     summarise,
@@ -55,7 +56,6 @@ Outcome = Literal[
     "says nothing",
     "not run",
 ]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 SILENT: tuple[Outcome, ...] = ("collapsed", "baseline collapsed", "below the bar", "inert")
 FOR: tuple[Outcome, ...] = ("agrees", "confirmed", "partly")
 AGAINST: tuple[Outcome, ...] = ("disagrees", "contradicted")
@@ -65,71 +65,46 @@ Shares = Mapping[tuple[str, Tier, str], float]  # by address, tier and row
 
 @dataclass(frozen=True)
 class Reading:
-    """One claim in one column of one table and tier; ``claims.json`` has the fields in this order.
-
-    Args:
-        claim: the claim.
-        address: ``domain/paper/table`` of the table.
-        tier: the tier of the runs.
-        setting: ``paper's``, ``rebuilt`` (details that the paper leaves out were filled in) or
-            ``reduced``.
-        differences: what differs most from the paper, up to three sentences.
-        better: label of the row whose gain is measured.
-        than: label of the row that it is compared with.
-        column: label of the column.
-        metric: key of the result.
-        unit: unit of the metric.
-        protocol: name and version of the evaluation protocol.
-        outcome: its word, or why it has none.
-        gain: ``better`` minus ``than`` in the unit of the metric: the difference of the means, of
-            the estimate with the wider interval if there is one.
-        low: lower end of the wider 95% interval; None without one.
-        high: its upper end.
-        estimates: of the gain; both have to give a word.
-        p: the larger p value of the two estimates.
-        adjusted: ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset;
-            None for a reading that is in no family.
-        level: mean of the two rows.
-        bar: that of the table's bar in the column; None without one.
-        bar_row: the row that is the bar.
-        published: the published gain; None where the paper does not give both rows.
-        published_error: its standard error; None where the paper gives no deviations.
-        seeds_better: finished seeds of ``better``.
-        seeds_than: finished seeds of ``than``.
-        looked: whether seeds of a row were added after others had been seen.
-        seeds_needed: seeds of each row with which 80% of studies would see the published or claimed
-            gain after Holm's adjustment; None unless there is one above 0 and the reading is open.
-        remarks: a metric that ranks the rows differently, other data or processors, test items; a
-            sentence each.
-    """
+    """One claim in one column of one table and tier; in the order of fields in ``claims.json``."""
 
     claim: Claim
-    address: str
+    address: str  # ``domain/paper/table`` of the table
     tier: Tier
+    # ``paper's``, ``rebuilt`` (details that the paper leaves out were filled in) or ``reduced``.
     setting: SettingWord
-    differences: tuple[str, ...]
-    better: str
-    than: str
+    differences: tuple[str, ...]  # what differs most from the paper, up to three sentences
+    better: str  # label of the row whose gain is measured
+    than: str  # label of the row that it is compared with
     column: str
-    metric: str
-    unit: str
-    protocol: str
-    outcome: Outcome = "open"
+    metric: str  # key of the result
+    unit: str  # of the metric
+    protocol: str  # name and version of the evaluation protocol
+    outcome: Outcome = "open"  # its word, or why it has none
+    # ``better`` minus ``than`` in the unit of the metric: the difference of the means, of the
+    # estimate with the wider interval if there is one.
     gain: float | None = None
-    low: float | None = None
-    high: float | None = None
-    estimates: tuple[Estimate, ...] = ()
-    p: float | None = None
+    low: float | None = None  # lower end of the wider 95% interval; None without one
+    high: float | None = None  # its upper end
+    estimates: tuple[Estimate, ...] = ()  # of the gain; both have to give a word
+    p: float | None = None  # the larger p value of the two estimates
+    # ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset; None for a
+    # reading that is in no family.
     adjusted: float | None = None
-    level: float | None = None
-    bar: float | None = None
-    bar_row: str = ""
+    level: float | None = None  # mean of the two rows
+    bar: float | None = None  # that of the table's bar in the column; None without one
+    bar_row: str = ""  # the row that is the bar
+    # The published gain; None where the paper does not give both rows.
     published: float | None = None
+    # Its standard error; None where the paper gives no deviations.
     published_error: float | None = None
-    seeds_better: tuple[int, ...] = ()
-    seeds_than: tuple[int, ...] = ()
-    looked: bool = False
+    seeds_better: tuple[int, ...] = ()  # finished seeds of ``better``
+    seeds_than: tuple[int, ...] = ()  # finished seeds of ``than``
+    looked: bool = False  # whether seeds of a row were added after others had been seen
+    # Seeds of each row with which 80% of studies would see the published or claimed gain after
+    # Holm's adjustment; None unless there is one above 0 and the reading is open.
     seeds_needed: int | None = None
+    # A metric that ranks the rows differently, other data or processors, test items; a sentence
+    # each.
     remarks: tuple[str, ...] = ()
 
     @property
@@ -155,21 +130,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class Finding:
-    """One claim over all its readings at one setting.
+    """One claim over all its readings at one setting."""
 
-    Args:
-        claim: the claim, with the comparisons of the first reading.
-        setting: where the readings were measured.
-        outcome: its word.
-        tally: the number of readings by outcome, without zeros, in the order of ``OUTCOMES``.
-        readings: the readings.
-    """
-
-    claim: Claim
+    claim: Claim  # the claim, with the comparisons of the first reading
     setting: SettingWord
-    outcome: Outcome
-    tally: tuple[tuple[Outcome, int], ...]
     readings: tuple[Reading, ...]
+
+    @functools.cached_property
+    def outcome(self) -> Outcome:
+        """Its word."""
+        return _outcome_of_finding(self)
 
     @property
     def measured(self) -> tuple[Reading, ...]:
@@ -200,9 +170,8 @@ def outcome_text(outcome: Outcome, claim: Claim) -> str:
 def readings(measured: Iterable[Measured], shares: Shares | None = None) -> tuple[Reading, ...]:
     """Every reading of the measured tables, table by table, claim by claim, column by column.
 
-    Args:
-        measured: all tables; p values are adjusted over the readings of a claim in them.
-        shares: of the gradient, for rows whose runs did not record it.
+    p values are adjusted over the readings of a claim in all of them. ``shares`` are of the
+    gradient, for rows whose runs did not record it.
     """
     judged: list[Reading] = []
     for table in measured:
@@ -237,7 +206,7 @@ def findings(readings: Iterable[Reading]) -> tuple[Finding, ...]:
     order = list(dict.fromkeys(claim for claim, _ in groups))
     return tuple(
         sorted(
-            map(_finding_of, groups.values()),
+            (Finding(group[0].claim, group[0].setting, tuple(group)) for group in groups.values()),
             key=lambda finding: (
                 finding.claim.additional,
                 order.index(finding.claim.id),
@@ -260,7 +229,7 @@ def significant(table: Table) -> Iterator[tuple[Claim, Comparison, str, bool]]:
         for pair in claim.comparisons:
             for column in pair.columns if "paper" in pair.tiers else ():
                 key = (claim.id, labels[pair.better], labels[pair.than], column)
-                values = _published_pair(table.published, labels, pair, column)
+                values = _published_pair(table, pair, column)
                 if key in seen or not all(value and value.std for value in values):
                     continue
                 seen.add(key)
@@ -285,19 +254,12 @@ def read_shares(results: Path) -> Shares:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds an iteration of a row beside those of its baseline.
+    """Seconds an iteration of a row beside those of its baseline."""
 
-    Args:
-        row: its label.
-        against: that of the baseline.
-        ratio: of the two, over rounds.
-        processor: on which it was timed.
-    """
-
-    row: str
-    against: str
-    ratio: Summary
-    processor: str
+    row: str  # its label
+    against: str  # that of the baseline
+    ratio: Summary  # of the two, over rounds
+    processor: str  # on which it was timed
 
     @property
     def word(self) -> Outcome:
@@ -331,32 +293,26 @@ def json_text(readings: Sequence[Reading]) -> str:
         }
         for name, claim in {reading.claim.id: reading.claim for reading in readings}.items()
     }
-    texts = ",\n".join(f"{json.dumps(key)}: {_json_line(value)}" for key, value in claims.items())
-    outcomes = ",\n".join(
-        _json_line(
-            {"claim": finding.claim.id, "setting": finding.setting, "outcome": finding.outcome}
-        )
+    by_claim = ",\n".join(f"{json.dumps(key)}: {_json(value)}" for key, value in claims.items())
+    outcomes = _json_lines(
+        {"claim": finding.claim.id, "setting": finding.setting, "outcome": finding.outcome}
         for finding in findings(readings)
     )
     of_tables = {(r.claim.paper, r.address, r.tier): r for r in readings}
-    settings = ",\n".join(
-        _json_line(
-            {"paper": paper, "address": address, "tier": tier}
-            | {"setting": reading.setting, "differences": reading.differences}
-        )
+    settings = _json_lines(
+        {"paper": paper, "address": address, "tier": tier}
+        | {"setting": reading.setting, "differences": reading.differences}
         for (paper, address, tier), reading in of_tables.items()
     )
     fields = [f.name for f in dataclasses.fields(Reading) if f.name != "differences"]
-    lines = ",\n".join(
-        _json_line(
-            {name: getattr(reading, name) for name in fields}
-            | {"claim": reading.claim.id}
-            | {"estimates": [dataclasses.asdict(estimate) for estimate in reading.estimates]}
-        )
+    lines = _json_lines(
+        {name: getattr(reading, name) for name in fields}
+        | {"claim": reading.claim.id}
+        | {"estimates": [dataclasses.asdict(estimate) for estimate in reading.estimates]}
         for reading in readings
     )
     return (
-        f'{{"form": "{FORM}",\n"claims": {{\n{texts}\n}},\n"findings": [\n{outcomes}\n],\n'
+        f'{{"form": "{FORM}",\n"claims": {{\n{by_claim}\n}},\n"findings": [\n{outcomes}\n],\n'
         f'"settings": [\n{settings}\n],\n"readings": [\n{lines}\n]}}\n'
     )
 
@@ -366,8 +322,12 @@ def write(results: Path, readings: Sequence[Reading]) -> None:
     write_atomically(results / CLAIMS, json_text(readings))
 
 
-def _json_line(value: Any) -> str:
+def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+def _json_lines(values: Iterable[Any]) -> str:
+    return ",\n".join(map(_json, values))
 
 
 def _readings_of(measured: Measured, shares: Shares) -> Iterator[Reading]:
@@ -381,49 +341,51 @@ def _readings_of(measured: Measured, shares: Shares) -> Iterator[Reading]:
                 column = measured.column(label)
                 metric = comparison.metric or table.metric_of(column[0].column)
                 if (label, metric) not in models:
-                    models[label, metric] = _column_model(table, column, metric)
+                    models[label, metric] = column_model(
+                        {cell.row.label: cell.read(metric) for cell in column},
+                        {cell.row.label: [*cell.records.values()] for cell in column},
+                        baselines={cell.row.label for cell in column if cell.row.baseline},
+                        majority=[
+                            cell.row.label
+                            for cell in column
+                            if cell.row.majority and cell.column.classes
+                        ],
+                        blocked=table.blocked,
+                    )
                 model = models[label, metric]
                 yield _reading_of(measured, claim, comparison, column, metric, model, inert)
 
 
-def _column_model(table: Table, column: Sequence[MeasuredCell], metric: str) -> ColumnModel:
-    """The estimates of a column, with those of its rows that have collapsed."""
-    values = {cell.row.label: cell.read(metric) for cell in column}
-    baselines = {cell.row.label for cell in column if cell.row.baseline}
-    collapsed = {
-        cell.row.label
-        for cell in column
-        if not cell.row.baseline and _has_collapsed(cell, column, metric)
-    }
-    return ColumnModel(values, baselines=baselines, collapsed=collapsed, blocked=table.blocked)
+def column_model(
+    values: Mapping[str, Values],
+    records: Mapping[str, Sequence[Record]],
+    *,
+    baselines: Collection[str],
+    majority: Sequence[str],
+    blocked: bool,
+) -> ColumnModel:
+    """The estimates of a column, with those of its rows that have collapsed.
 
-
-def _has_collapsed(cell: MeasuredCell, column: Sequence[MeasuredCell], metric: str) -> bool:
-    """Whether a row of a column has collapsed, by its majority row."""
-    largest_class = [
-        summarise(values.values()).mean
-        for majority in column
-        if majority.row.majority and majority.column.classes and (values := majority.read(metric))
-    ]
-    records = list(cell.records.values())
-    return has_collapsed(cell.read(metric), records, largest_class[0] if largest_class else None)
-
-
-def has_collapsed(
-    values: Mapping[int, float], records: Sequence[Record], largest: float | None
-) -> bool:
-    """Whether every seed scores like the largest class, or has features of one direction.
-
-    Args:
-        values: of the row, by seed.
-        records: of the same runs.
-        largest: the accuracy of the largest class; None where it is not known.
+    Rows in ``majority`` predict the largest class; there are none where nothing is classified.
     """
+    largest = next((summarise(values[x].values()).mean for x in majority if values[x]), None)
+    collapsed = {
+        label
+        for label in values
+        if label not in baselines and _has_collapsed(values[label], records[label], largest)
+    }
+    return ColumnModel(values, baselines=baselines, collapsed=collapsed, blocked=blocked)
+
+
+def _has_collapsed(values: Values, records: Sequence[Record], largest_class: float | None) -> bool:
+    """Whether every seed scores like the largest class, or has features of one direction."""
     ranks = [record.environment.get("facts", {}).get("effective_rank") for record in records]
     known = [float(rank) for rank in ranks if rank is not None]
     if known and len(known) == len(ranks) and max(known) < RANK:
         return True
-    return bool(values) and largest is not None and max(values.values()) <= largest + NEAR
+    if not values or largest_class is None:
+        return False
+    return max(values.values()) <= largest_class + NEAR
 
 
 def _is_inert(measured: Measured, cells: Sequence[MeasuredCell], shares: Shares) -> bool:
@@ -466,8 +428,7 @@ def _reading_of(
     first, second = better.read(metric), than.read(metric)
     published, published_error = None, None
     if metric == table.metric_of(better.column):
-        labels = {cell.row.label: cell.row.published for cell in column}
-        pair = _published_pair(table.published, labels, comparison, better.column.label)
+        pair = _published_pair(table, comparison, better.column.label)
         published, published_error = _published_gain(*pair, table.published.runs)
     reading = Reading(
         claim=claim,
@@ -542,11 +503,12 @@ def _why_silent(
 
 
 def _published_pair(
-    published: Published, labels: Mapping[str, str | None], pair: Comparison, column: str
+    table: Table, pair: Comparison, column: str
 ) -> tuple[Value | None, Value | None]:
     """The published numbers of both rows of a comparison in a column."""
+    labels = {row.label: row.published or "" for row in table.rows}
     better, than = (
-        published.value(labels[label] or "", column) for label in (pair.better, pair.than)
+        table.published.value(labels[label], column) for label in (pair.better, pair.than)
     )
     return better, than
 
@@ -585,13 +547,7 @@ def _threshold(claim: Claim) -> float:
 
 
 def _outcome_of(reading: Reading, p_for: float, p_against: float) -> Outcome:
-    """The word of a reading that may have one.
-
-    Args:
-        reading: with gain and interval.
-        p_for: its p value as evidence for the claim.
-        p_against: as evidence against it.
-    """
+    """The word of a reading, by its p values as evidence for and against the claim."""
     margin = reading.claim.margin or 0.0
     assert reading.gain is not None
     assert reading.low is not None
@@ -658,16 +614,7 @@ def _remarks(
     return tuple(remarks)
 
 
-def _finding_of(readings: Sequence[Reading]) -> Finding:
-    """One claim at one setting over its readings."""
-    claim, setting = readings[0].claim, readings[0].setting
-    counts = Counter(reading.outcome for reading in readings)
-    tally = tuple((outcome, counts[outcome]) for outcome in OUTCOMES if counts[outcome])
-    finding = Finding(claim, setting, "open", tally, tuple(readings))
-    return replace(finding, outcome=_finding_outcome(finding))
-
-
-def _finding_outcome(finding: Finding) -> Outcome:
+def _outcome_of_finding(finding: Finding) -> Outcome:
     """The outcome of a finding by those of its readings."""
     claim, informative = finding.claim, finding.informative
     at_paper = finding.setting == "paper's"

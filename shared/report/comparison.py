@@ -24,7 +24,7 @@ from shared.experiment.records import RECORDS, Record, record_line
 from shared.experiment.run_folders import WATCHED
 from shared.experiment.tables import Column, Tier
 from shared.report import pictures
-from shared.report.claims import has_collapsed
+from shared.report.claims import column_model
 from shared.report.files import (
     ACROSS,
     SHORT_COMMIT,
@@ -94,51 +94,31 @@ BUDGET = ("epochs", "steps", "environment_steps", "batch_size", "backbone", "net
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """A row of a comparison.
+    """A row of a comparison."""
 
-    Args:
-        label: unique in the comparison.
-        about: what it is, in a few words; empty for a row as declared.
-        baseline: whether nothing is learned in it.
-        majority: whether it predicts the largest class.
-    """
-
-    label: str
-    about: str = ""
-    baseline: bool = False
-    majority: bool = False
+    label: str  # unique in the comparison
+    about: str = ""  # what it is, in a few words; empty for a row as declared
+    baseline: bool = False  # whether nothing is learned in it
+    majority: bool = False  # whether it predicts the largest class
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a number comes from.
-
-    Args:
-        record: of the run.
-        origin: "run here", or where its record was found.
-        log: the log of the run; None where only its record is known.
-    """
+    """Where a number comes from."""
 
     record: Record
-    origin: str
-    log: Path | None = None
+    origin: str  # "run here", or where its record was found
+    log: Path | None = None  # of the run; None where only its record is known
 
 
 @dataclass(frozen=True)
 class Number:
-    """One row in one column.
+    """One row in one column."""
 
-    Args:
-        metric: key of the result that is shown.
-        unit: its unit.
-        sources: by seed, the finished runs.
-        missing: by seed, why there is none.
-    """
-
-    metric: str
+    metric: str  # key of the result that is shown
     unit: str
-    sources: Mapping[int, Source] = field(default_factory=dict)
-    missing: Mapping[int, str] = field(default_factory=dict)
+    sources: Mapping[int, Source] = field(default_factory=dict)  # by seed, the finished runs
+    missing: Mapping[int, str] = field(default_factory=dict)  # by seed, why there is none
 
     def read(self, metric: str = "") -> dict[int, float]:
         """By seed the metric, or another one of the same runs, where they have it."""
@@ -164,62 +144,38 @@ class Number:
 
 @dataclass(frozen=True)
 class Gain:
-    """A row compared with the baseline in a column.
+    """A row compared with the baseline in a column."""
 
-    Args:
-        word: "better", "worse", "open", "one seed", "collapsed", "failed", "not run"; empty for the
-            baseline.
-        why: what an open word says nothing about; empty otherwise.
-        gain: difference of the means, of the estimate with the wider interval.
-        low: lower end of that 95% interval; None without one.
-        high: its upper end.
-        p: the larger p value of the estimates.
-        adjusted: the same after Holm's adjustment over all rows and columns.
-        models: how it was estimated.
-    """
-
+    # "better", "worse", "open", "one seed", "collapsed", "failed", "not run"; empty for the
+    # baseline.
     word: str = ""
-    why: str = ""
-    gain: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    adjusted: float | None = None
-    models: tuple[str, ...] = ()
+    why: str = ""  # what an open word says nothing about; empty otherwise
+    gain: float | None = None  # difference of the means, of the estimate with the wider interval
+    low: float | None = None  # lower end of that 95% interval; None without one
+    high: float | None = None  # its upper end
+    p: float | None = None  # the larger p value of the estimates
+    adjusted: float | None = None  # the same after Holm's adjustment over all rows and columns
+    models: tuple[str, ...] = ()  # how it was estimated
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows beside a baseline, in the columns of one table.
+    """Rows beside a baseline, in the columns of one table."""
 
-    Args:
-        address: ``domain/paper/table`` of the table that the rows are from.
-        title: of the table.
-        tier: of the cells.
-        changed: the settings that a user has changed in every row, as text.
-        data: what was trained and scored on.
-        protocol: name and version of the evaluation protocol.
-        against: label of the baseline.
-        rows: the rows.
-        columns: the columns.
-        numbers: by row and column.
-        also: further metrics of the runs that are shown, with their units.
-        blocked: whether all rows of a seed share its data.
-        looked: rows and columns some of whose seeds were declared after others had been seen.
-    """
-
-    address: str
-    title: str
+    address: str  # ``domain/paper/table`` of the table that the rows are from
+    title: str  # of the table
     tier: Tier
-    changed: tuple[str, ...]
-    data: str
-    protocol: str
-    against: str
+    changed: tuple[str, ...]  # the settings that a user has changed in every row, as text
+    data: str  # what was trained and scored on
+    protocol: str  # name and version of the evaluation protocol
+    against: str  # label of the baseline
     rows: tuple[ComparisonRow, ...]
     columns: tuple[Column, ...]
-    numbers: Mapping[tuple[str, str], Number]
+    numbers: Mapping[tuple[str, str], Number]  # by row and column
+    # Further metrics of the runs that are shown, with their units.
     also: Mapping[str, str] = field(default_factory=dict)
-    blocked: bool = False
+    blocked: bool = False  # whether all rows of a seed share its data
+    # Rows and columns some of whose seeds were declared after others had been seen.
     looked: Collection[tuple[str, str]] = ()
 
     @property
@@ -253,25 +209,11 @@ class Comparison:
         """Label and gain of each row in a column, before p values are adjusted."""
         numbers = {row.label: self.numbers[row.label, column.label] for row in self.rows}
         values = {label: number.read() for label, number in numbers.items()}
-        of_largest_class = [
-            summarise(values[row.label].values()).mean
-            for row in self.rows
-            if row.majority and column.classes and values[row.label]
-        ]
-        collapsed = {
-            row.label
-            for row in self.rows
-            if not row.baseline
-            and has_collapsed(
-                values[row.label],
-                numbers[row.label].records,
-                of_largest_class[0] if of_largest_class else None,
-            )
-        }
-        model = ColumnModel(
+        model = column_model(
             values,
+            {label: number.records for label, number in numbers.items()},
             baselines={row.label for row in self.rows if row.baseline},
-            collapsed=collapsed,
+            majority=[row.label for row in self.rows if row.majority and column.classes],
             blocked=self.blocked,
         )
         for row in self.rows:
@@ -280,7 +222,7 @@ class Comparison:
             elif not values[row.label]:
                 yield row.label, Gain(numbers[row.label].lacking)
             else:
-                yield row.label, Gain("collapsed" if row.label in collapsed else "")
+                yield row.label, Gain("collapsed" if row.label in model.collapsed else "")
 
     def _gain(
         self, label: str, column: str, values: Mapping[str, Mapping[int, float]], model: ColumnModel
@@ -317,7 +259,8 @@ def _with_word(gain: Gain, adjusted: float) -> Gain:
 
 def main_grid(comparison: Comparison, spread: Spread = "deviation") -> Grid:
     """The numbers: a line for each row, the main metric of each column."""
-    return _grid(comparison, {column.label: "" for column in comparison.columns}, spread)
+    head = ("method", *(column.label for column in comparison.columns))
+    return Grid("", head, _lines(comparison, comparison.columns, "", spread))
 
 
 def further_grids(comparison: Comparison, spread: Spread = "deviation") -> Iterator[Grid]:
@@ -331,11 +274,9 @@ def further_grids(comparison: Comparison, spread: Spread = "deviation") -> Itera
             )
         }
         if columns:
-            yield dataclasses.replace(
-                _grid(comparison, {each.label: metric for each in columns.values()}, spread),
-                heading=f"{metric_text(metric, unit)}, of the same runs",
-                head=("method", *columns),
-            )
+            heading = f"{metric_text(metric, unit)}, of the same runs"
+            lines = _lines(comparison, columns.values(), metric, spread)
+            yield Grid(heading, ("method", *columns), lines)
 
 
 def gain_grid(comparison: Comparison) -> Grid:
@@ -673,13 +614,7 @@ def _papers_of(config: Mapping[str, Any], domain: str) -> Iterator[str]:
 
 
 def write(folder: Path, comparison: Comparison, *, spread: Spread = "deviation") -> list[Path]:
-    """Write a comparison into a folder, each file atomically, and return the files.
-
-    Args:
-        folder: where the files go.
-        comparison: what is written.
-        spread: what stands beside a mean.
-    """
+    """Write a comparison into a folder, each file atomically, and return the files."""
     texts = {
         "table.md": markdown(comparison, spread),
         "table.tex": latex(comparison, spread),
@@ -709,19 +644,14 @@ def write(folder: Path, comparison: Comparison, *, spread: Spread = "deviation")
     return written
 
 
-def _grid(comparison: Comparison, metrics: Mapping[str, str], spread: Spread) -> Grid:
-    """Lines of labels and numbers: by column which metric, empty for the main one."""
-    lines = [
-        (
-            row.label,
-            *(
-                _mean_text(comparison, row.label, column, metric, spread)
-                for column, metric in metrics.items()
-            ),
-        )
+def _lines(
+    comparison: Comparison, columns: Collection[Column], metric: str, spread: Spread
+) -> tuple[tuple[str, ...], ...]:
+    """The label of each row with its numbers; an empty metric is the main one of each column."""
+    return tuple(
+        (row.label, *(_mean_text(comparison, row.label, c.label, metric, spread) for c in columns))
         for row in comparison.rows
-    ]
-    return Grid("", ("method", *metrics), tuple(lines))
+    )
 
 
 def _mean_text(comparison: Comparison, label: str, column: str, metric: str, spread: Spread) -> str:

@@ -1,7 +1,7 @@
 """A measured table for the terminal."""
 
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,28 +41,35 @@ def empty_grid(names: Sequence[str], left: Collection[str]) -> Grid:
     return grid
 
 
+def blocks(widths: Iterable[int], room: int) -> Iterator[slice]:
+    """The slices of columns of these widths that fit beside each other."""
+    first, left = 0, room
+    for position, width in enumerate(widths):
+        if position > first and width + GAP > left:
+            yield slice(first, position)
+            first, left = position, room
+        left -= width + GAP
+    yield slice(first, None)
+
+
 @dataclass(frozen=True)
 class Terminal:
-    """A measured table for a console of any width; columns that do not fit go below the first.
+    """A measured table for a console of any width; columns that do not fit go below the first."""
 
-    Args:
-        measured: the table, or a part of it.
-        results: the folder that its page will be in.
-    """
-
-    measured: Measured
-    results: Path
+    measured: Measured  # the table, or a part of it
+    results: Path  # the folder that its page will be in
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table in as many blocks as the width needs, then its notes."""
         measured = self.measured
         table = measured.table
         yield Text(f"{table.address} ({SCALES[measured.tier]}): {table.title}", style="bold")
-        blocks = list(self._blocks(options.max_width))
-        for block in blocks:
-            yield self._grid(block)
-        if len(blocks) > 1:
-            yield Text(f"{len(measured.columns)} columns in {len(blocks)} blocks, to fit the width")
+        first = _width([cells[0].row.label for cells in measured.cells], LABEL)
+        parts = list(blocks(self._widths(), options.max_width - first))
+        for part in parts:
+            yield self._grid(part)
+        if len(parts) > 1:
+            yield Text(f"{len(measured.columns)} columns in {len(parts)} blocks, to fit the width")
         yield Text(headline(measured), style="dim")
         if measured.tier == "smoke":
             yield Text(TIER_NOTES["smoke"], style="yellow")
@@ -73,17 +80,6 @@ class Terminal:
         if measured.tier != "smoke":
             page = (self.results / measured.folder / f"{table.name}.md").as_posix()
             yield Text(f"Claims, deviations, runs: {program()} report writes {page}")
-
-    def _blocks(self, width: int) -> Iterator[slice]:
-        """The slices of columns that fit beside each other."""
-        used = _width([cells[0].row.label for cells in self.measured.cells], LABEL)
-        first, room = 0, width - used
-        for position, needed in enumerate(self._widths()):
-            if position > first and needed + GAP > room:
-                yield slice(first, position)
-                first, room = position, width - used
-            room -= needed + GAP
-        yield slice(first, len(self.measured.columns))
 
     def _widths(self) -> Iterator[int]:
         marks = marks_of(self.measured)

@@ -33,23 +33,14 @@ class CannotDraw(Exception):
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run of a table, its record and folder.
+    """A finished run of a table, its record and folder."""
 
-    Args:
-        cell: the first of the cells that read the run.
-        row: of the table.
-        column: that of the cell.
-        value: its metric in that column.
-        record: its record, in today's form.
-        folder: its folder, which may be missing for a committed record.
-    """
-
-    cell: Cell
+    cell: Cell  # the first of the cells that read the run
     row: Row
     column: Column
-    value: float
-    record: Record
-    folder: Path
+    value: float  # its metric in the column
+    record: Record  # in today's form
+    folder: Path  # which may be missing for a committed record
 
     @property
     def config(self) -> Any:
@@ -65,50 +56,35 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Source:
-    """The input of a figure.
+    """The input of a figure."""
 
-    Args:
-        runs: finished runs of one table in one tier, row by row, at least one; empty for a figure
-            that needs no run.
-        data: the folder of datasets.
-        table: the table of the runs.
-    """
-
+    # Finished runs of one table in one tier, row by row, at least one; empty for a figure that
+    # needs no run.
     runs: Sequence[FinishedRun]
-    data: Path
-    table: Table | None = None
+    data: Path  # the folder of datasets
+    table: Table | None = None  # the table of the runs
 
 
 @dataclass(frozen=True)
 class DrawnFigure:
-    """A figure with its title, caption and numbers.
+    """A figure with its title, caption and numbers."""
 
-    Args:
-        figure: one of :mod:`shared.report.pictures`.
-        title: the title above it.
-        caption: the caption below it: whose figure it follows, and what was computed.
-        runs: the runs that it shows.
-        numbers: the drawn numbers, for a CSV file beside it; all lines have the same keys.
-    """
-
-    figure: Figure
+    figure: Figure  # one of :mod:`shared.report.pictures`
     title: str
-    caption: str
-    runs: Sequence[FinishedRun] = ()
+    caption: str  # whose figure it follows, and what was computed
+    runs: Sequence[FinishedRun] = ()  # those that it shows
+    # The drawn numbers, for a CSV file beside it; all lines have the same keys.
     numbers: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
 class DeclaredFigure:
-    """A declared figure.
+    """A declared figure."""
 
-    Args:
-        draw: draws it; raises ``CannotDraw`` or ``MissingData`` if something is missing.
-        tables: names of the tables whose runs it can be drawn from, the best first; empty for a
-            figure that needs no run.
-    """
-
+    # Draws it; raises ``CannotDraw`` or ``MissingData`` if something is missing.
     draw: Callable[[Source], DrawnFigure]
+    # Names of the tables whose runs it can be drawn from, the best first; empty for a figure that
+    # needs no run.
     tables: tuple[str, ...] = ()
 
 
@@ -116,14 +92,7 @@ Figures = Mapping[str, Mapping[str, DeclaredFigure]]
 
 
 def finished(frame: Frame, table: Table, tier: Tier, runs: Path) -> list[FinishedRun]:
-    """The runs and records of a table in a tier, row by row.
-
-    Args:
-        frame: the frame with the table.
-        table: one of a domain's.
-        tier: of the runs.
-        runs: folder of the finished runs.
-    """
+    """The runs and records of a table in a tier, row by row."""
     rows = {row.label: row for row in table.rows}
     columns = {column.label: column for column in table.columns_of(tier)}
     finished_runs: dict[str, FinishedRun] = {}  # by address
@@ -182,15 +151,7 @@ def origin(runs: Sequence[FinishedRun]) -> str:
 def draw(
     declared: DeclaredFigure, tables: Sequence[Table], frame: Frame, runs: Path, data: Path
 ) -> tuple[Tier, DrawnFigure]:
-    """Draw a figure from the first tier and table that it can be drawn from.
-
-    Args:
-        declared: the figure.
-        tables: the tables of its paper.
-        frame: the frame with these tables.
-        runs: folder of the finished runs.
-        data: the folder of datasets.
-    """
+    """Draw a figure from the first tier and table of its paper that it can be drawn from."""
     if not declared.tables:
         return "paper", _in_style(declared, Source((), data))
     best_first = [table for name in declared.tables for table in tables if table.name == name]
@@ -224,18 +185,8 @@ def write(
 ) -> list[Path]:
     """Draw the figures of a paper that can be drawn; print a line for each that cannot.
 
-    Args:
-        tables: the domain's tables, by paper.
-        figures: the domain's figures, by paper.
-        paper: one of ``figures``.
-        runs: folder of the finished runs.
-        results: folder of the committed records.
-        data: the folder of datasets.
-        to: the target; files go to ``[short/]<domain>/<paper>/figures/`` below it, by the tier of
-            a figure's runs.
-
-    Returns:
-        The PNG and PDF files written, and the CSV files beside them.
+    Files go to ``[short/]<domain>/<paper>/figures/`` below ``to``, by the tier of a figure's runs.
+    Returns the PNG and PDF files written, and the CSV files beside them.
     """
     domain = next(iter(tables.values()))[0].domain
     if paper not in figures:

@@ -49,12 +49,7 @@ MOST_LISTED = 2  # commits or processors; more are counted
 
 
 def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
-    """The page of a table: numbers, claims, further metrics, notes, runs.
-
-    Args:
-        measured: the table.
-        readings: of its claims.
-    """
+    """The page of a table: numbers, claims, further metrics, notes, runs."""
     # A figure that is this table, whole or in parts, as in figure-3-a.png.
     own_figure = re.compile(rf"{re.escape(measured.table.name)}(-.*)?\.png")
     done = [reading for reading in readings if reading.measured]
@@ -104,12 +99,7 @@ def csv_text(measured: Measured) -> str:
 
 
 def latex(measured: Measured, spread: Spread = "deviation") -> str:
-    """The numbers as a table of LaTeX; needs the packages booktabs and graphicx.
-
-    Args:
-        measured: the table.
-        spread: what stands beside a mean: the standard deviation over seeds or its 95% interval.
-    """
+    """The numbers as a table of LaTeX; needs the packages booktabs and graphicx."""
     lines = [
         [tex_escaped(text) for text in (label, source, *texts)]
         for label, source, texts in _lines(measured, spread)
@@ -137,13 +127,8 @@ def write(
 ) -> None:
     """Write a table, its picture and its records below ``results``, each file atomically.
 
-    The files are ``[short/]<domain>/<paper>/<table>.{md,csv,png,pdf,records.jsonl}``.
-
-    Args:
-        results: the folder.
-        measured: the table.
-        readings: of its claims.
-        tex: what stands beside a mean in ``<table>.tex``; None: it is not written.
+    The files are ``[short/]<domain>/<paper>/<table>.{md,csv,png,pdf,records.jsonl}``; with ``tex``
+    one of LaTeX, too.
     """
     refuse_smoke(measured)
     folder, name = results / measured.folder, measured.table.name
@@ -173,13 +158,7 @@ def tex_table(
 ) -> str:
     """A table of LaTeX by pandas; one that is wider than the page is scaled down to it.
 
-    Args:
-        head: the headings of the columns, as plain text.
-        lines: the cells of each line, as LaTeX.
-        caption: plain text.
-        label: plain text, of which the label after ``tab:`` is made.
-        column_format: of the tabular.
-        notes: plain text in small print below the table.
+    The lines are LaTeX; head, caption, label and the notes below are plain text.
     """
     import pandas  # takes a second to import
 
@@ -198,10 +177,7 @@ def tex_table(
 def page(template: str, callable_names: Mapping[str, Any], **values: Any) -> str:
     """A page of Markdown from a template beside this module; blank lines in a row become one.
 
-    Args:
-        template: its name.
-        callable_names: what it may call beside ``wording``: the names of the module that fills it.
-        values: what it shows, by name.
+    The template may call ``callable_names``, of the module that fills it, beside ``wording``.
     """
     known = vars(wording) | {"rows_of": rows_of} | dict(callable_names) | values
     text = render(Path(__file__).with_name(f"{template}.md.j2"), **known)

@@ -17,11 +17,7 @@ from shared.report.wording import counted
 
 
 def mcnemar(first: int, second: int) -> float:
-    """McNemar's exact test, two-sided: its p value.
-
-    Args:
-        first: items that only the first row classifies correctly.
-        second: items that only the second row classifies correctly.
+    """McNemar's exact test, two-sided: its p value, from the items that one row alone has right.
 
     Source: McNemar 1947; exact, by the binomial distribution of ``first`` among both.
     """
@@ -50,13 +46,7 @@ def right_alone(better: Record, than: Record, metric: str) -> tuple[int, int] | 
 
 
 def sentence(better: Mapping[int, Record], than: Mapping[int, Record], metric: str) -> str:
-    """The result of McNemar's test of two rows, seed by seed; empty without details.
-
-    Args:
-        better: records of the row said to be better, by seed.
-        than: records of the row said to be worse, by seed.
-        metric: key of the result that they are compared by.
-    """
+    """The result of McNemar's test of two rows, seed by seed; empty without details."""
     tests = []
     for seed in sorted(better.keys() & than.keys()):
         if (counts := right_alone(better[seed], than[seed], metric)) is not None:

@@ -28,29 +28,17 @@ STATISTICS = dict(zip(AGGREGATES, (interquartile_mean,), strict=True))
 
 @dataclass(frozen=True)
 class MeasuredCell:
-    """One row in one column over all declared seeds.
-
-    Args:
-        row: the row.
-        column: the column.
-        records: by seed, the valid records, in today's form.
-        values: by seed, the metric of those records.
-        missing: by seed, why a declared seed has no number.
-        published: the published number; None where the paper gives none.
-        declared: its seeds; empty where the row has no cell in the column.
-        fewer: whether those are not all of the tier's.
-        looked: whether some were added after others had been seen.
-    """
+    """One row in one column over all declared seeds."""
 
     row: Row
     column: Column
-    records: Mapping[int, Record]
-    values: Mapping[int, float]
-    missing: Mapping[int, str]
-    published: Value | None
-    declared: tuple[int, ...] = ()
-    fewer: bool = False
-    looked: bool = False
+    records: Mapping[int, Record]  # by seed, the valid records, in today's form
+    values: Mapping[int, float]  # by seed, the metric of those records
+    missing: Mapping[int, str]  # by seed, why a declared seed has no number
+    published: Value | None  # None where the paper gives none
+    declared: tuple[int, ...] = ()  # its seeds; empty where the row has no cell in the column
+    fewer: bool = False  # whether those are not all of the tier's
+    looked: bool = False  # whether some were added after others had been seen
 
     @functools.cached_property
     def summary(self) -> Summary | None:
@@ -69,49 +57,34 @@ class MeasuredCell:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One statistic of a row over all finished seeds of all columns.
+    """One statistic of a row over all finished seeds of all columns."""
 
-    Args:
-        statistic: its name, of ``AGGREGATES``.
-        row: label of the row.
-        value: the statistic.
-        interval: its 95% stratified bootstrap interval; None where a column has one seed.
-        count: the number of values.
-        declared: the number of values if every declared seed were finished.
-    """
-
-    statistic: str
-    row: str
+    statistic: str  # its name, of ``AGGREGATES``
+    row: str  # label of the row
     value: float
+    # Its 95% stratified bootstrap interval; None where a column has one seed.
     interval: tuple[float, float] | None
-    count: int
-    declared: int
+    count: int  # the number of values
+    declared: int  # the number of values if every declared seed were finished
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A table in one tier with all its measurements.
-
-    Args:
-        table: the declared table.
-        tier: its tier.
-        cells: for each row of the table, one cell per column of the tier; or a part of them.
-        ignored: finished runs that are not used, one line each.
-        records: every record of the table and tier, one per address, sorted by address: the valid
-            one, else the last one given; as it was written.
-        figures: names of the paper's pictures in ``figures/`` beside the written table.
-        aggregates: the table's aggregates, for rows with a finished seed in every column.
-        chosen: the seeds that are shown, of a part; empty for all.
-    """
+    """A table in one tier with all its measurements."""
 
     table: Table
     tier: Tier
+    # For each row of the table, one cell per column of the tier; or a part of them.
     cells: tuple[tuple[MeasuredCell, ...], ...]
-    ignored: tuple[str, ...]
+    ignored: tuple[str, ...]  # finished runs that are not used, one line each
+    # Every record of the table and tier, one per address, sorted by address: the valid one, else
+    # the last one given; as it was written.
     records: tuple[Record, ...]
+    # Names of the paper's pictures in ``figures/`` beside the written table.
     figures: tuple[str, ...] = ()
+    # The table's aggregates, for rows with a finished seed in every column.
     aggregates: tuple[Aggregate, ...] = ()
-    chosen: tuple[int, ...] = ()
+    chosen: tuple[int, ...] = ()  # the seeds that are shown, of a part; empty for all
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -151,14 +124,7 @@ def finite_values(records: Mapping[int, Record], metric: str) -> dict[int, float
 def measure(
     table: Table, tier: Tier, lines: Sequence[Line], figures: Sequence[str] = ()
 ) -> Measured:
-    """The measured table.
-
-    Args:
-        table: the declared table.
-        tier: which tier to show.
-        lines: those of the frame for this table and tier.
-        figures: names of the paper's pictures, from :func:`read_figures`.
-    """
+    """The measured table, from the lines of the frame for it and its tier."""
     by_pair: dict[tuple[str, str], list[Line]] = {}
     by_address: dict[str, Line] = {}  # the valid line, else the last one
     for line in lines:
@@ -192,11 +158,8 @@ def narrowed(
 ) -> Measured:
     """The part of a measured table with some rows, columns and seeds.
 
-    Args:
-        measured: the table.
-        rows: their labels.
-        columns: their labels; aggregates are left out unless all columns are there.
-        seeds: those to show; None for all, and where the table declares none of them.
+    Aggregates are left out unless all columns are there. Where the table declares none of the
+    seeds, all are shown.
     """
     chosen = tuple(seed for seed in measured.seeds if seeds is None or seed in seeds)
     if seeds is not None and chosen and chosen != measured.seeds:

@@ -78,59 +78,39 @@ METADATA: Mapping[str, Mapping[str, None]] = {
 
 @dataclass(frozen=True)
 class Point:
-    """A number with its interval, on a line of a panel.
+    """A number with its interval, on a line of a panel."""
 
-    Args:
-        value: the number, finite.
-        low: lower end of its interval; None where it has none.
-        high: the upper end.
-        published: what a paper gives for it; None where it gives nothing.
-        published_error: standard error of that number, for a thin line, its 95% interval; 0: none.
-        color: of the mark and its interval.
-        note: a few words at the end of the line.
-        marker: its shape, as matplotlib names them.
-        margin: ends of the range within which it counts as no difference, drawn as ticks.
-        cut: whether its interval may run off the scale; with a note, its number may, too.
-    """
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    published: float | None = None
+    value: float  # finite
+    low: float | None = None  # lower end of its interval; None where it has none
+    high: float | None = None  # the upper end
+    published: float | None = None  # what a paper gives for it; None where it gives nothing
+    # Standard error of that number, for a thin line, its 95% interval; 0: none.
     published_error: float = 0.0
-    color: str = BLUE
-    note: str = ""
-    marker: str = "o"
+    color: str = BLUE  # of the mark and its interval
+    note: str = ""  # a few words at the end of the line
+    marker: str = "o"  # its shape, as matplotlib names them
+    # Ends of the range within which it counts as no difference, drawn as ticks.
     margin: tuple[float, ...] = ()
+    # Whether its interval may run off the scale; with a note, its number may, too.
     cut: bool = False
 
 
 @dataclass(frozen=True)
 class Mean(Point):
-    """A mean over seeds, with the averaged numbers as small marks.
-
-    Args:
-        values: the averaged numbers.
-    """
+    """A mean over seeds, with the averaged numbers as small marks."""
 
     values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Points on lines with a common scale.
-
-    Args:
-        title: the title above.
-        unit: the label of the scale.
-        lines: by label, the points of a line, drawn one below the other; empty for an empty line.
-        rule: position of a dashed line through the panel; None for none.
-    """
+    """Points on lines with a common scale."""
 
     title: str
-    unit: str
+    unit: str  # label of the scale
+    # By label, the points of a line, drawn one below the other; empty for an empty line.
     lines: Mapping[str, Sequence[Point]]
-    rule: float | None = None
+    rule: float | None = None  # position of a dashed line through the panel; None for none
 
     def points(self) -> Iterator[Point]:
         """The points of all lines."""
@@ -144,31 +124,21 @@ def narrow(unit: str) -> str:
 
 @dataclass(frozen=True)
 class Picture:
-    """Panels of points with intervals; those beside each other share the labels of their lines.
+    """Panels of points with intervals; those beside each other share the labels of their lines."""
 
-    Args:
-        panels: at least one; those of one row of the picture have the same lines.
-        across: the number of panels beside each other.
-        legend: the colours of points by their meaning.
-        markers: their shapes by their meaning, where not a disc.
-        published: the meaning of open marks; empty without any.
-        rule: the meaning of the dashed lines; empty for none in the legend.
-    """
-
-    panels: Sequence[Panel]
-    across: int
-    legend: Mapping[str, str]
-    published: str = ""
-    rule: str = ""
+    panels: Sequence[Panel]  # at least one; those of one row of the picture have the same lines
+    across: int  # how many panels stand beside each other
+    legend: Mapping[str, str]  # the colours of points by their meaning
+    published: str = ""  # the meaning of open marks; empty without any
+    rule: str = ""  # the meaning of the dashed lines; empty for none in the legend
+    # Their shapes by their meaning, where not a disc.
     markers: Mapping[str, str] = field(default_factory=dict)
 
 
 def points(picture: Picture, *, one_scale: bool = False) -> Figure:
     """Draw points with intervals; panels below each other with one unit have one scale.
 
-    Args:
-        picture: what is drawn.
-        one_scale: whether all panels have the same scale.
+    With ``one_scale`` all panels have the same.
     """
     panels = picture.panels
     if not panels:
@@ -261,22 +231,17 @@ def _legend_marks(picture: Picture, *, errors: bool) -> list[Line2D]:
 
 def with_cuts(lines: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
     """The lines of a panel, in which intervals that would hide the others are cut."""
-    widths = [
-        point.high - point.low
-        for line in lines.values()
-        for point in line
-        if point.low is not None and point.high is not None and point.high > point.low
-    ]
+    widths = [width for line in lines.values() for point in line if (width := _width(point)) > 0]
     widest = WIDE * statistics.median(widths) if widths else math.inf
     return {
-        label: [
-            replace(point, cut=True)
-            if point.low is not None and point.high is not None and point.high - point.low > widest
-            else point
-            for point in line
-        ]
+        label: [replace(point, cut=True) if _width(point) > widest else point for point in line]
         for label, line in lines.items()
     }
+
+
+def _width(point: Point) -> float:
+    """The width of a point's interval; 0 without one."""
+    return 0.0 if point.low is None or point.high is None else point.high - point.low
 
 
 def _height(label: str, line: Sequence[Point]) -> int:
@@ -337,26 +302,18 @@ def _draw_point(axis: Axes, y: float, point: Point) -> None:
 
 @dataclass(frozen=True)
 class Curves:
-    """A panel of curves over one axis.
-
-    Args:
-        title: the title above.
-        x_label: of the x axis.
-        y_label: of the y axis.
-        lines: by name, the values of all runs at each x: their mean is drawn and, if there are
-            several, a band of one standard deviation.
-        levels: by name, horizontal lines; one with the name of a curve has its colour.
-        limits: of the y axis; None for automatic ones.
-        shade: range of y values that is shaded; None for none.
-    """
+    """A panel of curves over one axis."""
 
     title: str
     x_label: str
     y_label: str
+    # By name, the values of all runs at each x: their mean is drawn and, if there are several, a
+    # band of one standard deviation.
     lines: Mapping[str, Mapping[float, Sequence[float]]]
+    # By name, horizontal lines; one with the name of a curve has its colour.
     levels: Mapping[str, float] = field(default_factory=dict)
-    limits: tuple[float, float] | None = None
-    shade: tuple[float, float] | None = None
+    limits: tuple[float, float] | None = None  # of the y axis; None for automatic ones
+    shade: tuple[float, float] | None = None  # range of y values that is shaded; None for none
 
 
 def curves(
@@ -438,14 +395,10 @@ def _draw_curve(
 
 @dataclass(frozen=True)
 class Histogram:
-    """A panel of distributions.
-
-    Args:
-        title: the title above.
-        groups: by name, the values of each; empty if there are none yet, which the panel says.
-    """
+    """A panel of distributions."""
 
     title: str
+    # By name, the values of each; empty if there are none yet, which the panel says.
     groups: Mapping[str, ArrayLike]
 
 
@@ -507,25 +460,15 @@ def histograms(
 
 @dataclass(frozen=True)
 class Tile:
-    """An image with a title.
+    """An image with a title."""
 
-    Args:
-        image: shape [height, width, 3].
-        title: the title above.
-        color: of the title.
-    """
-
-    image: ArrayLike
+    image: ArrayLike  # shape [height, width, 3]
     title: str
-    color: str = INK
+    color: str = INK  # of the title
 
 
 def images(rows: Sequence[Sequence[Tile]]) -> Figure:
-    """Draw images of one size, row by row.
-
-    Args:
-        rows: at least one; all of one length.
-    """
+    """Draw images of one size, row by row; all rows have one length."""
     tiles = [tile for row in rows for tile in row]
     across = len(rows[0])
     height, width, _ = np.shape(tiles[0].image)
@@ -543,12 +486,9 @@ def images(rows: Sequence[Sequence[Tile]]) -> Figure:
 def grid(
     count: int, across: int, size: tuple[float, float] = (2.7, 2.3)
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with axes for some panels, line by line.
+    """A figure with axes for some panels, line by line, ``across`` at most beside each other.
 
-    Args:
-        count: of the panels; at least one.
-        across: the largest number of panels beside each other.
-        size: of a panel in inches, width and height.
+    ``size`` is that of a panel in inches, width and height.
     """
     if not count:
         raise ValueError("a picture needs at least one panel")

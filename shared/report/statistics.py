@@ -28,38 +28,23 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean, deviation and 95% interval of one number per seed.
+    """Mean, deviation and 95% interval of one number per seed."""
 
-    Args:
-        n: how many seeds.
-        mean: their mean.
-        sd: sample standard deviation (divisor n - 1); None for one seed.
-        low: lower end of the 95% t interval of the mean; None for one seed.
-        high: its upper end; None for one seed.
-    """
-
-    n: int
+    n: int  # how many values
     mean: float
-    sd: float | None = None
-    low: float | None = None
-    high: float | None = None
+    sd: float | None = None  # sample standard deviation (divisor n - 1); None for one seed
+    low: float | None = None  # lower end of the 95% t interval of the mean; None for one seed
+    high: float | None = None  # its upper end; None for one seed
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The gain of one row over another, and its uncertainty.
+    """The gain of one row over another, and its uncertainty."""
 
-    Args:
-        gain: difference of the rows' means.
-        error: its standard error.
-        freedom: degrees of freedom of the t distribution.
-        model: how it was estimated.
-    """
-
-    gain: float
-    error: float
-    freedom: float
-    model: Model
+    gain: float  # difference of the rows' means
+    error: float  # standard error
+    freedom: float  # degrees of freedom of the t distribution
+    model: Model  # how it was estimated
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -112,15 +97,9 @@ def paired_gain(better: Values, than: Values) -> Summary:
 
 
 def interquartile_mean(values: ArrayLike) -> NDArray[np.float64]:
-    """Mean of the middle half of the values: a quarter of them, rounded down, is cut at each end.
+    """Mean of the middle half of values (..., N): a quarter, rounded down, is cut at each end.
 
     Source: Agarwal et al. 2021, section 4.3.
-
-    Args:
-        values: (..., N).
-
-    Returns:
-        (...,).
     """
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.shape[-1] == 0 or not np.isfinite(numbers).all():
@@ -136,16 +115,9 @@ def stratified_bootstrap(
 ) -> tuple[float, float] | None:
     """95% percentile interval of a statistic over all columns, resampling seeds in each column.
 
-    Equal values give an equal interval: the resamples are drawn from a fixed seed. Source: Agarwal
-    et al. 2021, section 4.1.
-
-    Args:
-        columns: for each column one value per seed.
-        statistic: of values (..., N), along the last axis.
-
-    Returns:
-        Its lower and upper end; None where a column has a single value, whose spread over seeds is
-        unknown.
+    None where a column has a single value, whose spread over seeds is unknown. Equal values give an
+    equal interval: the resamples are drawn from a fixed seed. ``statistic`` is of values (..., N),
+    along the last axis. Source: Agarwal et al. 2021, section 4.1.
     """
     if not columns or not all(columns):
         raise ValueError("a bootstrap needs at least one value in every column")
@@ -325,15 +297,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def seeds_for(gain: float, sd: float, level: float = LEVEL) -> int:
-    """Seeds for each of two rows with which a t test detects ``gain`` in 80% of studies.
+    """Seeds of each of two rows with which a t test detects ``gain`` in 80% of studies.
 
-    Args:
-        gain: the true gain, above 0.
-        sd: standard deviation over seeds, of either row.
-        level: of the test.
-
-    Returns:
-        The number of seeds, at least 2.
+    ``sd`` is the deviation over seeds of either row; ``gain`` is above 0.
     """
     # The power grows with the number: bracket by doubling, then bisect.
     too_few, enough = 1, 2

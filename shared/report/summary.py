@@ -58,8 +58,8 @@ WHY: Mapping[Outcome, str] = {
 }
 # The columns of the table of outcomes.
 COUNTED: Mapping[str, tuple[Outcome, ...]] = {
-    "agree": ("confirmed", "agrees", "partly"),
-    "disagree": ("contradicted", "disagrees"),
+    "agree": FOR,
+    "disagree": AGAINST,
     "open": ("open", "mixed"),
     "say nothing": ("says nothing",),
 }
@@ -69,22 +69,14 @@ UNITS = {"%": "percentage points", "": "no unit"}  # of a difference
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper, and its claim in one sentence.
+    """A paper, and its claim in one sentence."""
 
-    Args:
-        name: its short name.
-        title: its title.
-        cited: authors and year.
-        says: what it claims, in one sentence.
-        further: what it also says, and why no word is given for it.
-        costs: what it says of the time of an iteration, with the rows that are timed for it.
-    """
-
-    name: str
+    name: str  # short
     title: str
-    cited: str
-    says: str
-    further: tuple[str, ...] = ()
+    cited: str  # authors and year
+    says: str  # its claim in one sentence
+    further: tuple[str, ...] = ()  # what it also says, and why no word is given for it
+    # What it says of the time of an iteration, with the rows that are timed for it.
     costs: tuple[str, tuple[str, ...]] | None = None
 
 
@@ -139,19 +131,13 @@ PAPERS: Mapping[str, Paper] = {
 
 @dataclass(frozen=True)
 class Results:
-    """All measured tables, and the outcomes of the claims.
+    """All measured tables, and the outcomes of the claims."""
 
-    Args:
-        tables: every table of the paper-scale and reduced tiers, measured or not.
-        readings: the readings of all of them.
-        on_gpus: what cells take on GPUs, in words; None where that is not wanted.
-        costs: of iterations that were timed.
-    """
-
-    tables: Sequence[Measured]
-    readings: Sequence[Reading]
+    tables: Sequence[Measured]  # every table of the paper-scale and reduced tiers, measured or not
+    readings: Sequence[Reading]  # of all of them
+    # What cells take on GPUs, in words; None where that is not wanted.
     on_gpus: Callable[[Sequence[Cell]], str] | None = None
-    costs: Sequence[Cost] = ()
+    costs: Sequence[Cost] = ()  # of iterations that were timed
 
     @functools.cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -194,9 +180,7 @@ def sentence(results: Results, paper: str) -> str:
 def in_short(results: Results, folder: str = "") -> str:
     """What was measured at the papers' settings, and a table of the outcomes of all papers' claims.
 
-    Args:
-        results: the results.
-        folder: path of the results, relative to the document.
+    ``folder`` is the path of the results, relative to the document.
     """
     lines = []
     for key, paper in PAPERS.items():

@@ -65,9 +65,7 @@ class Grid:
 def shown_metric(metric: str, results: Collection[Mapping[str, Any]]) -> str:
     """The metric, or where no result has it, the first number that all have.
 
-    Args:
-        metric: that the table shows.
-        results: metrics by name, of runs that may follow another protocol than the table's.
+    Results may be of runs that follow another protocol than the table's.
     """
     if not results or any(metric in metrics for metrics in results):
         return metric
@@ -231,19 +229,17 @@ def scale_note(measured: Measured) -> str:
 def further_grids(measured: Measured) -> Iterator[Grid]:
     """Further metrics of a table's runs, one grid each, if any run has them."""
     for metric in measured.table.also:
-        summaries: dict[tuple[str, str], Summary] = {}
-        for cell in measured.flat:
-            if numbers := cell.read(metric):
-                summaries[cell.row.label, _run_of(cell.column)] = summarise(numbers.values())
-        columns = [
-            name
-            for name in dict.fromkeys(map(_run_of, measured.columns))
-            if any(name == run for _, run in summaries)
-        ]
+        summaries = {
+            (cell.row.label, _run_of(cell.column)): summarise(numbers.values())
+            for cell in measured.flat
+            if (numbers := cell.read(metric))
+        }
+        rows, runs = {row for row, _ in summaries}, {run for _, run in summaries}
+        columns = [run for run in dict.fromkeys(map(_run_of, measured.columns)) if run in runs]
         lines = tuple(
             (row.label, *(summary_text(summaries.get((row.label, column))) for column in columns))
             for row in measured.table.rows
-            if any(row.label == of for of, _ in summaries)
+            if row.label in rows
         )
         if lines:
             unit = measured.table.unit_of(metric)
