@@ -24,7 +24,7 @@ QUIET = ("collapsed", "baseline collapsed", "below the bar", "inert", "one seed"
 
 
 def metrics_of(table: Table, tier: Tier, records: dict[str, list[Any]]) -> dict[Any, Any]:
-    """For each row and column of a table, by seed, metrics and facts of the valid record."""
+    """For each row and column of a table, by seed, metrics, facts, configuration of the record."""
     found: dict[Any, Any] = {}
     for cell in table.cells(tier):
         for record in records.get(cell.address, ()):
@@ -32,7 +32,7 @@ def metrics_of(table: Table, tier: Tier, records: dict[str, list[Any]]) -> dict[
             if today.config == cell.content and today.result["protocol"] == table.protocol:
                 facts = today.environment.get("facts", {})
                 at = found.setdefault((cell.row, cell.column), {})
-                at[cell.seed] = (today.result["metrics"], facts)
+                at[cell.seed] = (today.result["metrics"], facts, today.config)
     return found
 
 
@@ -44,12 +44,15 @@ class Column:
         self.blocked = table.blocked
         self.values: dict[str, Values] = {}
         self.facts: dict[str, list[dict[str, str]]] = {}
+        self.trains: dict[str, bool] = {}
         for (row, at), by_seed in found.items():
             if at == column:
-                numbers = {s: float(m[metric]) for s, (m, _) in by_seed.items() if metric in m}
+                numbers = {s: float(m[metric]) for s, (m, *_) in by_seed.items() if metric in m}
                 if numbers:
                     self.values[row] = numbers
-                    self.facts[row] = [facts for _, facts in by_seed.values()]
+                    self.facts[row] = [facts for _, facts, _ in by_seed.values()]
+                    configs = [config for *_, config in by_seed.values()]
+                    self.trains[row] = all(config.get("train", True) for config in configs)
         (declared,) = (each for each in table.columns if each.label == column)
         self.classes = declared.classes
 
@@ -68,7 +71,8 @@ class Column:
         return {
             row: values
             for row, values in self.values.items()
-            if not self.rows[row].baseline and len(values) > 1 and not self.collapsed(row)
+            if not self.rows[row].baseline and self.trains[row]
+            if len(values) > 1 and not self.collapsed(row)
         }
 
     def estimates(self, better: str, than: str) -> list[tuple[float, float, float]]:
@@ -160,7 +164,7 @@ def inert_rows(
     for row in {label for label, _ in found}:
         numbers = []
         for (label, _), by_seed in found.items():
-            for _, facts in by_seed.values() if label == row else ():
+            for _, facts, _ in by_seed.values() if label == row else ():
                 terms = {k: float(v) for k, v in facts.items() if k.startswith("gradient_share_")}
                 # Of the loss and the others the loss is the one that a cell's configuration names.
                 (config, *_) = (c.config for c in table.cells(tier) if c.row == row)

@@ -35,7 +35,7 @@ from shared.report.claims import readings
 from shared.report.console import Terminal
 from shared.report.files import csv_text, latex, markdown
 from shared.report.measuring import Measured, MeasuredCell, read_figures
-from shared.report.wording import further_grids, headline, legend_of
+from shared.report.wording import further_grids, gain_text, headline, legend_of
 from tests.measured import measure
 from tests.pages import fault_of_latex
 
@@ -187,6 +187,13 @@ def shown(measured: Measured, width: int = 80) -> str:
     with console.capture() as capture:
         console.print(Terminal(measured, Path("results")))
     return capture.get()
+
+
+def test_an_end_of_an_interval_keeps_its_side_of_zero() -> None:
+    assert gain_text(-0.43, -0.87, -0.0034) == "-0.43 [-0.87, -0.00]"
+    assert gain_text(0.5, 0.0024, 1.0) == "+0.50 [+0.00, +1.00]"
+    assert gain_text(-0.001, -0.0, 1e-12) == "+0.00 [+0.00, +0.00]"
+    assert gain_text(0.25) == "+0.25"
 
 
 def test_measured_stands_beside_published(measured: Measured) -> None:

@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import json
 import math
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -334,7 +335,11 @@ def test_the_summary_tells_a_claim_in_three_lines() -> None:
 
     few, many = page(5, 7, 6), page(5, 8, 7, 6, 9)
     assert "small runs: **agrees**, +7.10 [" in few
-    assert "a gain above " in few
+    assert "a gain above " not in few  # what they exclude is of interest where they find no gain
+    assert re.search(
+        r"\*\*disagrees\*\*, -4\.90 \[.*; a gain above \S+ is excluded", page(-5, -6, -7)
+    )
+    assert "a gain above " not in page(5, 7, -6)
     assert "run: [toy/toy/table-0](toy/toy/table-0.md): 3 seeds. Two steps." in few
     assert "gains from +5.10 to +9.10 in 5 readings" in many
     assert "**Nothing has been measured at a paper's full setting.**" in few

@@ -98,13 +98,19 @@ def test_where_seeds_share_data_both_estimates_are_over_the_common_seeds() -> No
     assert blocked.interval == pytest.approx(tuple(fit.conf_int().loc[name]))
 
 
-def test_baselines_and_collapsed_rows_are_in_no_pooled_residual() -> None:
+def test_rows_that_are_not_trained_or_have_collapsed_are_in_no_pooled_residual() -> None:
     odd = {"chance": {0: 10.0, 1: 90.0}, "fixed": {0: 50.0}, "gone": {0: 1.0, 1: 40.0}}
-    model = ColumnModel(ROWS | odd, baselines=("chance", "fixed"), collapsed=("gone",))
+    model = ColumnModel(
+        ROWS | odd | {"expert": {0: 99.0, 1: 99.1, 2: 99.0}},
+        baselines=("chance", "fixed"),
+        untrained=("expert",),
+        collapsed=("gone",),
+    )
     assert model.estimates("better", "plain") == ColumnModel(ROWS).estimates("better", "plain")
     (alone,) = model.estimates("better", "chance")
     assert alone.model == "Welch"
-    assert [each.model for each in model.estimates("gone", "plain")] == ["Welch"]
+    for row in ("gone", "expert"):
+        assert [each.model for each in model.estimates(row, "plain")] == ["Welch"]
     (one,) = model.estimates("better", "fixed")
     test = scipy.stats.ttest_1samp(list(ROWS["better"].values()), 50.0)
     assert (one.model, one.freedom, one.p_value()) == ("one-sample", 2, pytest.approx(test.pvalue))

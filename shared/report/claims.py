@@ -374,7 +374,14 @@ def column_model(
         for label in values
         if label not in baselines and _has_collapsed(values[label], records[label], largest)
     }
-    return ColumnModel(values, baselines=baselines, collapsed=collapsed, blocked=blocked)
+    untrained = {
+        label
+        for label, found in records.items()
+        if any(record.config.get("train") is False for record in found)
+    }
+    return ColumnModel(
+        values, baselines=baselines, untrained=untrained, collapsed=collapsed, blocked=blocked
+    )
 
 
 def _has_collapsed(values: Values, records: Sequence[Record], largest_class: float | None) -> bool:

@@ -141,7 +141,9 @@ class ColumnModel:
     Args:
         rows: by label of the row its values; rows without any are left out.
         baselines: labels of trivial baselines, which are compared by Welch's test alone.
-        collapsed: labels of rows whose spread over seeds tells nothing about that of the others.
+        untrained: labels of other rows that nothing is trained in, such as an expert's.
+        collapsed: labels of rows that have collapsed. The spread of neither over seeds tells
+            anything about that of the trained ones.
         blocked: whether all rows of a seed share its data.
     """
 
@@ -150,6 +152,7 @@ class ColumnModel:
         rows: Mapping[str, Values],
         *,
         baselines: Collection[str] = (),
+        untrained: Collection[str] = (),
         collapsed: Collection[str] = (),
         blocked: bool = False,
     ) -> None:
@@ -157,14 +160,14 @@ class ColumnModel:
         self._baselines = baselines
         self.collapsed = frozenset(collapsed)
         self._blocked = blocked
-        left_out = {*baselines, *collapsed}
+        left_out = {*baselines, *untrained, *collapsed}
         self._trained = {
             label: values for label, values in self._rows.items() if label not in left_out
         }
         self._fits: dict[frozenset[int], _Fit] = {}  # by seeds, see _fit
 
     def estimates(self, better: str, than: str) -> tuple[Estimate, ...]:
-        """The gain of ``better`` over ``than``, twice; once with a baseline or a collapsed row.
+        """The gain of ``better`` over ``than``, twice; once where the spread of one is left out.
 
         There is none where a row has too few seeds for it, or no spread over them.
         """

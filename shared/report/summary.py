@@ -331,7 +331,8 @@ def _gains(finding: Finding) -> str:
     elif ordered:
         low, high = (f"{reading.gain:+z.2f}" for reading in (ordered[0], ordered[-1]))
         texts.append(f"gains from {low} to {high} in {len(ordered)} readings")
-    if ordered and finding.claim.form in ("superiority", "size") and finding.setting != "paper's":
+    of_gain = finding.claim.form in ("superiority", "size") and finding.setting != "paper's"
+    if ordered and of_gain and finding.outcome not in (*FOR, "mixed"):
         texts.append(f"a gain above {max(r.high or 0.0 for r in ordered):+z.2f} is excluded here")
     if ordered and finding.claim.margin:
         texts.append(f"the margin is {finding.claim.margin:g}")

@@ -100,14 +100,11 @@ def published_value(value: Value | None) -> str:
 
 
 def gain_text(gain: float | None, low: float | None = None, high: float | None = None) -> str:
-    """A gain with its 95% interval, if any."""
+    """A gain with its 95% interval, if any: an end that rounds to 0 keeps its side of it."""
     if gain is None:
         return DASH
-    return (
-        f"{gain:+z.2f}"
-        if low is None or high is None
-        else f"{gain:+z.2f} [{low:+z.2f}, {high:+z.2f}]"
-    )
+    ends = [f"{round(end, 9) + 0.0:+.2f}" for end in (low, high) if end is not None]
+    return f"{gain:+z.2f} [{', '.join(ends)}]" if len(ends) == 2 else f"{gain:+z.2f}"
 
 
 def counted(number: int, noun: str) -> str:
