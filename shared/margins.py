@@ -39,8 +39,8 @@ def angular_margin(pairs: Pairs, similarity: Tensor, *, margin: float) -> Tensor
     """``cos(theta + margin)`` in place of the positive's ``cos(theta)`` (Eq. 4, m1).
 
     There is no clamp where ``theta + margin`` exceeds pi: a larger angle then lowers the loss, and
-    two encoders without shared weights can collapse to two opposite points. The slope stays finite
-    at cos = +-1.
+    two encoders without shared weights can collapse to two opposite points. The sine of theta is
+    the root of 1 - cos^2 + 1e-7, whose slope stays finite at cos = +-1.
 
     Args:
         pairs: N anchors, M candidates.

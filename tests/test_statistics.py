@@ -9,7 +9,7 @@ import pytest
 import scipy
 from statsmodels.formula.api import ols
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestIndPower
+from statsmodels.stats.power import TTestIndPower, TTestPower
 
 from shared.report.statistics import (
     ColumnModel,
@@ -170,6 +170,12 @@ def test_seeds_are_the_fewest_with_the_power(gain: float, sd: float) -> None:
     assert more > seeds
     if gain < 2 * sd:  # where statsmodels knows
         assert power.power(gain / sd, more, level) >= 0.8 > power.power(gain / sd, more - 1, level)
+    pairs = seeds_for(gain, sd, level, is_paired=True)
+    effect = gain / (sd * math.sqrt(2))  # in deviations of the differences
+    assert pairs > more or gain > 2 * sd
+    if gain < 2 * sd:
+        assert TTestPower().power(effect, pairs, level) >= 0.8
+        assert TTestPower().power(effect, pairs - 1, level) < 0.8
 
 
 def test_deviations_within_groups_are_pooled() -> None:

@@ -356,7 +356,7 @@ class Table:
         fewer: exceptions for rows or columns with only some of their tier's seeds, or none.
         looked: by tier and label of a row, the first of its seeds that were declared after earlier
             ones had been seen.
-        published: the published numbers.
+        published: the published numbers; by default there is no paper.
         claims: the claims about it, which ``shared.experiment.published`` fills in.
         settings: by tier how it relates to the paper, if not by default: ``paper's`` in the paper
             tier, ``reduced`` elsewhere, without differences to name.
@@ -383,7 +383,7 @@ class Table:
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
     seeds: Mapping[Tier, tuple[int, ...]]
-    published: Published
+    published: Published = Published("", "", columns=(), rows={})
     claims: tuple[Claim, ...] = ()
     short: Mapping[str, Any] = field(default_factory=dict)
     varies: str = "seed"

@@ -594,8 +594,9 @@ def _seeds_needed(reading: Reading, family: int) -> int | None:
     if not target or target < 0 or not reading.estimates:
         return None
     seeds = (len(reading.seeds_better), len(reading.seeds_than))
-    sd = wider(reading.estimates).error / math.sqrt(1 / seeds[0] + 1 / seeds[1])
-    return seeds_for(target, sd, LEVEL / family)
+    widest = wider(reading.estimates)
+    sd = widest.error / math.sqrt(1 / seeds[0] + 1 / seeds[1])
+    return seeds_for(target, sd, LEVEL / family, is_paired=widest.model == "paired")
 
 
 def _remarks(

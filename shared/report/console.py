@@ -73,8 +73,9 @@ class Terminal:
         yield Text(headline(measured), style="dim")
         if measured.tier == "smoke":
             yield Text(TIER_NOTES["smoke"], style="yellow")
-        else:
-            yield Text(f"Italics: {origin(table.published)}", style="dim italic")
+        elif told := origin(table.published):
+            start = "Italics: " if table.published.rows else ""
+            yield Text(f"{start}{told}", style="dim italic")
         if missing := legend_of(measured):
             yield Text("; ".join(missing), style="dim")
         if measured.tier != "smoke":

@@ -105,9 +105,8 @@ def latex(measured: Measured, spread: Spread = "deviation") -> str:
         for label, source, texts in _lines(measured, spread)
     ]
     head = ["method", "", *(column.label for column in measured.columns)]
-    caption = (
-        f"{measured.table.title}: {headline(measured, spread)} {origin(measured.table.published)}"
-    )
+    published = origin(measured.table.published)
+    caption = f"{measured.table.title}: {headline(measured, spread)} {published}".rstrip()
     return tex_table(
         head,
         lines,

@@ -299,27 +299,29 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def seeds_for(gain: float, sd: float, level: float = LEVEL) -> int:
+def seeds_for(gain: float, sd: float, level: float = LEVEL, *, is_paired: bool = False) -> int:
     """Seeds of each of two rows with which a t test detects ``gain`` in 80% of studies.
 
-    ``sd`` is the deviation over seeds of either row; ``gain`` is above 0.
+    ``sd`` is the deviation over seeds of either row, without what a pair shares; ``gain`` is above
+    0.
     """
+    samples = 1 if is_paired else 2
     # The power grows with the number: bracket by doubling, then bisect.
     too_few, enough = 1, 2
-    while _power(gain / sd, enough, level) < POWER:
+    while _power(gain / sd, enough, samples, level) < POWER:
         too_few, enough = enough, 2 * enough
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
-        if _power(gain / sd, middle, level) < POWER:
+        if _power(gain / sd, middle, samples, level) < POWER:
             too_few = middle
         else:
             enough = middle
     return enough
 
 
-def _power(effect: float, seeds: int, level: float) -> float:
+def _power(effect: float, seeds: int, samples: int, level: float) -> float:
     """The power of a t test to see a gain of ``effect`` standard deviations, on its own side."""
-    freedom = 2 * seeds - 2
+    freedom = samples * (seeds - 1)
     critical = scipy.special.stdtrit(freedom, 1 - level / 2)
     return 1 - float(scipy.special.nctdtr(freedom, effect * math.sqrt(seeds / 2), critical))
 

@@ -207,7 +207,9 @@ def headline(measured: Measured, spread: Spread = "deviation") -> str:
 
 
 def origin(published: Published) -> str:
-    """The source and a description of the published numbers."""
+    """The source and a description of the published numbers; empty where there is no paper."""
+    if not published.source:
+        return ""
     if not published.rows:
         return f"{published.source}: the paper gives no numbers for this."
     kind = f" ({published.statistic})" if published.statistic else ""
