@@ -672,7 +672,7 @@ def _columns_by_run(comparison: Comparison) -> dict[str, Column]:
     """By the name of its runs, the first of the columns that share them."""
     columns: dict[str, Column] = {}
     for column in comparison.columns:
-        columns.setdefault(column.run or column.label, column)
+        columns.setdefault(column.source, column)
     return columns
 
 
