@@ -25,13 +25,7 @@ from shared.experiment.run_folders import WATCHED
 from shared.experiment.tables import Column, Tier
 from shared.report import pictures
 from shared.report.claims import column_model
-from shared.report.files import (
-    ACROSS,
-    SHORT_COMMIT,
-    page,
-    tex_escaped,
-    tex_table,
-)
+from shared.report.files import ACROSS, SHORT_COMMIT, page, tex_escaped, tex_table
 from shared.report.measuring import finite_values
 from shared.report.pictures import BLUE, GREEN, GREY, RED, Curves, Panel, Picture, Point, narrow
 from shared.report.statistics import LEVEL, ColumnModel, Summary, holm, summarise, wider

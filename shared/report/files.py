@@ -15,12 +15,7 @@ from shared.experiment.records import RECORDS, Record, record_line
 from shared.experiment.templates import render
 from shared.report import pictures, wording
 from shared.report.claims import Reading
-from shared.report.measuring import (
-    Measured,
-    MeasuredCell,
-    highest,
-    refuse_smoke,
-)
+from shared.report.measuring import Measured, MeasuredCell, highest, refuse_smoke
 from shared.report.pictures import BLUE, Panel, Picture, Point, narrow, with_cuts
 from shared.report.wording import (
     SCALES,

@@ -16,12 +16,7 @@ import numpy as np
 from shared.experiment.frame import Line, processor_of
 from shared.experiment.records import Record
 from shared.experiment.tables import AGGREGATES, Column, Row, Table, Tier, Value
-from shared.report.statistics import (
-    Summary,
-    interquartile_mean,
-    stratified_bootstrap,
-    summarise,
-)
+from shared.report.statistics import Summary, interquartile_mean, stratified_bootstrap, summarise
 
 STATISTICS = dict(zip(AGGREGATES, (interquartile_mean,), strict=True))
 
