@@ -52,17 +52,26 @@ class Value:
 
 @dataclass(frozen=True)
 class Published:
-    """The numbers of one published table, as transcribed from the paper."""
+    """The numbers of one published table, as transcribed from the paper.
 
-    source: str  # the paper and the table it prints
-    title: str  # the table's title
-    columns: tuple[str, ...]  # the published column labels; none where the paper only plots
-    # For each published row label one ``Value`` (or None) per column.
+    Args:
+        source: the paper and the table it prints.
+        title: the table's title.
+        columns: the published column labels; none where the paper only plots.
+        rows: for each published row label one ``Value`` (or None) per column.
+        statistic: what the published numbers are (mean over what, deviation of what).
+        notes: remarks about rows, by label.
+        warnings: errors in the printed table.
+        runs: how many runs a published mean is over; None where the paper does not say.
+    """
+
+    source: str
+    title: str
+    columns: tuple[str, ...]
     rows: Mapping[str, tuple[Value | None, ...]]
-    statistic: str = ""  # what the published numbers are (mean over what, deviation of what)
-    notes: Mapping[str, str] = field(default_factory=dict)  # remarks about rows, by label
-    warnings: tuple[str, ...] = ()  # errors in the printed table
-    # How many runs a published mean is over; None where the paper does not say.
+    statistic: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
     runs: int | None = None
 
     def value(self, row: str, column: str) -> Value | None:
@@ -85,40 +94,55 @@ class Published:
 
 @dataclass(frozen=True)
 class Row:
-    """A method: its label and its changes to the configuration."""
+    """A method: its label and its changes to the configuration.
 
-    label: str  # unique within the table
-    # Fields of the configuration and their values.
+    Args:
+        label: unique within the table.
+        changes: fields of the configuration and their values.
+        published: label of the published row that this row measures; None for additional rows.
+        deviation: what differs from the paper, and why.
+        in_columns: further changes in single columns, by column label, for numbers that a paper
+            tunes per dataset.
+        seeds: the seeds of a row that does not depend on them; None for those of the tier.
+        baseline: whether it is a trivial baseline, in which nothing is learned.
+        bar: whether it is the baseline below which two rows say nothing of a claim.
+        majority: whether it is the baseline that predicts the largest class.
+    """
+
+    label: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    # Label of the published row that this row measures; None for additional rows.
     published: str | None = None
-    deviation: str = ""  # what differs from the paper, and why
-    # Further changes in single columns, by column label, for numbers that a paper tunes per
-    # dataset.
+    deviation: str = ""
     in_columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # The seeds of a row that does not depend on them; None for those of the tier.
     seeds: tuple[int, ...] | None = None
-    baseline: bool = False  # whether it is a trivial baseline, in which nothing is learned
-    bar: bool = False  # whether it is the baseline below which two rows say nothing of a claim
-    majority: bool = False  # whether it is the baseline that predicts the largest class
+    baseline: bool = False
+    bar: bool = False
+    majority: bool = False
 
 
 @dataclass(frozen=True)
 class Column:
-    """A dataset or task: its label, its changes, and what one cell costs."""
+    """A dataset or task: its label, its changes, and what one cell costs.
 
-    label: str  # unique within the table; the paper's label where it has one
-    # Fields of the configuration and their values.
+    Args:
+        label: unique within the table; the paper's label where it has one.
+        changes: fields of the configuration and their values.
+        minutes: wall time of one cell on one CPU core, for ``plan`` as long as no finished run or
+            record of the column is known.
+        gigabytes: peak memory of one cell.
+        metric: key of the result that the column shows; empty for that of the table.
+        run: name shared by the columns that read one run, each its own metric; empty for a column
+            with runs of its own.
+        classes: whether the metric is the accuracy of a classification.
+    """
+
+    label: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    # Wall time of one cell on one CPU core, for ``plan`` as long as no finished run or record of
-    # the column is known.
     minutes: float = 1.0
-    gigabytes: float = 1.0  # peak memory of one cell
-    metric: str = ""  # key of the result that the column shows; empty for that of the table
-    # Name shared by the columns that read one run, each its own metric; empty for a column with
-    # runs of its own.
+    gigabytes: float = 1.0
+    metric: str = ""
     run: str = ""
-    classes: bool = True  # whether the metric is the accuracy of a classification
+    classes: bool = True
 
     @property
     def source(self) -> str:
@@ -131,40 +155,61 @@ _Labelled = TypeVar("_Labelled", Row, Column)
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two rows that a claim is about: ``better`` is said to beat, or to equal, ``than``."""
+    """Two rows of a table that a claim is about: ``better`` is said to beat, or to equal, ``than``.
 
-    better: str  # label of the row whose gain is measured
-    than: str  # label of the row that it is compared with
-    columns: tuple[str, ...]  # labels of the columns; each makes one reading
-    tiers: tuple[Tier, ...] = ("paper", "short")  # the tiers in which it is measured
-    metric: str = ""  # key of the result; empty for that of each column
-    # Key of a second metric of the same runs, whose gain is reported where its sign differs.
+    Args:
+        better: label of the row whose gain is measured.
+        than: label of the row that it is compared with.
+        columns: labels of the columns; each makes one reading.
+        tiers: the tiers in which it is measured.
+        metric: key of the result; empty for that of each column.
+        beside: key of a second metric of the same runs, whose gain is reported where its sign
+            differs.
+    """
+
+    better: str
+    than: str
+    columns: tuple[str, ...]
+    tiers: tuple[Tier, ...] = ("paper", "short")
+    metric: str = ""
     beside: str = ""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper claims about its rows, and the comparisons that test it in one table."""
+    """What a paper claims about its rows, and the comparisons that test it in one table.
 
-    # A stable anchor (``mmcl-table-4``), unique within the suite; several tables may test one
-    # claim.
+    Args:
+        id: a stable anchor (``mmcl-table-4``), unique within the suite; several tables may test one
+            claim.
+        paper: short name of the paper; empty for an additional question of the suite.
+        sentence: what the paper says.
+        place: where it says so (``Table 4``, ``text on Figure 4``).
+        source: file and phrase of the transcription; empty for a question.
+        form: ``superiority`` (the gain is above 0), ``size`` (at least ``size``), ``comparable``
+            (above -``margin``), ``null`` (within ``margin`` of 0) or ``no gain`` (below
+            ``margin``).
+        size: the claimed gain, in units of the metric; for ``size``.
+        margin: the largest gain that still counts as no difference, in units of the metric; for
+            ``comparable``, ``null`` and ``no gain``.
+        margin_source: where the margin comes from.
+        scope: ``every`` reading (intersection-union), ``most`` of them, or ``each`` by itself.
+        note: what a reader has to know of the sentence and of how it is tested.
+        comparisons: the rows and columns that test it.
+    """
+
     id: str
-    paper: str  # short name of the paper; empty for an additional question of the suite
-    sentence: str  # what the paper says
-    place: str  # where it says so (``Table 4``, ``text on Figure 4``)
-    source: str  # file and phrase of the transcription; empty for a question
-    # ``superiority`` (the gain is above 0), ``size`` (at least ``size``), ``comparable`` (above
-    # -``margin``), ``null`` (within ``margin`` of 0) or ``no gain`` (below ``margin``).
+    paper: str
+    sentence: str
+    place: str
+    source: str
     form: Form
     comparisons: tuple[Comparison, ...]
-    size: float | None = None  # the claimed gain, in units of the metric; for ``size``
-    # The largest gain that still counts as no difference, in units of the metric; for
-    # ``comparable``, ``null`` and ``no gain``.
+    size: float | None = None
     margin: float | None = None
-    margin_source: str = ""  # where the margin comes from
-    # ``every`` reading (intersection-union), ``most`` of them, or ``each`` by itself.
+    margin_source: str = ""
     scope: Scope = "each"
-    note: str = ""  # what a reader has to know of the sentence and of how it is tested
+    note: str = ""
 
     @property
     def additional(self) -> bool:
@@ -174,12 +219,19 @@ class Claim:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Seeds of some rows in some columns, where they are not all of the tier's."""
+    """Seeds of some rows in some columns, where they are not all of the tier's.
 
-    seeds: tuple[int, ...]  # empty where the rows have no cell in the columns
-    columns: tuple[str, ...] = ()  # labels of the columns; empty for all
-    rows: tuple[str, ...] = ()  # labels of the rows; empty for all
-    tiers: tuple[Tier, ...] = ("paper",)  # the tiers to which this applies
+    Args:
+        seeds: the seeds; empty where the rows have no cell in the columns.
+        columns: labels of the columns; empty for all.
+        rows: labels of the rows; empty for all.
+        tiers: the tiers to which this applies.
+    """
+
+    seeds: tuple[int, ...]
+    columns: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    tiers: tuple[Tier, ...] = ("paper",)
 
     def applies_to(self, tier: Tier, row: Row, column: Column) -> bool:
         """Whether these are the seeds of ``row`` in ``column`` in ``tier``."""
@@ -192,14 +244,18 @@ class Seeds:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a tier of a table relates to the paper."""
+    """How a tier of a table relates to the paper.
 
-    # ``paper's``, ``rebuilt`` (the paper leaves out details that decide the outcome, which were
-    # filled in) or ``reduced``.
+    Args:
+        word: ``paper's``, ``rebuilt`` (the paper leaves out details that decide the outcome, which
+            were filled in) or ``reduced``.
+        differences: what differs most from the paper, three sentences at most.
+        by_paper: the same for claims of other papers that are judged on the table, and under the
+            empty string for additional questions.
+    """
+
     word: SettingWord
-    differences: tuple[str, ...] = ()  # what differs most from the paper, three sentences at most
-    # The same for claims of other papers that are judged on the table, and under the empty string
-    # for additional questions.
+    differences: tuple[str, ...] = ()
     by_paper: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def differences_of(self, paper: str) -> tuple[str, ...]:
@@ -268,11 +324,15 @@ class Cell:
 
 @dataclass
 class _Alike:
-    """What cells that differ only in their seed share."""
+    """What cells that differ only in their seed share.
 
-    # The canonical form of their configurations, once it was asked for.
+    Args:
+        content: the canonical form of their configurations, once it was asked for.
+        around: see :func:`key_around_seed`.
+    """
+
     content: Mapping[str, Any] | None = None
-    around: tuple[str, str] | None = None  # see :func:`key_around_seed`
+    around: tuple[str, str] | None = None
 
     def content_of(self, config: Config) -> Mapping[str, Any]:
         """The canonical form of a configuration of theirs, with any seed."""
@@ -283,45 +343,63 @@ class _Alike:
 
 @dataclass(frozen=True)
 class Table:
-    """One table of one paper in one domain, checked when it is made."""
+    """One table of one paper in one domain, checked when it is made.
 
-    domain: str  # name of the package that runs the cells
-    paper: str  # short name of the paper (``mmcl``)
-    name: str  # address of the table or figure (``table-4``, ``figure-3``)
-    title: str  # one line
-    section: str  # where in the paper
-    metric: str  # key of the result that the table shows, in columns that name no other
-    # Unit of the metric, of ``UNITS``, and of those in ``also`` that ``units`` leaves out.
+    Args:
+        domain: name of the package that runs the cells.
+        paper: short name of the paper (``mmcl``).
+        name: address of the table or figure (``table-4``, ``figure-3``).
+        title: one line.
+        section: where in the paper.
+        metric: key of the result that the table shows, in columns that name no other.
+        unit: unit of the metric, of ``UNITS``, and of those in ``also`` that ``units`` leaves out.
+        protocol: name and version of the evaluation protocol; equals the configuration's.
+        config: the configuration that rows and columns change.
+        rows: the methods.
+        columns: the datasets or tasks.
+        seeds: the seeds of each tier; the table does not have a tier without seeds.
+        fewer: exceptions for rows or columns with only some of their tier's seeds, or none.
+        looked: by tier and label of a row, the first of its seeds that were declared after earlier
+            ones had been seen.
+        published: the published numbers.
+        claims: the claims about it, which ``shared.experiment.published`` fills in.
+        settings: by tier how it relates to the paper, if not by default: ``paper's`` in the paper
+            tier, ``reduced`` elsewhere, without differences to name.
+        blocked: whether all rows of a seed share its data, so that it is a factor of the model.
+        short: changes of the short tier.
+        varies: what changes between repeats of a cell.
+        references: published numbers of other papers, shown below the table.
+        notes: lines shown under the table.
+        also: further metrics of the same runs, shown in small tables of their own.
+        units: units of the metrics in ``also`` that differ from ``unit``.
+        aggregates: statistics over all columns and seeds of a row, of ``AGGREGATES``, shown in a
+            small table of their own.
+    """
+
+    domain: str
+    paper: str
+    name: str
+    title: str
+    section: str
+    metric: str
     unit: str
-    protocol: str  # name and version of the evaluation protocol; equals the configuration's
-    config: Config  # the configuration that rows and columns change
+    protocol: str
+    config: Config
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
-    # Of each tier; the table does not have a tier without seeds.
     seeds: Mapping[Tier, tuple[int, ...]]
     published: Published
-    claims: tuple[Claim, ...] = ()  # which ``shared.experiment.published`` fills in
-    short: Mapping[str, Any] = field(default_factory=dict)  # changes of the short tier
-    varies: str = "seed"  # what changes between repeats of a cell
-    # Published numbers of other papers, shown below the table.
+    claims: tuple[Claim, ...] = ()
+    short: Mapping[str, Any] = field(default_factory=dict)
+    varies: str = "seed"
     references: tuple[Published, ...] = ()
-    notes: tuple[str, ...] = ()  # lines shown under the table
-    # Further metrics of the same runs, shown in small tables of their own.
+    notes: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
-    # Statistics over all columns and seeds of a row, of ``AGGREGATES``, shown in a small table of
-    # their own.
     aggregates: tuple[str, ...] = ()
-    # Exceptions for rows or columns with only some of their tier's seeds, or none.
     fewer: tuple[Seeds, ...] = ()
-    # By tier and label of a row, the first of its seeds that were declared after earlier ones had
-    # been seen.
     looked: Mapping[Tier, Mapping[str, int]] = field(default_factory=dict)
-    # Units of the metrics in ``also`` that differ from ``unit``.
     units: Mapping[str, str] = field(default_factory=dict)
-    # By tier how it relates to the paper, if not by default: ``paper's`` in the paper tier,
-    # ``reduced`` elsewhere, without differences to name.
     settings: Mapping[Tier, Setting] = field(default_factory=dict)
-    # Whether all rows of a seed share its data, so that it is a factor of the model.
     blocked: bool = False
 
     def __post_init__(self) -> None:
