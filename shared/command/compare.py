@@ -29,14 +29,7 @@ from rich.console import Console
 from rich.text import Text
 
 from shared import functions
-from shared.command.cells import (
-    Chosen,
-    Places,
-    choose_tables,
-    domain_of,
-    most_helpful,
-    run_folder,
-)
+from shared.command.cells import Chosen, Places, choose_tables, domain_of, most_helpful, run_folder
 from shared.command.own import (
     apply_settings,
     baseline_of,

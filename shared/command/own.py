@@ -26,13 +26,7 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from shared import functions
-from shared.command.cells import (
-    Chosen,
-    Places,
-    choose,
-    imported,
-    run_folder,
-)
+from shared.command.cells import Chosen, Places, choose, imported, run_folder
 from shared.command.running import print_ending, run_waiting
 from shared.command.settings import checked_term, kwargs_of, typed, with_settings
 from shared.errors import UserError, suggestion

@@ -23,6 +23,7 @@ from shared.report.wording import counted
 EVERY = 5.0  # seconds between two lines without a terminal
 REPEATED = 60.0  # the same between two equal ones
 LEAST = 20  # minimal characters of a label on a narrow terminal
+# By address, the metric that a cell is run for, and what the paper gives there.
 Main = Mapping[str, tuple[str, str]]
 
 

@@ -149,7 +149,7 @@ def compare(recorded: Measurement, new: Record, matched: Sequence[Measurement]) 
     metrics = {
         recorded.table.metric_of(column)
         for column in recorded.table.columns_of(recorded.cell.tier)
-        if recorded.cell.source in (column.run, column.label)
+        if column.source == recorded.cell.source
     }
     texts, fault, compared = [], not differences, not differences
     for metric in sorted(metrics):

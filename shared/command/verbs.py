@@ -21,13 +21,7 @@ from rich.table import Table as Grid
 
 from shared.command import cells, gpu, verify
 from shared.command.arguments import from_users_folder
-from shared.command.cells import (
-    Places,
-    domain_of,
-    find_cell,
-    run_folder,
-    tables_of_paper,
-)
+from shared.command.cells import Places, domain_of, find_cell, run_folder, tables_of_paper
 from shared.command.rerun import run_again
 from shared.errors import UserError, program, suggestion
 from shared.experiment import manifest

@@ -50,57 +50,35 @@ ROUNDING = 1e-6  # relative: a mean of hundreds in float32 may exceed 100 by thi
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A record as it was written, and where it was read.
-
-    Args:
-        record: the record.
-        origin: whether it is of a finished run on this disk, or a committed record.
-        where: the folder of the run, or file and line.
-        group: ``[tier/]domain/paper/table`` of the file, ``domain/dataset`` of a run.
-    """
+    """A record as it was written, and where it was read."""
 
     record: Record
-    origin: Origin = "record"
-    where: str = ""
-    group: str = ""
+    origin: Origin = "record"  # a finished run on this disk, or a committed record
+    where: str = ""  # the folder of the run, or file and line
+    group: str = ""  # ``[tier/]domain/paper/table`` of the file, ``domain/dataset`` of a run
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A cell with its valid record, in today's form.
-
-    Args:
-        table: the table of the cell.
-        cell: the cell.
-        record: the record, under the address of the cell.
-    """
+    """A cell with its valid record, in today's form."""
 
     table: Table
     cell: Cell
-    record: Record
+    record: Record  # under the address of the cell
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A cell with one record of its run; also a cell without any, and a record without a cell.
-
-    Args:
-        table: the table.
-        tier: its tier.
-        cell: None for a record of no declared cell.
-        record: in today's form, under the address of the cell; None for a cell without any.
-        source: the record as it was written.
-        why: why the cell has no valid record; empty where it has one.
-        counts: whether the line is the one of its cell: the last valid one, else the last.
-    """
+    """A cell with one record of its run; also a cell without any, and a record without a cell."""
 
     table: Table
     tier: Tier
-    cell: Cell | None
+    cell: Cell | None  # None for a record of no declared cell
+    # In today's form, under the address of the cell; None for a cell without any.
     record: Record | None
-    source: Source | None
-    why: str
-    counts: bool
+    source: Source | None  # the record as it was written
+    why: str  # why the cell has no valid record; empty where it has one
+    counts: bool  # whether the line is the one of its cell: the last valid one, else the last
 
     @property
     def status(self) -> Status:
@@ -121,17 +99,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Frame:
-    """Cells and their records.
+    """Cells and their records."""
 
-    Args:
-        lines: by address of a table and tier, those of its cells in their order, then those of
-            records without a cell.
-        sources: everything that was read, in order; also what belongs to no line.
-        damaged: what could not be read: its origin, and what is wrong.
-    """
-
+    # By address of a table and tier, those of its cells in their order, then those of records
+    # without a cell.
     lines: Mapping[tuple[str, Tier], Sequence[Line]]
+    # Everything that was read, in order; also what belongs to no line.
     sources: Sequence[Source] = ()
+    # What could not be read: its origin, and what is wrong.
     damaged: Sequence[tuple[Origin, Damaged]] = ()
 
     def of(self, table: Table, tier: Tier) -> Sequence[Line]:
@@ -142,11 +117,7 @@ class Frame:
         return (line for lines in self.lines.values() for line in lines)
 
     def check(self, *origins: Origin) -> None:
-        """Raise the first error of a record or run that could not be read.
-
-        Args:
-            origins: which of the two; none for both.
-        """
+        """Raise the first error of what could not be read, of these origins or of both."""
         for origin, error in self.damaged:
             if origin in (origins or ("record", "run")):
                 raise error
@@ -251,14 +222,8 @@ def join(
 
     A record belongs to the cells with the key of its configuration, whatever its address; if
     several records have one key, each cell gets those with its own address, if any. A record
-    without a cell stays under its own address.
-
-    Args:
-        table: the declared table.
-        tier: its tier; records of other tiers and tables are left out.
-        sources: records; of two valid ones of a cell the later counts.
-        status: by address, why a cell has no result; the default is "not run".
-        cells: the cells; None for those that the table declares.
+    without a cell stays under its own address; records of other tiers and tables are left out. Of
+    two valid records of a cell the later counts. ``status`` says by address why a cell has none.
     """
     prefix = f"{name_of(table, tier)}/"
     cells = table.cells(tier) if cells is None else cells
@@ -308,11 +273,8 @@ def by_key(
 ) -> dict[str, list[Record]]:
     """Records by the keys of their run, today's and then's, whatever table they are of.
 
-    Args:
-        sources: records.
-        tier: of the runs.
-        kinds: the classes that their configurations may be of.
-        users: whether runs outside tables count, as if they were of the tier.
+    ``kinds`` are the classes that their configurations may be of. With ``users``, runs outside
+    tables count as if they were of the tier.
     """
     records: dict[str, list[Record]] = {}
     for record in (source.record for source in sources):

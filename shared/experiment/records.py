@@ -122,21 +122,13 @@ class Damaged(UserError):
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run, from its files.
+    """A finished run, from its files."""
 
-    Args:
-        address: of its cell.
-        config: canonical configuration.
-        environment: commit, versions, hardware, data.
-        result: metrics, protocol, tier, seconds, memory.
-        sha256: see :func:`content_hash`; None if it was never written.
-    """
-
-    address: str
-    config: dict[str, Any]
-    environment: dict[str, Any]
-    result: dict[str, Any]
-    sha256: str | None = None
+    address: str  # of its cell
+    config: dict[str, Any]  # canonical configuration
+    environment: dict[str, Any]  # commit, versions, hardware, data
+    result: dict[str, Any]  # metrics, protocol, tier, seconds, memory
+    sha256: str | None = None  # see :func:`content_hash`; None if it was never written
 
     def upgraded(self, kind: type) -> "Record":
         """The record in today's form, where ``kind`` is the class of its configuration."""

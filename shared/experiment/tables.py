@@ -144,6 +144,11 @@ class Column:
     run: str = ""
     classes: bool = True
 
+    @property
+    def source(self) -> str:
+        """The name of its runs."""
+        return self.run or self.label
+
 
 _Labelled = TypeVar("_Labelled", Row, Column)
 

@@ -19,7 +19,7 @@ from shared.experiment.records import Record
 from shared.experiment.tables import Claim, Comparison, SettingWord, Table, Tier, Value
 from shared.objective import SHARE
 from shared.report.items import sentence as mcnemar_sentence
-from shared.report.measuring import Measured, MeasuredCell, differing, refuse_smoke
+from shared.report.measuring import Measured, MeasuredCell, differing, highest, refuse_smoke
 from shared.report.statistics import (
     LEVEL,
     ColumnModel,
@@ -458,12 +458,7 @@ def _reading_of(
     if not (first and second):
         return replace(reading, outcome="not run")
     means = [summarise(values.values()).mean for values in (first, second)]
-    bars = [
-        (summarise(values.values()).mean, cell.row.label)
-        for cell in column
-        if cell.row.bar and (values := cell.read(metric))
-    ]
-    bar, bar_row = max(bars, default=(None, ""))
+    bar, bar_row = highest((cell for cell in column if cell.row.bar), metric) or (None, "")
     estimates = model.estimates(comparison.better, comparison.than)
     reading = replace(
         reading,

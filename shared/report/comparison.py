@@ -25,13 +25,7 @@ from shared.experiment.run_folders import WATCHED
 from shared.experiment.tables import Column, Tier
 from shared.report import pictures
 from shared.report.claims import column_model
-from shared.report.files import (
-    ACROSS,
-    SHORT_COMMIT,
-    page,
-    tex_escaped,
-    tex_table,
-)
+from shared.report.files import ACROSS, SHORT_COMMIT, page, tex_escaped, tex_table
 from shared.report.measuring import finite_values
 from shared.report.pictures import BLUE, GREEN, GREY, RED, Curves, Panel, Picture, Point, narrow
 from shared.report.statistics import LEVEL, ColumnModel, Summary, holm, summarise, wider
@@ -337,24 +331,22 @@ def headline(comparison: Comparison, spread: Spread = "deviation") -> str:
     )
     what = "± standard deviation" if spread == "deviation" else "[95% interval]"
     mean = f"mean {what} over " if _has_spread(comparison) else ""
-    tests = _tests(comparison)
-    return " ".join(
-        filter(
-            None,
-            (
-                f"{comparison.title} ({comparison.scale}), on {comparison.data}: "
-                f"{' and '.join(metrics)}, {mean}{_seeds(comparison)}.",
-                f"Budget: {budget(comparison)}." if budget(comparison) else "",
-                f"Protocol {comparison.protocol}.",
-                f"Bold: better than {comparison.against} (p < {LEVEL} after Holm's adjustment over "
-                f"{counted(tests, 'comparison')}, by each analysis)."
-                if tests
-                else "",
-                f"Commit {commits(comparison)}.",
-                LOOKED_NOTE if comparison.looked else "",
-            ),
+    sentences = [
+        f"{comparison.title} ({comparison.scale}), on {comparison.data}: "
+        f"{' and '.join(metrics)}, {mean}{_seeds(comparison)}."
+    ]
+    if trained := budget(comparison):
+        sentences.append(f"Budget: {trained}.")
+    sentences.append(f"Protocol {comparison.protocol}.")
+    if tests := _tests(comparison):
+        sentences.append(
+            f"Bold: better than {comparison.against} (p < {LEVEL} after Holm's adjustment over "
+            f"{counted(tests, 'comparison')}, by each analysis)."
         )
-    )
+    sentences.append(f"Commit {commits(comparison)}.")
+    if comparison.looked:
+        sentences.append(LOOKED_NOTE)
+    return " ".join(sentences)
 
 
 def budget(comparison: Comparison) -> str:
@@ -384,13 +376,10 @@ def remarks(comparison: Comparison) -> list[str]:
     if note := TIER_NOTES[comparison.tier]:
         sentences.append(note)
     for column in comparison.columns:
-        missing = [
-            f"{row.label}: {text}"
-            for row in comparison.rows
-            if (number := comparison.numbers[row.label, column.label]).missing
-            and (text := origins(dataclasses.replace(number, sources={})))
-        ]
-        sentences += [f"{column.label}, no number: {text}." for text in missing]
+        for row in comparison.rows:
+            if (number := comparison.numbers[row.label, column.label]).missing:
+                missing = origins(dataclasses.replace(number, sources={}))
+                sentences.append(f"{column.label}, no number: {row.label}: {missing}.")
         sentences += _differing(comparison, column)
     return sentences
 
@@ -678,7 +667,7 @@ def _columns_by_run(comparison: Comparison) -> dict[str, Column]:
     """By the name of its runs, the first of the columns that share them."""
     columns: dict[str, Column] = {}
     for column in comparison.columns:
-        columns.setdefault(column.run or column.label, column)
+        columns.setdefault(column.source, column)
     return columns
 
 

@@ -21,6 +21,7 @@ from shared.experiment.frame import Frame, load
 from shared.experiment.records import Record
 from shared.experiment.tables import Cell, Column, Row, Table, Tier
 from shared.report import pictures
+from shared.report.measuring import folder_of
 from shared.report.wording import SCALES, counted, named_seeds
 
 SOURCES: tuple[Tier, ...] = ("paper", "short")  # the first with finished runs is drawn; never smoke
@@ -204,7 +205,7 @@ def write(
         if drawn.runs:
             title, caption = f"{title} ({SCALES[tier]})", f"{caption} {origin(drawn.runs)}"
         pictures.label(drawn.figure, title, caption)
-        folder = to / ("" if tier == "paper" else tier) / domain / paper / "figures"
+        folder = to / folder_of(tables[paper][0], tier) / "figures"
         for kind in KINDS:
             pictures.save(drawn.figure, folder / f"{name}.{kind}")
             written.append(folder / f"{name}.{kind}")

@@ -15,12 +15,7 @@ from shared.experiment.records import RECORDS, Record, record_line
 from shared.experiment.templates import render
 from shared.report import pictures, wording
 from shared.report.claims import Reading
-from shared.report.measuring import (
-    Measured,
-    MeasuredCell,
-    refuse_smoke,
-    trivial_baseline_of,
-)
+from shared.report.measuring import Measured, MeasuredCell, highest, refuse_smoke
 from shared.report.pictures import BLUE, Panel, Picture, Point, narrow, with_cuts
 from shared.report.wording import (
     SCALES,
@@ -219,9 +214,10 @@ def _panels(measured: Measured) -> list[Panel]:
             metric = table.metric_of(column)
             unit = narrow(metric_text(metric, table.unit_of(metric)))
             lines = {cells[0].row.label: _points(cells[number], measured) for cells in rows}
-            trivial = trivial_baseline_of(measured.column(column.label), metric)
+            baselines = (c for c in measured.column(column.label) if c.row.baseline)
+            trivial = highest(baselines, metric)
             panels.append(
-                Panel(column.label, unit, with_cuts(lines), trivial[1] if trivial else None)
+                Panel(column.label, unit, with_cuts(lines), trivial[0] if trivial else None)
             )
     return panels
 

@@ -7,7 +7,7 @@ present both.
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,12 +16,7 @@ import numpy as np
 from shared.experiment.frame import Line, processor_of
 from shared.experiment.records import Record
 from shared.experiment.tables import AGGREGATES, Column, Row, Table, Tier, Value
-from shared.report.statistics import (
-    Summary,
-    interquartile_mean,
-    stratified_bootstrap,
-    summarise,
-)
+from shared.report.statistics import Summary, interquartile_mean, stratified_bootstrap, summarise
 
 STATISTICS = dict(zip(AGGREGATES, (interquartile_mean,), strict=True))
 
@@ -233,14 +228,10 @@ def _measure_cell(table: Table, row: Row, column: Column, lines: Sequence[Line])
     )
 
 
-def trivial_baseline_of(column: Sequence[MeasuredCell], metric: str) -> tuple[str, float] | None:
-    """Label and mean of the highest trivial baseline of a column, by one metric; None without."""
-    means = [
-        (cell.row.label, summarise(values.values()).mean)
-        for cell in column
-        if cell.row.baseline and (values := cell.read(metric))
-    ]
-    return max(means, key=lambda pair: pair[1], default=None)
+def highest(cells: Iterable[MeasuredCell], metric: str) -> tuple[float, str] | None:
+    """The highest mean of a metric in some cells, and the label of its row; None without any."""
+    means = ((values, cell.row.label) for cell in cells if (values := cell.read(metric)))
+    return max(((summarise(v.values()).mean, label) for v, label in means), default=None)
 
 
 def differing(first: MeasuredCell, second: MeasuredCell) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -5,6 +5,7 @@ scipy.stats and statsmodels take longer to import than a report does without, an
 every figure against them. Shape letters: N values.
 """
 
+import bisect
 import functools
 import math
 import statistics as plain
@@ -306,24 +307,18 @@ def seeds_for(gain: float, sd: float, level: float = LEVEL, *, is_paired: bool =
     0.
     """
     samples = 1 if is_paired else 2
-    # The power grows with the number: bracket by doubling, then bisect.
-    too_few, enough = 1, 2
-    while _power(gain / sd, enough, samples, level) < POWER:
-        too_few, enough = enough, 2 * enough
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        if _power(gain / sd, middle, samples, level) < POWER:
-            too_few = middle
-        else:
-            enough = middle
-    return enough
 
+    def power(seeds: int) -> float:
+        """To see a gain, on its own side."""
+        freedom = samples * (seeds - 1)
+        critical = scipy.special.stdtrit(freedom, 1 - level / 2)
+        noncentrality = gain / sd * math.sqrt(seeds / 2)
+        return 1 - float(scipy.special.nctdtr(freedom, noncentrality, critical))
 
-def _power(effect: float, seeds: int, samples: int, level: float) -> float:
-    """The power of a t test to see a gain of ``effect`` standard deviations, on its own side."""
-    freedom = samples * (seeds - 1)
-    critical = scipy.special.stdtrit(freedom, 1 - level / 2)
-    return 1 - float(scipy.special.nctdtr(freedom, effect * math.sqrt(seeds / 2), critical))
+    enough = 2  # the power grows with the number
+    while power(enough) < POWER:
+        enough *= 2
+    return bisect.bisect_left(range(enough), POWER, lo=max(2, enough // 2), key=power)
 
 
 @functools.cache

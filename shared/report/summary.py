@@ -315,7 +315,7 @@ def _margin(claim: Claim) -> str:
 def _gains(finding: Finding) -> str:
     """The gains of a finding, what they exclude, and the readings without a word."""
     silent = Counter(r.outcome for r in finding.measured if r.outcome in WHY)
-    bar = next((f"'{name}'" for name in _bar_rows(finding.measured)), "the bar")
+    bar = next((f"'{r.bar_row}'" for r in finding.measured if r.bar_row), "the bar")
     reasons = [
         f"{silent[why]} of {len(finding.measured)} {text.format(bar=bar)}"
         for why, text in WHY.items()
@@ -338,11 +338,6 @@ def _gains(finding: Finding) -> str:
         texts.append(f"the margin is {finding.claim.margin:g}")
     texts = [*reasons, *texts] if "collapsed" in silent else [*texts, *reasons]
     return f", {'; '.join(texts)}." if texts else "."
-
-
-def _bar_rows(readings: Sequence[Reading]) -> dict[str, None]:
-    """The rows that the bars of some readings are named after."""
-    return dict.fromkeys(reading.bar_row for reading in readings if reading.bar_row)
 
 
 def _gain(reading: Reading) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shared.experiment.config import canonical
-from shared.experiment.tables import Column, Published, Row, Table, Tier, Value
+from shared.experiment.tables import Published, Row, Table, Tier, Value
 from shared.report.measuring import Measured, MeasuredCell
 from shared.report.statistics import Summary, summarise
 
@@ -229,12 +229,12 @@ def further_grids(measured: Measured) -> Iterator[Grid]:
     """Further metrics of a table's runs, one grid each, if any run has them."""
     for metric in measured.table.also:
         summaries = {
-            (cell.row.label, _run_of(cell.column)): summarise(numbers.values())
+            (cell.row.label, cell.column.source): summarise(numbers.values())
             for cell in measured.flat
             if (numbers := cell.read(metric))
         }
         rows, runs = {row for row, _ in summaries}, {run for _, run in summaries}
-        columns = [run for run in dict.fromkeys(map(_run_of, measured.columns)) if run in runs]
+        columns = dict.fromkeys(c.source for c in measured.columns if c.source in runs)
         lines = tuple(
             (row.label, *(summary_text(summaries.get((row.label, column))) for column in columns))
             for row in measured.table.rows
@@ -270,8 +270,3 @@ def published_grid(published: Published) -> Grid:
         (label, *map(published_value, values)) for label, values in published.rows.items()
     )
     return Grid(origin(published), ("method", *published.columns), lines)
-
-
-def _run_of(column: Column) -> str:
-    """The name of a column's runs, which columns may share."""
-    return column.run or column.label

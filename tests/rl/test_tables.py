@@ -27,7 +27,7 @@ from rl.tables import (
 from shared import query_key
 from shared.experiment.records import read_records
 from shared.experiment.tables import Table
-from shared.report.measuring import trivial_baseline_of
+from shared.report.measuring import highest
 from tests.measured import measure
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -92,12 +92,12 @@ def test_rows_said_to_lie_below_a_trivial_baseline_do_so_in_the_committed_record
     below: dict[str, tuple[str, ...]] = {}
     for place, label in enumerate(LABELS):
         column = [cells[place] for cells in found.cells]
-        trivial = trivial_baseline_of(column, "return")
+        trivial = highest((cell for cell in column if cell.row.baseline), "return")
         assert trivial is not None
         for cell in column:
             if cell.row.label in BELOW_A_BASELINE and not cell.missing:
                 assert cell.summary is not None
-                if cell.summary.mean < trivial[1]:
+                if cell.summary.mean < trivial[0]:
                     below[cell.row.label] = (*below.get(cell.row.label, ()), label)
     assert below == BELOW_A_BASELINE
 
