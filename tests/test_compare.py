@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from toy.program import AtOnce
 import graph.own
 from graph.tables import TABLE_4
 from shared.command import compare as command
+from shared.command.cells import Places
 from shared.command.own import baseline_of
 from shared.errors import UserError
 from shared.experiment.config import _values_before, run_key
@@ -378,6 +380,21 @@ def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1', 1))
     _, err = at_once(*SMOKE, "--rows", "hcl", "--to", "mine", folder=other, code=2)
     assert "its SHA-256 is that of another content; ask for the file again" in err
+
+
+def test_the_baseline_of_a_folder_is_its_own_and_not_that_of_another_in_it() -> None:
+    def index(against: str) -> command.Index:
+        return command.Index(TABLE_4.address, "paper", (), "", against, ())
+
+    reusable = command.Reusable(
+        Places(Path(), Path(), Path()),
+        indexes={Path("records/a"): index("HCL"), Path("records/theirs/a"): index("DCL")},
+    )
+    selection = command.Selection(TABLE_4, index("GraphCL"), ())
+    options = Namespace(against=None, rows=[], same_loss=False)
+    assert command._with_earlier(selection, reusable, options).index.against == "HCL"
+    options.rows = ["graphcl"]
+    assert command._with_earlier(selection, reusable, options).index.against == "GraphCL"
 
 
 def test_seeds_count_as_declared_until_a_number_of_their_row_is_there() -> None:

@@ -120,6 +120,9 @@ def test_rows_that_are_not_trained_or_have_collapsed_are_in_no_pooled_residual()
     assert other.gain == -one.gain
 
 
+HITS = {"plain": (20, 22, 25), "up": (21, 23, 26)}
+
+
 def test_without_two_seeds_and_a_spread_there_is_no_estimate() -> None:
     rows = ROWS | {"single": {0: 80.0}, "still": {0: 3.0, 1: 3.0}}
     model = ColumnModel(rows)
@@ -132,6 +135,10 @@ def test_without_two_seeds_and_a_spread_there_is_no_estimate() -> None:
     shifted = {seed: value + 1 for seed, value in SHARED["plain"].items()}
     same = ColumnModel(SHARED | {"shifted": shifted}, blocked=True)
     assert same.estimates("shifted", "plain") == ()
+    thirds = {label: {s: 100 * n / 30 for s, n in enumerate(hits)} for label, hits in HITS.items()}
+    assert (
+        ColumnModel(thirds, blocked=True).estimates("up", "plain") == ()
+    )  # equal but for rounding
 
 
 def test_p_values_are_those_of_t_and_take_in_the_error_of_the_bound() -> None:

@@ -535,8 +535,8 @@ def _with_earlier(
             if run not in selected:
                 runs.setdefault(run, key)
         failed |= index.failed
-        if options.against is None and not options.rows:
-            against = index.against
+    if options.against is None and not options.rows:
+        against = next((index.against for index in reusable.indexes.values()), against)
     _check_earlier(selection, runs, reusable, options)
     order = {row.label: number for number, row in enumerate(selection.table.rows)}
     index = dataclasses.replace(

@@ -25,6 +25,7 @@ from shared.errors import UserError
 from shared.experiment.config import Config, canonical_json
 from shared.experiment.run_folders import stop_signals
 from shared.experiment.tables import Cell
+from shared.report.console import say
 from shared.switches import SWITCH, graphs_wanted
 
 # Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.
@@ -182,11 +183,11 @@ class Pool:
         if not name or self.options.no_download or name in self._tried:
             return False
         self._tried.add(name)
-        self.console.print(f"fetching {name} ...")
+        say(self.console, f"fetching {name} ...")
         try:
             imported(cell.domain).fetch(name, self.places.data)
         except (UserError, OSError) as error:
-            self.console.print(f"fetching {name} failed: {error}", soft_wrap=True)
+            say(self.console, f"fetching {name} failed: {error}")
             return False
         return True
 

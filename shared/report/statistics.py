@@ -185,7 +185,7 @@ class ColumnModel:
             if len(common) < 2:
                 return ()
             pairs = paired(first, second)
-            if not pairs.error:
+            if pairs.error <= ROUNDING * max(map(abs, (*first.values(), *second.values()))):
                 return ()
             return (pairs, self._seed_blocked(better, than, common)) if pool else (pairs,)
         alone = welch(first, second)
