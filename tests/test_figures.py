@@ -1,6 +1,8 @@
 """Figures whatever their domain: what they are drawn from, where they go, and the forms."""
 
 import dataclasses
+import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +230,17 @@ def test_means_show_what_they_are_of() -> None:
 def test_a_figure_without_a_panel_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one panel"):
         pictures.curves([], 1)
+
+
+def test_a_full_disk_is_an_error_of_the_file_and_leaves_nothing(tmp_path: Path) -> None:
+    figure = pictures.curves([pictures.Curves("loss", "step", "loss", {"a": {0.0: [1.0]}})], 1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"curves\.pdf"):
+            pictures.save(figure, tmp_path / "curves.pdf")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not list(tmp_path.iterdir())

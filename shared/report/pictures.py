@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from shared.errors import naming
 from shared.experiment.files import replacing
 
 INK, GREY, RULE, BAND = "#1d2433", "#5d6678", "#d5dae2", "#f5f6f9"
@@ -545,9 +546,11 @@ def _legend_beside(figure: Figure) -> None:
 def save(figure: Figure, file: Path) -> None:
     """Write a figure atomically, in the format of the file's ending."""
     kind = file.suffix.removeprefix(".")
+    stream = io.BytesIO()  # on a full disk the PDF of matplotlib fails with another error
+    figure.savefig(stream, format=kind, dpi=DPI, metadata=dict(METADATA[kind]))
     file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(file) as part:
-        figure.savefig(part, format=kind, dpi=DPI, metadata=dict(METADATA[kind]))
+    with replacing(file) as part, naming("write", file):
+        part.write_bytes(stream.getvalue())
 
 
 def write(file: Path, picture: Picture) -> None:
