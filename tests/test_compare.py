@@ -670,7 +670,7 @@ def test_rows_are_compared_on_data_of_ones_own(
     shutil.copytree(tmp_path / "paper/records", other / "paper/records/theirs")
     elsewhere = ("compare", "graph", "--data", "molecules.pt", *choice)
     out, _ = at_once(*elsewhere, folder=other)
-    assert "4 of 4 cells there" in out
+    assert "4 of 4 runs there" in out
     graphs = torch.load(molecules, weights_only=False)
     torch.save(graphs[:50], other / "molecules.pt")
     _, err = at_once(*elsewhere, folder=other, code=2)

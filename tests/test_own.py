@@ -336,7 +336,7 @@ def test_a_protocol_without_the_tables_metric_shows_the_one_it_has(
     losses.write_text(LOSS.replace("temperature: float,", "temperature: float = 0.5,"))
     out, _ = at_once(*table, "--with", f"{losses.name}:my_loss", *protocol)
     assert "accuracy of k nearest neighbours (%)" in " ".join(out.split())
-    assert "1 of 2 cells there" in out  # the baseline's is the one above
+    assert "1 of 2 runs there" in out  # the baseline's is the one above
 
 
 def test_columns_of_one_run_do_not_repeat_a_number_under_their_labels() -> None:

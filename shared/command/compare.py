@@ -706,7 +706,8 @@ def _print_sources(console: Console, selection: Selection, reusable: Reusable) -
     if few < many:
         say(console, f"  rows have {few} to {many} seeds; --seeds 0-4 runs these of all")
     missing = [cell for cell in cells if sources[_coordinates(cell)] is None]
-    say(console, f"  {len(cells) - len(missing)} of {counted(len(cells), 'cell')} there")
+    runs, to_run = ({cell.key for cell in some} for some in (cells, missing))
+    say(console, f"  {len(runs) - len(to_run)} of {counted(len(runs), 'run')} there")
     if processors := reusable.other_processors(missing):
         names = ", ".join(sorted(processors))
         say(console, f"  recorded on {names}, not on {reusable.processor}: run here")
