@@ -15,7 +15,7 @@ from shared.late import Late
 from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_margin
 from shared.notices import notice
 from shared.objective import SHARE, Objective, Term
-from shared.pairs import Pairs, cosine, two_views
+from shared.pairs import Gather, Pairs, cosine, two_views
 from shared.penalties import band_statistics, distance_polarization
 from shared.precision import upcast
 from shared.projection import LowRankProjection
@@ -270,7 +270,14 @@ class Criterion(nn.Module):
     if TYPE_CHECKING:  # of a module it is untyped
         __call__ = forward
 
-    def of_views(self, first: Tensor, second: Tensor, *, step: int | None = None) -> Tensor:
+    def of_views(
+        self,
+        first: Tensor,
+        second: Tensor,
+        *,
+        gather: Gather | None = None,
+        step: int | None = None,
+    ) -> Tensor:
         """The loss of two views of each instance, a scalar; all that a plain SimCLR loop needs.
 
         Embeddings need not be normalised: the cosine, the default similarity, does that.
@@ -278,13 +285,14 @@ class Criterion(nn.Module):
         Args:
             first: (B, D), first view of each instance.
             second: (B, D); row i is the other view of row i of ``first``.
+            gather: see :func:`shared.two_views`.
             step: see :meth:`forward`.
 
         Raises:
             FloatingPointError: see :meth:`forward`.
             ValueError: see :meth:`forward`, or views of different shapes.
         """
-        loss: Tensor = self(two_views(first, second), step=step)[0]
+        loss: Tensor = self(two_views(first, second, gather=gather), step=step)[0]
         return loss
 
     def checked_parts(self, parts: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:

@@ -420,6 +420,9 @@ def uneven(place: int, world: int) -> None:
 
 def wrapped(place: int, world: int, own: Batch) -> None:
     """DistributedDataParallel itself, around encoder and criterion."""
+    criterion, views = Objective(LOSSES["info_nce"]).build(DIM), own.inputs[:, :, :DIM]
+    expected, _ = criterion(two_views(*views, gather=gather))
+    assert torch.equal(criterion.of_views(*views, gather=gather), expected)
     names = ("two_views", "info_nce", "every", "authors")
     model = nn.parallel.DistributedDataParallel(Model(*names))
     model(own, gather)[0].backward()

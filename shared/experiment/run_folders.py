@@ -79,7 +79,7 @@ def check_config(folder: Path, config: Config) -> None:
     if file.exists() and (differing := differences(read_json(file), config)):
         raise Conflict(
             f"{folder} holds a run with another configuration ({'; '.join(differing)}); "
-            f"move it aside and start over with --again, or choose another folder with --runs"
+            f"rename it, or choose another folder; --again and --runs do so for a table's cells"
         )
 
 
