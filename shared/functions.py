@@ -90,8 +90,11 @@ def files_of(function: FunctionType) -> dict[str, Path]:
 
 
 def is_as_identified(function: FunctionType) -> bool:
-    """Whether its files are still those of its identity, neither edited nor taken as the same."""
-    return _identity.__wrapped__(function) == identity(function)
+    """Whether its files are still those of its identity: there, unedited, not taken as the same."""
+    try:
+        return _identity.__wrapped__(function) == identity(function)
+    except ValueError:  # deleted since it was imported
+        return False
 
 
 def _root(file: Path, module: str) -> Path:

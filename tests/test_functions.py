@@ -134,6 +134,20 @@ def test_comments_docstrings_layout_and_other_files_do_not_count(
     assert identity(load(text, tmp_path / "b", beside=files).loss) == first
 
 
+def test_files_are_those_of_the_identity_until_one_is_edited_or_deleted(tmp_path: Path) -> None:
+    loss = load(SOURCE, tmp_path).loss
+    identity(loss)
+    names = {"any.py", "helpers.py", "deep/__init__.py", "deep/inside.py", "deep/other.py"}
+    assert functions.files_of(loss) == {name: tmp_path / name for name in names}
+    assert functions.is_as_identified(loss)
+    (tmp_path / "deep/other.py").write_text("ONE = 1.5\n")
+    assert not functions.is_as_identified(loss)
+    (tmp_path / "deep/other.py").write_text(BESIDE["deep/other.py"])
+    assert functions.is_as_identified(loss)
+    (tmp_path / "any.py").unlink()
+    assert not functions.is_as_identified(loss)
+
+
 def test_installed_packages_and_the_project_are_not_read(tmp_path: Path) -> None:
     """A module beside the project imports it; one in a package that is installed imports others."""
     place = tmp_path / "site-packages"
