@@ -203,8 +203,8 @@ OTHERS = (
 # SimCLR with the temperature that benchmarks/vision_tuning.py has chosen for this budget.
 TUNED = row("SimCLR, tuned temperature", trained_with(term(info_nce, temperature=0.1)), "tuned")
 
-# Rows for claims of MMCL on its slack and its kernels, and of margins' Figure 3, whose s = 1 and 20
-# are MoCo and MoCo + pos.; in the reduced table alone.
+# Rows for claims of MMCL on its slack and its kernels, and of margins' Figures 3 and 6, whose s = 1
+# and 20 at c = 1 are MoCo and MoCo + pos.; in the reduced table alone.
 OF_CLAIMS = (
     row(
         "MMCL INV, C = 0.01",
@@ -222,6 +222,15 @@ OF_CLAIMS = (
         "tanh tanh-singular inv-both",
     ),
     row("MoCo, s = 80", {"method": "moco_v3", **_margin(emphasis=80.0)}, "figure-3-rows"),
+    row("MoCo, s = 40", {"method": "moco_v3", **_margin(emphasis=40.0)}, "figure-6-rows"),
+    *(
+        row(
+            f"MoCo, s = {emphasis:g}, c = 1/3",
+            {"method": "moco_v3", **_margin(emphasis=emphasis, curvature=0.3333)},
+            "figure-6-rows curvature",
+        )
+        for emphasis in (20.0, 40.0)
+    ),
 )
 
 TYPES = {"typeI": "row", "typeII": "positive"}
@@ -495,6 +504,9 @@ SEEDS_OF_ROWS = {
         "MMCL INV, C = 0.01",
         "MMCL INV, tanh kernel",
         "MoCo, s = 80",
+        "MoCo, s = 40",
+        "MoCo, s = 20, c = 1/3",
+        "MoCo, s = 40, c = 1/3",
         "SimCLR, tuned temperature",
     ),
     10: ("MoCo", "MoCo + ratio."),
