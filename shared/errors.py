@@ -55,7 +55,8 @@ def describe_os_error(error: OSError) -> str:
     remedy = REMEDIES.get(error.errno or 0, "")
     return (
         f"cannot read or write{where}: {error.strerror or error}; what was finished before is "
-        f"intact; {remedy}{', or ' * bool(remedy)}choose another folder (--runs, --results)"
+        f"intact; {remedy}{', or ' * bool(remedy)}choose another folder "
+        f"(--runs, --results, --data-root)"
     )
 
 

@@ -36,6 +36,7 @@ from shared.report.comparison import (
     latex,
     learning,
     methods,
+    remarks,
     write,
 )
 from shared.report.files import tex_escaped
@@ -187,6 +188,24 @@ def test_curves_are_of_the_loss_and_of_the_return_in_control(tmp_path: Path) -> 
     assert [panel.title for panel in panels] == ["MUTAG: contrastive_loss", "MUTAG: evaluation"]
     assert panels[1].lines["single"] == {20.0: [30.0]}  # of 20 epochs
     assert lacking == []
+
+
+def test_rows_that_are_equal_in_every_common_seed_are_named() -> None:
+    twin = number("twin", {seed: VALUES["up"][seed] for seed in (1, 2)})
+    near = number("near", {**VALUES["up"], 3: 80.2})
+    made = comparison()
+    made = replace(
+        made,
+        rows=(*made.rows, ComparisonRow("twin"), ComparisonRow("near")),
+        numbers={**made.numbers, ("twin", "MUTAG"): twin, ("near", "MUTAG"): near},
+    )
+    named = [text for text in remarks(made) if "the same metrics in every seed" in text]
+    assert [text.split(" have")[0] for text in named] == [
+        "MUTAG: up and twin",
+        "MUTAG: twin and near",
+    ]
+    baselines = tuple(replace(row, baseline=True) for row in made.rows)
+    assert not any("the same metrics" in text for text in remarks(replace(made, rows=baselines)))
 
 
 def test_a_row_collapses_only_in_columns_that_classify() -> None:

@@ -8,6 +8,7 @@ import csv
 import dataclasses
 import functools
 import io
+import itertools
 import json
 import re
 import statistics
@@ -381,6 +382,7 @@ def remarks(comparison: Comparison) -> list[str]:
                 missing = origins(dataclasses.replace(number, sources={}))
                 sentences.append(f"{column.label}, no number: {row.label}: {missing}.")
         sentences += _differing(comparison, column)
+        sentences += _equal(comparison, column)
     return sentences
 
 
@@ -395,6 +397,27 @@ def _differing(comparison: Comparison, column: Column) -> Iterator[str]:
             f"{column.label}: measured on several processors ({', '.join(sorted(processors))}); "
             f"times are comparable on one only."
         )
+
+
+def _equal(comparison: Comparison, column: Column) -> Iterator[str]:
+    """Sentences on two trained rows of a column that have the same metrics in every common seed.
+
+    Where a loss or a setting takes no effect, that is the first sign.
+    """
+    trained = [row.label for row in comparison.rows if not row.baseline]
+    for first, second in itertools.combinations(trained, 2):
+        ones, others = (
+            comparison.numbers[label, column.label].sources for label in (first, second)
+        )
+        common = ones.keys() & others.keys()
+        if len(common) > 1 and all(
+            ones[seed].record.result["metrics"] == others[seed].record.result["metrics"]
+            for seed in common
+        ):
+            yield (
+                f"{column.label}: {first} and {second} have the same metrics in every seed; "
+                f"what distinguishes them may take no effect."
+            )
 
 
 def _differing_data(comparison: Comparison, column: Column) -> list[str]:
