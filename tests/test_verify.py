@@ -72,6 +72,9 @@ def test_runs_that_were_copied_to_another_place_are_named(done: Path, tmp_path: 
     count = len(list((done / "runs").rglob("result.json")))
     where = f"{tmp_path}/runs/runs: {count} finished, which do not count there; move them to "
     assert any(each.startswith(where) for each in found)
+    for domain, is_noted in (("toy", True), ("graph", False)):
+        notes = verify.check(ALL, tmp_path / "results", tmp_path / "runs", domain).notes
+        assert any(each.startswith(where) for each in notes) == is_noted
 
 
 def test_records_as_they_were_written_have_no_fault(tmp_path: Path, records: list[Record]) -> None:

@@ -95,7 +95,7 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
             notes.append(f"{name}: {idle} finished, but of no cell that is declared today")
     committed = [group for group in groups if group.committed]
     faults["record"] += _inconsistent_data(committed, tables)
-    notes = [*_not_in_history(committed), *_misplaced(frame.sources, runs), *notes]
+    notes = [*_not_in_history(committed), *_misplaced(frame.sources, runs, domain), *notes]
     return Checked(tuple(groups), (*faults["record"], *faults["run"]), tuple(notes), tuple(matched))
 
 
@@ -211,8 +211,11 @@ def _unusual_hashes(hashes: Sequence[tuple[str, str, str]]) -> Iterator[tuple[st
             yield where, digest, expected
 
 
-def _misplaced(sources: Iterable[Source], runs: Path) -> Iterator[str]:
-    """Notes on finished runs that do not count because of their folder, as after a copy."""
+def _misplaced(sources: Iterable[Source], runs: Path, domain: str | None) -> Iterator[str]:
+    """Notes on finished runs that do not count because of their folder, as after a copy.
+
+    With a domain, folders that lie elsewhere are noted where a part of their path has its name.
+    """
     for source in sources:
         if source.origin == "record":
             continue
@@ -222,6 +225,8 @@ def _misplaced(sources: Iterable[Source], runs: Path) -> Iterator[str]:
     stray: Counter[str] = Counter()
     for file in runs.rglob("result.json"):
         parts = file.relative_to(runs).parts
+        if domain not in (None, *parts[:-1]):
+            continue
         if len(parts) - (parts[0] == USER_TIER) != 4:  # domain, dataset, run, file
             stray[parts[0]] += 1
     for name, count in sorted(stray.items()):
