@@ -140,7 +140,8 @@ class Criterion(nn.Module):
         For pairs built with ``gather`` on several processes the loss is this process's share, as
         DistributedDataParallel expects: the mean over processes of the losses and of their
         gradients, those of this criterion's parameters included, is that of the global batch. The
-        parts are those of the global batch, the same on all processes.
+        parts are those of the global batch, the same on all processes; shares in the gradient are
+        means of those on each process.
 
         Args:
             pairs: N anchors, M candidates.

@@ -46,7 +46,8 @@ def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
                 f"both networks need the same precision; got {one.dtype} and {other.dtype}: move "
                 f"both with .to(), or compute in 16 bits with torch.autocast"
             )
-    torch._foreach_lerp_(targets, sources, rate)
+    if targets:  # a head may be an identity
+        torch._foreach_lerp_(targets, sources, rate)
 
 
 class Teacher(nn.Module):

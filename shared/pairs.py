@@ -107,6 +107,10 @@ class Pairs:
                     f"omit it, and it is worked out from the mask"
                 )
 
+    def __repr__(self) -> str:
+        anchors, candidates, width = *self.positive.shape, self.anchor.shape[1]
+        return f"Pairs({anchors} anchors, {candidates} candidates, {width} dimensions)"
+
     def positives(self) -> Tensor:
         """The candidate indices of each anchor's positives, (N, P), padded with -1."""
         return _indices(self.positive) if self.positive_index is None else self.positive_index

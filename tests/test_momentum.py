@@ -24,6 +24,13 @@ def values(module: nn.Module) -> list[float]:
     return [float(x) for item in module.parameters() for x in item.detach().flatten()]
 
 
+def test_a_head_may_have_no_parameters() -> None:
+    student, head = network(1), nn.Identity()
+    teacher = Teacher(network(0), head)
+    teacher.follow(student, head, 0.0)
+    assert values(teacher) == values(student)
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.05, 1.0])
 def test_following_equals_the_loop(rate: float) -> None:
     online, target = network(0), network(1).requires_grad_(False)

@@ -177,6 +177,11 @@ def test_a_row_of_zeros_has_cosine_0_and_a_finite_gradient(core: Any) -> None:
         assert slope[0].tolist() == pytest.approx([0.6, 0.8])
 
 
+def test_pairs_print_their_sizes_and_no_numbers() -> None:
+    made = two_views(torch.randn(3, 5), torch.randn(3, 5))
+    assert repr(made) == "Pairs(6 anchors, 6 candidates, 5 dimensions)"
+
+
 def test_one_name_for_one_pairing() -> None:
     first, second = torch.randn(4, 3), torch.randn(4, 3)
     expected = {
