@@ -182,7 +182,7 @@ class Criterion(nn.Module):
             # Anchors without a positive are left out of the mean.
             defined = (pairs.positives() >= 0).any(1).sum()
             mean = value.sum() / defined.clamp(min=1)
-            to_check = {"mean": mean}
+            to_check = {"mean": mean.detach()}
             if captured or (due and (step or 0) >= WARM_UP):
                 to_check |= self._loss_at_chance(pairs, similarity)
             if pairs.blocks:
