@@ -3,9 +3,31 @@
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
+SUITE = Path(__file__).resolve().parents[1]
+PACKAGES = ("shared", "graph", "rl", "text", "video", "vision")
+_usual_format = warnings.formatwarning
 # Called with every notice in this process; a run adds itself from its start to its end.
 listeners: list[Callable[[str], None]] = []
+
+
+def show_plain_warnings() -> None:
+    """Show warnings of the suite's own code as one line, without the code that raised them."""
+    warnings.formatwarning = _plain_format
+
+
+def _plain_format(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    file = Path(filename)
+    if file.is_relative_to(SUITE) and file.relative_to(SUITE).parts[0] in PACKAGES:
+        return f"warning: {message}\n"
+    return _usual_format(message, category, filename, lineno, line)
 
 
 def notice(text: str) -> None:

@@ -250,6 +250,9 @@ class ImageFiles:
     upright: bool = False
     place: Path | None = None
 
+    def __repr__(self) -> str:
+        return f"ImageFiles({len(self)} images)"
+
     def __len__(self) -> int:
         return len(self.files)
 

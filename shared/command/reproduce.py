@@ -25,6 +25,7 @@ from shared.command.arguments import from_users_folder
 from shared.command.arguments import path as _path
 from shared.errors import UserError, describe_os_error, program, suggestion
 from shared.experiment.tables import TIERS
+from shared.notices import show_plain_warnings
 
 if TYPE_CHECKING:
     from shared.command.cells import Places
@@ -72,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may lack some characters
         sys.stdout.reconfigure(errors="backslashreplace")
+    show_plain_warnings()
     try:
         with _imports_end_cleanly():
             return _main(list(sys.argv[1:] if arguments is None else arguments))

@@ -25,6 +25,7 @@ from shared.experiment.records import Damaged, read_record
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Conflict, Interrupted, Locked, WorkerDone
 from shared.experiment.tables import Cell
+from shared.notices import show_plain_warnings
 
 Report = Callable[..., None]
 
@@ -39,6 +40,7 @@ def run_cell(
     run may use.
     """
     set_up_torch(options.threads, deterministic=options.deterministic)
+    show_plain_warnings()
     report("said", devices.used(options.threads, cell.config))
     if run_key(cell.tier, canonical(cell.config)) != cell.key:  # as this process has imported it
         why = "the source of its loss changed since the command began; start it again"
