@@ -3,7 +3,7 @@
 Shapes: A dimensions of an action, B of a batch.
 """
 
-# In the order in which a run comes by:
+# In the order of a run:
 #   measure, check_agent   a run: what is refused and recorded before anything is rendered
 #   train_with             the loop: act -> environment -> replay -> update, evaluated on the way
 #     make_update          an update of rl.agent.Agent, as a CUDA graph where it can be captured

@@ -49,6 +49,11 @@ def suggestion(word: str, known: Iterable[str], has: str = "known") -> str:
     return f"; {has}: {', '.join(name for names in by_case.values() for name in names)}"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; without a message the name of its type."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
 def describe_os_error(error: OSError) -> str:
     """What could not be read or written, and what to do about it."""
     where = f" {error.filename}" if error.filename else ""

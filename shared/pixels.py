@@ -11,8 +11,10 @@ tensors. Needs torch and numpy only.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -153,7 +155,16 @@ def jitters(jitter: np.ndarray, factors: np.ndarray, order: np.ndarray) -> Jitte
     return Jitter(index, np.stack([*rows, factors[:, BLENDS]]).astype(np.float64), counts)
 
 
-# To the device
+# In memory and on the device
+
+
+def mapped_pixels(file: Path, shape: tuple[int, ...] | None = None) -> Tensor:
+    """The bytes of a file, memory-mapped and not to be written to, in this shape or flat."""
+    # Not mode "c": private pages count as memory that may be needed, 215 GB of it for UCF-101.
+    pixels = np.memmap(file, np.uint8, mode="r", shape=shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch has no tensors that are read only
+        return torch.from_numpy(pixels)
 
 
 def to_device(numbers: Tensor, device: torch.device) -> Tensor:
@@ -307,7 +318,7 @@ def grayscale(images: Tensor) -> Tensor:
 
 
 def solarize(images: Tensor) -> Tensor:
-    """Images whose bright values, from 128 of 255 on, are turned round."""
+    """Images whose bright values, from 128 of 255 on, are inverted."""
     return torch.where(images >= 128 / 255, 1 - images, images)
 
 

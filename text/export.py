@@ -140,24 +140,24 @@ def write(folder: Path, target: Path) -> Path:
     return export_run(folder, target, Config, needs, _describe)
 
 
-def score(asked: EvaluationRequest) -> Scores:
+def score(request: EvaluationRequest) -> Scores:
     """Score an exported folder, or any encoder that transformers reads, by named protocols."""
-    names = asked.chosen((*PROTOCOLS, sts.PROTOCOL), DEFAULT_PROTOCOL)
-    model_folder = asked.model / MODEL  # of a run
-    folder = model_folder if (model_folder / SUMS).is_file() else asked.model
+    names = request.chosen((*PROTOCOLS, sts.PROTOCOL), DEFAULT_PROTOCOL)
+    model_folder = request.model / MODEL  # of a run
+    folder = model_folder if (model_folder / SUMS).is_file() else request.model
     exported = (folder / SUMS).is_file()
     encode = load(folder) if exported else hugging_face_encoder(folder)
     projected = exported and (folder / PROJECTION).is_file()
     how = "projected by CLLR's L" if projected else "not projected"
-    asked.say(
+    request.say(
         f"loaded every tensor of an export of this project, {how}"
         if exported
         else f"loaded the model in it: {encode.about}"
     )
 
     def tasks_of(protocol: str) -> tuple[str, ...]:
-        if asked.data:
-            return tuple(asked.data.split(","))
+        if request.data:
+            return tuple(request.data.split(","))
         return sts.STS_TASKS if protocol == sts.PROTOCOL else TASKS
 
     def protocol_of(protocol: str) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def score(asked: EvaluationRequest) -> Scores:
             run.record_data(tasks=task_fingerprint(tasks, run.data_root))
             return evaluate(encode, run.data_root, tasks=tasks, protocol=protocol)
 
-        return measure_protocol(Config(tasks=tasks), protocol, by, asked)
+        return measure_protocol(Config(tasks=tasks), protocol, by, request)
 
     data = dict.fromkeys(task for name in names for task in tasks_of(name))
     facts = {"model": str(folder), "data": list(data)}

@@ -26,7 +26,6 @@ import json
 import math
 import os
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -56,6 +55,7 @@ from shared.experiment.data import (
 )
 from shared.experiment.files import write_atomically
 from shared.experiment.folders import LEFTOVERS, MOST_NAMED, printable
+from shared.pixels import mapped_pixels
 from video.config import EMBEDDED, FOLDER, LISTS, SPLITS
 from video.decoding import decode, fault_of
 from video.workers import in_order
@@ -682,12 +682,4 @@ def _read_frames(folder: Path) -> tuple[Tensor, dict[str, tuple[int, int]], dict
     remembered(folder / ".verified", [folder / name for name in (*FILES, SUMS)], intact)
     starts = np.cumsum([0, *lengths[:-1]]).tolist()
     places = dict(zip(names, zip(starts, lengths, strict=True), strict=True))
-    return _mapped(file, shape), places, left_out
-
-
-def _mapped(file: Path, shape: tuple[int, ...]) -> Tensor:
-    # Not mode "c": private pages count as memory that may be needed, 215 GB of it for UCF-101.
-    frames = np.memmap(file, np.uint8, mode="r", shape=shape)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch has no tensors that are read only
-        return torch.from_numpy(frames)
+    return mapped_pixels(file, shape), places, left_out

@@ -92,19 +92,19 @@ def write(folder: Path, target: Path) -> Path:
     return export_run(folder, target, Config, [FILE], _describe)
 
 
-def score(asked: EvaluationRequest) -> Scores:
+def score(request: EvaluationRequest) -> Scores:
     """Score an exported encoder by named protocols, on UCF-101, another dataset or a folder."""
-    name = asked.data or UCF101
-    protocols = asked.chosen(PROTOCOLS, Config().protocol)
-    encoder, described = _read(asked.model, None)
+    name = request.data or UCF101
+    protocols = request.chosen(PROTOCOLS, Config().protocol)
+    encoder, described = _read(request.model, None)
     config = dataclasses.replace(described, dataset=name)
-    asked.say(
+    request.say(
         f"loaded every tensor of {_display_name(name_of(config.network))} of width {config.width:g}"
     )
     encoder = encoder.to("cuda" if torch.cuda.is_available() else "cpu")
 
     is_folder = Path(name).is_dir()
-    split = asked.options.get("split")
+    split = request.options.get("split")
     if is_folder and split:
         raise UserError(f"{name}: a folder of your own has no splits; omit --split")
     if split not in (None, "all", *map(str, SPLITS)):
@@ -134,7 +134,7 @@ def score(asked: EvaluationRequest) -> Scores:
             by_split[number] = evaluate(chosen, encoder, videos, run)
         return over_splits(by_split) if len(by_split) > 1 else by_split[splits[0]]
 
-    return scores_of(asked, file_of(asked.model), name, protocols, config, by)
+    return scores_of(request, file_of(request.model), name, protocols, config, by)
 
 
 def over_splits(by_split: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

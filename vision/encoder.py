@@ -242,10 +242,7 @@ def name_of(backbone: Backbone) -> str:
 def width_of(network: nn.Module, backbone: Backbone, size: int) -> int:
     """H of an encoder on the CPU; unless it is a ResNet defined here, found by a forward pass.
 
-    Args:
-        network: (B, 3, S, S) -> (B, H).
-        backbone: that it was made from.
-        size: S.
+    network: (B, 3, S, S) -> (B, H). size: S.
     """
     if backbone in WIDTH:
         return WIDTH[str(backbone)]

@@ -39,12 +39,10 @@ _WIDE_FORMATS = ("PNG", "PPM")
 
 
 def decode(image: Path | Image.Image, *, upright: bool = False) -> Image.Image:
-    """An image in RGB.
+    """An image in RGB, of an image of Pillow or a file of any format and mode that Pillow reads.
 
-    Args:
-        image: a file of any format and mode that Pillow reads, or an image of Pillow.
-        upright: apply the EXIF orientation. torchvision's datasets are read without it, as
-            torchvision reads them.
+    ``upright`` applies the EXIF orientation. torchvision's datasets are read without it, as
+    torchvision reads them.
     """
     if isinstance(image, Image.Image):
         with _decoding(f"image of mode {image.mode}"):

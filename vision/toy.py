@@ -27,10 +27,6 @@ def measure(config: ToyConfig, run: Run) -> dict[str, object]:
     """Learn the map and cluster the mapped points: ``accuracy`` in percent.
 
     Everything runs on the CPU, which is faster than any accelerator for a 2 x 2 map.
-
-    Args:
-        config: what to do.
-        run: where it is logged, saved and resumed from.
     """
     points, labels = sample(config.data, config.seed)
     classes = int(labels.max()) + 1
@@ -116,13 +112,7 @@ DATA: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
 
 
 def learn(config: ToyConfig, points: Tensor, run: Run | None = None) -> Tensor:
-    """The learned map P, (2, 2).
-
-    Args:
-        config: what to do.
-        points: (n, 2).
-        run: where it is logged, saved and resumed from; None: nowhere.
-    """
+    """The learned map P, (2, 2), of points (n, 2); without a run nothing is logged or saved."""
     if config.objective is None:
         raise ValueError("without an objective there is nothing to learn")
     embedding = nn.Linear(2, 2, bias=False)

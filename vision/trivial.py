@@ -63,12 +63,8 @@ def calibrate(
 ) -> None:
     """Set the running statistics of every batch norm to those of the training images.
 
-    Args:
-        encoder: (B, 3, S, S) -> (B, H); its mode is restored.
-        images: n images, preprocessed as test images.
-        size: S.
-        mean: per channel, on the scale from 0 to 1.
-        std: per channel.
+    encoder: (B, 3, S, S) -> (B, H); its mode is restored. images: n, preprocessed as test images.
+    mean, std: per channel, on the scale from 0 to 1.
     """
     device = next(encoder.parameters()).device
     everything: Iterable[Tensor]

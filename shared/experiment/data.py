@@ -21,7 +21,7 @@ from urllib.request import urlopen
 
 from filelock import FileLock, Timeout
 
-from shared.errors import UserError
+from shared.errors import UserError, first_line
 from shared.experiment.files import replacing, write_atomically
 
 SUMS = "SHA256SUMS"
@@ -228,7 +228,7 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
         raise UserError(f"{name}: another process is fetching {archive}; {again}") from None
     # The exception depends on the transport and on the archive.
     except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        reason = first_line(error)
         by_hand = f"; without a network, put the file into {folder} and run the same command"
         offline = by_hand if type(error) is URLError else ""  # no answer; an HTTPError is an answer
         raise UserError(f"{name}: {what}: {reason}{again}{wrong}{offline}") from error

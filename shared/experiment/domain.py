@@ -188,7 +188,7 @@ class Domain:
 
 
 def scores_of(
-    asked: EvaluationRequest,
+    request: EvaluationRequest,
     file: Path,
     data: str,
     protocols: Iterable[str],
@@ -199,7 +199,7 @@ def scores_of(
     """The scores of the model in a file by several protocols, see :func:`measure_protocol`.
 
     Args:
-        asked: the request.
+        request: the request.
         file: of the model.
         data: name of what it is scored on.
         protocols: by name.
@@ -210,7 +210,7 @@ def scores_of(
     return Scores(
         facts={"model": str(file), "sha256": sha256_of(file), **facts, "data": data},
         protocols={
-            protocol: measure_protocol(config, protocol, score, asked) for protocol in protocols
+            protocol: measure_protocol(config, protocol, score, request) for protocol in protocols
         },
     )
 
@@ -219,7 +219,7 @@ def measure_protocol(
     config: Any,
     protocol: str,
     score: "Callable[[Any, Run], Mapping[str, Any]]",
-    asked: EvaluationRequest,
+    request: EvaluationRequest,
 ) -> dict[str, Any]:
     """Score a model with one protocol: its metrics, printed at once, and the environment.
 
@@ -227,25 +227,25 @@ def measure_protocol(
         config: the configuration to score with; its protocol and seed are set here.
         protocol: its name.
         score: returns the metrics; its run has a temporary folder.
-        asked: the request, with the seed and the folder of data.
+        request: the request, with the seed and the folder of data.
     """
     from shared.experiment.run import Run  # needs torch
 
-    config = dataclasses.replace(config, protocol=protocol, seed=asked.seed)
-    asked.say(f"{protocol}: measuring")
+    config = dataclasses.replace(config, protocol=protocol, seed=request.seed)
+    request.say(f"{protocol}: measuring")
     with (
         tempfile.TemporaryDirectory() as folder,
         Run(
             Path(folder) / "run",
             config,
-            data_root=asked.data_root,
-            allow_missing="skip_damaged" in asked.options,
+            data_root=request.data_root,
+            allow_missing="skip_damaged" in request.options,
         ) as run,
     ):
         metrics = dict(score(config, run))
         # At once, so that finished scores are seen even if the next protocol fails.
         for metric, value in metrics.items():
             if isinstance(value, int | float):
-                asked.say(f"{protocol}: {metric} {value:.2f}")
+                request.say(f"{protocol}: {metric} {value:.2f}")
         environment = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
     return {"metrics": metrics, "environment": environment}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shared.errors import naming
+from shared.errors import first_line, naming
 
 
 def write_state(file: Path, state: Any) -> None:
@@ -69,7 +69,7 @@ def _damage_as_value_error() -> Iterator[None]:
     except FileNotFoundError:
         raise
     except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        reason = first_line(error)
         if "weights_only" in str(error) or "Weights only" in reason:
             # torch advises to load the file with the code that it may hold.
             reason = "it holds other things than tensors and numbers"
