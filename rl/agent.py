@@ -393,10 +393,6 @@ def gaussian_of(outputs: Tensor) -> tuple[Tensor, Tensor]:
 def squashed_sample(mean: Tensor, log_std: Tensor) -> tuple[Tensor, Tensor]:
     """A sample from a tanh-squashed Gaussian, (B, A), and its log-density, (B,).
 
-    Args:
-        mean: (B, A).
-        log_std: (B, A).
-
     Source: Haarnoja et al. 2018, Appendix C; 1e-6 inside the logarithm as in CURL's program.
     """
     noise = torch.randn_like(mean)

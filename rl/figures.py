@@ -213,11 +213,7 @@ def ranking(source: Source) -> DrawnFigure:
 
 
 def distances(rows: Sequence[str]) -> Callable[[Source], DrawnFigure]:
-    """A function that draws the distances of negative pairs over the training of some rows.
-
-    Args:
-        rows: their labels.
-    """
+    """A function that draws the distances of negative pairs over the training of some rows."""
 
     def draw(source: Source) -> DrawnFigure:
         logs = {run.cell.address: _log(run) for run in source.runs if run.row.label in rows}

@@ -180,12 +180,8 @@ def _question(
 ) -> Table:
     """An additional question about the rows of ``returns`` that train an encoder contrastively.
 
-    Args:
-        returns: the table that it derives from.
-        suffix: of its name.
-        measured: what it measures.
-        trivial: its rows that train no encoder.
-        changes: further fields of the table.
+    measured: what it measures, in words. trivial: its rows that train no encoder. changes: further
+    fields of the table.
     """
     about = f"about the rows of {returns.section}"
     return dataclasses.replace(

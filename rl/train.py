@@ -113,11 +113,8 @@ def train_with(
 ) -> dict[str, Any]:
     """The same in any environment with the interface of :class:`rl.environment.DeepMindControl`.
 
-    Args:
-        config: what to do, checked.
-        run: where it is logged, saved and resumed from.
-        make: the environment to train in.
-        several: environments for all episodes of an evaluation.
+    The configuration has been checked. ``make`` makes the environment to train in, ``several``
+    those for all episodes of an evaluation.
     """
     if not config.train:
         with contextlib.closing(several(config, run)) as environments:

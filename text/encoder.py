@@ -448,10 +448,8 @@ def side_by_side(*encoders: Encode | HasEncode) -> Encode:
 def vectors_of(encode: Encode | HasEncode, sentences: list[str]) -> np.ndarray:
     """The vectors of n sentences by any kind of encoder, unchanged, as a float32 array.
 
-    Args:
-        encode: a function of sentences, or an object with a method ``encode``, which takes
-            precedence. It may return tensors on any device, even ones that require gradients.
-        sentences: n.
+    ``encode`` is a function of sentences, or an object with a method ``encode``, which takes
+    precedence. It may return tensors on any device, even ones that require gradients.
     """
     function = getattr(encode, "encode", encode)
     if not callable(function):

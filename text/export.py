@@ -79,11 +79,7 @@ OWN_CORPUS = (
 
 
 def load(folder: Path) -> SentenceEncoder:
-    """The sentence encoder of an exported folder: n sentences -> (n, 2H), or (n, R) if projected.
-
-    Args:
-        folder: as :func:`write` made it.
-    """
+    """The encoder of an exported folder: n sentences -> (n, 2H), or (n, R) if projected."""
     further = [name for name in (PROJECTION, *MODULES) if (folder / name).exists()]
     check_sums(folder, REMEDY, (*FILES, *further))
     model, tokenizer, matrix = read(folder)
@@ -95,8 +91,7 @@ def load(folder: Path) -> SentenceEncoder:
 def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Tensor | None]:
     """Model in eval mode, tokenizer, and projection (R, 2H) if there is one; nothing is guessed.
 
-    Args:
-        folder: an export, or the folder ``model/`` of a run.
+    The folder is an export, or ``model/`` of a run.
     """
     for name in FILES:
         if not (folder / name).is_file():
@@ -129,11 +124,9 @@ def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Tensor | 
 
 
 def write(folder: Path, target: Path) -> Path:
-    """Put a finished run's model and a model card into ``target``, a folder, and return it.
+    """Put a finished run's model and a model card into ``target``, and return it.
 
-    Args:
-        folder: of the run.
-        target: of a new folder, or of an earlier export, which is replaced.
+    An earlier export in ``target`` is replaced.
     """
     names = [*FILES, *([PROJECTION] if (folder / MODEL / PROJECTION).is_file() else [])]
     needs = [f"{MODEL}/{name}" for name in names]

@@ -151,12 +151,9 @@ class RowAdam:
 def clip_each(parameters: Iterable[Tensor], largest: float, *, tokens: bool) -> None:
     """Scale each gradient separately so that its norm is at most ``largest``.
 
-    Args:
-        parameters: those without a gradient are skipped.
-        largest: norm.
-        tokens: whether the norm of a sparse gradient is taken over its slices, one per token,
-            instead of over their sums per word. TensorFlow, whose gradient of an embedding table
-            consists of slices, does so, and therefore quick-thoughts' program.
+    Parameters without a gradient are skipped. With ``tokens`` the norm of a sparse gradient is
+    taken over its slices, one per token, instead of over their sums per word: so does TensorFlow,
+    whose gradient of an embedding table consists of slices, and therefore quick-thoughts' program.
     """
     for parameter in parameters:
         gradient = parameter.grad
