@@ -122,32 +122,27 @@ class Videos:
 
     def of(self, train: bool) -> "Videos":
         """The training or the test videos; they share the frames of all."""
-        index = [number for number, video in enumerate(self.videos) if video.train == train]
-        return replace(
-            self,
-            videos=tuple(self.videos[number] for number in index),
-            start=self.start[index],
-            length=self.length[index],
-        )
+        return part_of(self, [i for i, video in enumerate(self.videos) if video.train == train])
 
     def every(self, stride: int) -> "Videos":
         """Every ``stride``-th video, from the first on; frames are shared."""
-        selection = slice(None, None, stride)
-        start, length = self.start[selection], self.length[selection]
-        return replace(self, videos=self.videos[selection], start=start, length=length)
+        return part_of(self, range(0, len(self.videos), stride))
 
     def check(self, modality: str) -> None:
-        """Refuse frames of another modality than a configuration's.
-
-        Raises:
-            ValueError: with both.
-        """
+        """Refuse, by a ValueError, frames of another modality than a configuration's."""
         if self.modality != modality:
             remedy = "read them with flow=" if modality == "flow" else "read them without flow="
             raise ValueError(
                 f"modality is {modality!r}, these videos are {self.modality!r}; set modality, or "
                 f"{remedy}"
             )
+
+
+def part_of(videos: Videos, places: Iterable[int]) -> Videos:
+    """The videos at some places; they share the frames of all."""
+    index = list(places)
+    chosen = tuple(videos.videos[place] for place in index)
+    return replace(videos, videos=chosen, start=videos.start[index], length=videos.length[index])
 
 
 def load(
@@ -618,9 +613,8 @@ def _store(
     read, left_out = reader(files, workers, progress)
     files = [file for file in files if file.stem not in left_out]
     stored = in_order(functools.partial(_stored_frames, read, resize), files, workers)
-    sizes: dict[
-        tuple[int, ...], _VideosOfOneSize
-    ] = {}  # by (3, h, w); the first video may be the odd one
+    # By (3, h, w); the first video may be the odd one.
+    sizes: dict[tuple[int, ...], _VideosOfOneSize] = {}
     with contextlib.ExitStack() as stack:
         for done, (file, frames) in enumerate(zip(files, stored, strict=True), start=1):
             if isinstance(frames, str):

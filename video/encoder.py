@@ -56,7 +56,7 @@ GROUPS = 2
 
 
 class MaxPool3d(nn.MaxPool3d):
-    """torch's, with a deterministic gradient on a GPU where deterministic algorithms are asked for.
+    """torch's, with a deterministic gradient on a GPU where deterministic algorithms are required.
 
     torch has none there and raises. Windows are then reduced one axis at a time, which is slower;
     among equal values the gradient is divided, where torch's goes to the first.
@@ -481,11 +481,7 @@ METHODS: dict[str, Callable[[Config, Networks, Tensor, Tensor], Compared]] = {
 def compare(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
     """The pairs of a batch and the student's features.
 
-    Args:
-        config: names the method.
-        networks: made for the same configuration.
-        first: (B, 3, T, S, S), the queries' clips.
-        second: (B, 3, T, S, S), the keys' clips.
+    first, second: (B, 3, T, S, S), the clips of the queries and of the keys.
     """
     return METHODS[config.method](config, networks, first, second)
 

@@ -83,11 +83,9 @@ def load_encoder(path: Path, network: Callable[[], Any] | None = None) -> nn.Mod
 
 
 def write(folder: Path, target: Path) -> Path:
-    """Put a finished run's encoder and a model card into ``target``, a folder, and return it.
+    """Put a finished run's encoder and a model card into ``target``, and return it.
 
-    Args:
-        folder: of the run.
-        target: of a new folder, or of an earlier export, which is replaced.
+    An earlier export in ``target`` is replaced.
     """
     return export_run(folder, target, Config, [FILE], _describe)
 

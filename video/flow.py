@@ -85,13 +85,10 @@ def prepare_flow(
     missing ones. Existing files are read once and kept if they are intact and were made from this
     video with these settings. Others are computed again, with a warning.
 
-    Args:
-        files: videos of different names.
-        folder: for the flow files, ``<name of the video>.zip``; it is created. Callers have to
-            ensure that no other process writes there.
-        workers: processes; 1: this one.
-        progress: called with the videos done, their number, and what is done.
-        method: of ``NAMES``.
+    files: videos of different names. folder: for the flow files, ``<name of the video>.zip``; it is
+    created. Callers have to ensure that no other process writes there. workers: processes; 1: this
+    one. progress: called with the videos done, their number, and what is done. method: of
+    ``NAMES``.
     """
     targets = [_target(file, folder) for file in files]
     if len(set(targets)) < len(targets):
@@ -129,11 +126,9 @@ def read_flow(file: Path) -> np.ndarray:
 
 
 def flow_frames(frames: np.ndarray, method: str = "tvl1") -> np.ndarray:
-    """The flow (T, H, W, 3) uint8 from each frame to the next, the last one repeated.
+    """The flow (T, H, W, 3) uint8 from each frame (T, H, W, 3) to the next, the last one repeated.
 
-    Args:
-        frames: (T, H, W, 3) uint8.
-        method: of ``NAMES``.
+    ``method`` is of ``NAMES``.
     """
     if len(frames) < 2:
         raise ValueError(f"flow needs at least 2 frames, got {len(frames)}")
