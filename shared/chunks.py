@@ -128,11 +128,7 @@ def check_chunk(chunk: int | None) -> None:
 
 
 class _State:
-    """The tensors that modules hold besides parameters, as they were before a chunk's first pass.
-
-    Args:
-        modules: each once.
-    """
+    """The tensors of modules besides parameters, as they were before a chunk's first pass."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self.modules = modules

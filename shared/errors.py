@@ -36,10 +36,7 @@ def program() -> str:
 def suggestion(word: str, known: Iterable[str], has: str = "known") -> str:
     """The end of an error about an unknown ``word``: the nearest known one, or all of them.
 
-    Args:
-        word: the unknown word.
-        known: the known words.
-        has: introduces the list of the known words, as in "; it has: one, two".
+    ``has`` introduces their list, as in "; it has: one, two".
     """
     by_case: dict[str, dict[str, None]] = {}  # names may differ in case alone, as gin and GIN
     for known_name in known:

@@ -65,12 +65,9 @@ def crop_boxes(
     Ten attempts at an area and the logarithm of an aspect, then the largest central box of an
     allowed aspect, as torchvision does it.
 
-    Args:
-        draws: (B, CROP_DRAWS), of the areas of all attempts, of their aspects, of row and column.
-        height: H, or that of each image (B,).
-        width: W, or that of each image (B,).
-        area: of the crop as a share of the image, from and to.
-        aspect: width over height of the crop, from and to.
+    draws: (B, CROP_DRAWS), of the areas of all attempts, of their aspects, of row and column.
+    height, width: H and W, or those of each image (B,). area: of the crop as a share of the image,
+    from and to. aspect: width over height of the crop, from and to.
     """
     height, width = (
         np.broadcast_to(np.asarray(side, np.int64), len(draws)) for side in (height, width)
@@ -114,28 +111,24 @@ class Jitter:
 
     Every jitter turns the hue once. What comes before and after it is a blend with a base: with
     black (brightness), the mean gray (contrast) or the gray image (saturation).
-
-    Attributes:
-        index: (n,) int64, the images that are jittered; those with most blends before their hue
-            come first, so that each turn is of the first or of the last of them.
-        numbers: (19, B) float64: of the three blends before the hue and the three after it each
-            image's factor, what its base is multiplied by, and 1 where its base is the mean gray;
-            and its turn of the hue.
-        before: how many images have a first, a second and a third blend before their hue.
     """
 
+    # (n,) int64, the images that are jittered; those with most blends before their hue come first,
+    # so that each turn is of the first or of the last of them.
     index: np.ndarray
+    # (19, B) float64: of the three blends before the hue and the three after it each image's
+    # factor, what its base is multiplied by, and 1 where its base is the mean gray; and its turn of
+    # the hue.
     numbers: np.ndarray
+    # How many images have a first, a second and a third blend before their hue.
     before: tuple[int, ...]
 
 
 def jitters(jitter: np.ndarray, factors: np.ndarray, order: np.ndarray) -> Jitter:
     """What :func:`colour_jitter` needs to know.
 
-    Args:
-        jitter: (B,) bool, whether the jitter takes place at all.
-        factors: (B, 4), of brightness, contrast, saturation and hue.
-        order: (B, 4), ``order[:, 0]`` is the operation that comes first.
+    jitter: (B,) bool, whether the jitter takes place at all. factors: (B, 4), of brightness,
+    contrast, saturation and hue. order: (B, 4), ``order[:, 0]`` is the operation that comes first.
     """
     image = np.arange(len(order))
     before = (order == BLENDS).argmax(axis=1)
@@ -245,14 +238,11 @@ def flip(images: Tensor) -> Tensor:
 
 
 def blend(images: Tensor, factor: Tensor, share: Tensor, contrasted: Tensor) -> Tensor:
-    """Brightness, contrast or saturation of each image, in place.
+    """Brightness, contrast or saturation of each image (B, 3, ..., H, W), in place.
 
-    Args:
-        images: (B, 3, ..., H, W).
-        factor: (B,), what the images are multiplied by.
-        share: (B,), what is added of the base: 0 for brightness, else ``1 - factor``.
-        contrasted: (B,) bool, whether the base is the mean gray, in clips each frame's, or the gray
-            image, as for saturation.
+    factor: (B,), what the images are multiplied by. share: (B,), what is added of the base: 0 for
+    brightness, else ``1 - factor``. contrasted: (B,) bool, whether the base is the mean gray, in
+    clips each frame's, or the gray image, as for saturation.
     """
     base = _luma(images)
     mean = base.mean((1, -2, -1), keepdim=True)

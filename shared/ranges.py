@@ -54,17 +54,11 @@ def require(name: str, value: Any, allowed: Range) -> None:
 
 @dataclass(frozen=True)
 class Use:
-    """Fields of a configuration that have an effect only under a condition.
+    """Fields of a configuration that have an effect only under a condition."""
 
-    Args:
-        fields: their names.
-        holds: whether a configuration uses them.
-        words: the condition, in words that follow "needs".
-    """
-
-    fields: tuple[str, ...]
-    holds: Callable[[Any], bool]
-    words: str
+    fields: tuple[str, ...]  # their names
+    holds: Callable[[Any], bool]  # whether a configuration uses them
+    words: str  # the condition, in words that follow "needs"
 
 
 def require_ranges(config: Any) -> None:

@@ -5,13 +5,10 @@ from torch import Tensor
 
 
 def effective_rank(features: Tensor) -> float:
-    """The exponential of the entropy of the singular values of centred features.
+    """The exponential of the entropy of the singular values of centred features (n, H).
 
     It is H where all directions have one variance, and near 1 where features have collapsed to a
     line; features that are all equal have 0.
-
-    Args:
-        features: (n, H).
 
     Source: Roy and Vetterli 2007, on features without their mean.
     """

@@ -27,25 +27,16 @@ Missing = Callable[[Its, Path], Sequence[MissingData]]
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """The arguments of ``./reproduce.sh evaluate``; the domain chooses what is left out.
+    """The arguments of ``./reproduce.sh evaluate``; the domain chooses what is left out."""
 
-    Attributes:
-        model: a checkpoint or an exported folder.
-        data: what to score on: a folder, a data set or tasks, depending on the domain.
-        protocols: by name.
-        data_root: the folder of data sets.
-        seed: of all random draws of a protocol.
-        options: further options of the domain, by name.
-        say: prints a line at once.
-    """
-
-    model: Path
+    model: Path  # a checkpoint or an exported folder
+    # What to score on: a folder, a data set or tasks, depending on the domain.
     data: str | None = None
-    protocols: tuple[str, ...] = ()
-    data_root: Path = Path("data")
-    seed: int = 0
-    options: Mapping[str, str] = field(default_factory=dict)
-    say: Callable[[str], None] = print
+    protocols: tuple[str, ...] = ()  # by name
+    data_root: Path = Path("data")  # the folder of data sets
+    seed: int = 0  # of all random draws of a protocol
+    options: Mapping[str, str] = field(default_factory=dict)  # further ones of the domain, by name
+    say: Callable[[str], None] = print  # prints a line at once
 
     def chosen(self, known: Iterable[str], *default: str) -> tuple[str, ...]:
         """The protocols to score with: the named ones, or those of the domain's default.
@@ -198,14 +189,8 @@ def scores_of(
 ) -> Scores:
     """The scores of the model in a file by several protocols, see :func:`measure_protocol`.
 
-    Args:
-        request: the request.
-        file: of the model.
-        data: name of what it is scored on.
-        protocols: by name.
-        config: the configuration to score with.
-        score: returns the metrics.
-        facts: further ones.
+    data: name of what it is scored on. config: the configuration to score with. score: returns the
+    metrics. facts: further ones.
     """
     return Scores(
         facts={"model": str(file), "sha256": sha256_of(file), **facts, "data": data},
@@ -223,11 +208,8 @@ def measure_protocol(
 ) -> dict[str, Any]:
     """Score a model with one protocol: its metrics, printed at once, and the environment.
 
-    Args:
-        config: the configuration to score with; its protocol and seed are set here.
-        protocol: its name.
-        score: returns the metrics; its run has a temporary folder.
-        request: the request, with the seed and the folder of data.
+    Protocol and seed of the configuration are set here. ``score`` returns the metrics; its run has
+    a temporary folder.
     """
     from shared.experiment.run import Run  # needs torch
 

@@ -49,25 +49,15 @@ class LeftOut(UserWarning):
 
 @dataclass(frozen=True)
 class Folder:
-    """The usable content of a folder.
-
-    Attributes:
-        path: the folder.
-        what: the kind of files, such as "images".
-        classes: their names, in the order of their numbers; empty without labels.
-        train: files to train on and the numbers of their classes, -1 without classes.
-        test: likewise to test on; None without such a part.
-        left_out: unused content with its number, for messages.
-        odd: other unexpected content, likewise.
-    """
+    """The usable content of a folder."""
 
     path: Path
-    what: str
-    classes: tuple[str, ...]
-    train: tuple[tuple[Path, int], ...]
-    test: tuple[tuple[Path, int], ...] | None
-    left_out: tuple[str, ...] = ()
-    odd: tuple[str, ...] = ()
+    what: str  # the kind of files, such as "images"
+    classes: tuple[str, ...]  # their names, in the order of their numbers; empty without labels
+    train: tuple[tuple[Path, int], ...]  # files and the numbers of their classes, -1 without
+    test: tuple[tuple[Path, int], ...] | None  # likewise; None without such a part
+    left_out: tuple[str, ...] = ()  # unused content with its number, for messages
+    odd: tuple[str, ...] = ()  # other unexpected content, likewise
 
     def summary(self) -> str:
         """One line: counts, unused and unexpected content."""
@@ -120,10 +110,8 @@ def class_files(
 ) -> list[tuple[Path, int]]:
     """The files of a data set's folders of classes, hidden ones left out, and their numbers.
 
-    Args:
-        folder: holds a folder for each class.
-        classes: their numbers by name; the files come in the order of the names.
-        endings: as of :func:`read_folder`.
+    classes: their numbers by name; the files come in the order of the names. endings: as of
+    :func:`read_folder`.
     """
     reader = _Reader(folder, "files", endings)
     reader.known = reader.read_anyway(folder, folder)
@@ -141,12 +129,8 @@ def undamaged(
 ) -> list[int]:
     """Positions of the undamaged files; every file is checked.
 
-    Args:
-        files: of a folder.
-        fault_of: returns what is wrong with a file, or None; called from several threads.
-        folder: of all files, for messages.
-        what: the kind of files, such as "images".
-        skip_damaged: leave damaged ones out, with a warning that lists them.
+    fault_of: returns what is wrong with a file, or None; called from several threads. folder: of
+    all files, for messages. skip_damaged: leave damaged ones out, with a warning that lists them.
     """
     with ThreadPool() as pool:
         faults = list(pool.imap(fault_of, files, chunksize=16))
@@ -213,10 +197,8 @@ class _Reader:
             raise self._nothing_found(train)
         if train.parent == root and not classes:
             self._check_no_class_called_train(root, train)
-        trained, tested = (
-            _with_class_numbers(files, classes),
-            self._test_files(test, train, classes),
-        )
+        trained = _with_class_numbers(files, classes)
+        tested = self._test_files(test, train, classes)
         self._check_apart(trained, tested or ())
         return Folder(
             self.path,
@@ -469,10 +451,8 @@ class _Reader:
 
     def _nothing_found(self, folder: Path) -> UserError:
         """The error that there is nothing to train on."""
-        if others := ", ".join(f"{count} {ending}" for ending, count in sorted(self.other.items())):
-            hint = f"; there are {others}"
-        else:
-            hint = ""
+        others = ", ".join(f"{count} {ending}" for ending, count in sorted(self.other.items()))
+        hint = f"; there are {others}" if others else ""
         return self._error_at(folder, f"no {self.what} in it ({', '.join(self.endings)}){hint}")
 
     def _error_at(self, folder: Path, why: str) -> UserError:

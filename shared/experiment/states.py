@@ -35,12 +35,7 @@ def read_state(file: Path) -> Any:
 
 
 def check_state(file: Path) -> None:
-    """Compare the checksums in a file of :func:`write_state`, which torch does not.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: a damaged file; one line without the file's name.
-    """
+    """Compare the checksums in a file of :func:`write_state`, which torch does not; same errors."""
     with _damage_as_value_error(), zipfile.ZipFile(file) as archive:
         if (damaged := archive.testzip()) is not None:
             raise ValueError(f"the checksum of its part {damaged} is wrong")

@@ -60,15 +60,11 @@ SHOWN = 8  # keys, or kinds of keys, that a message names
 
 
 def initialise(network: nn.Module, init: InitialWeights, remedy: str) -> "Match":
-    """Load all tensors of a network from a checkpoint, and return which were used.
+    """Load all tensors of a network, in place, from a checkpoint; return which were used.
 
     What else the checkpoint holds is printed in one line. An export of this project has to state
-    the network's own facts, see :func:`shared.experiment.export.stating`.
-
-    Args:
-        network: is filled in place, on its device and in its precision.
-        init: of the configuration.
-        remedy: how to configure the network that the file holds.
+    the network's own facts, see :func:`shared.experiment.export.stating`. ``remedy`` is how to
+    configure the network that the file holds.
     """
     init.check()
     if init.file.is_dir():
@@ -133,27 +129,18 @@ def unfilled(match: "Match", name: str, remedy: str) -> str:
 
 @dataclass(frozen=True)
 class Match:
-    """Where a network's tensors were found in a checkpoint.
+    """Where a network's tensors were found in a checkpoint."""
 
-    Attributes:
-        place: the entry, the prefix, and the naming scheme if parts are numbered.
-        tensors: those for the network, by its own names.
-        dropped: keys of the entry that are not used.
-        missing: names of the network without a tensor.
-        extra: keys below the prefix that have no place in the network and change its function.
-        rivals: other places that fit as well.
-        numbers: of the network's parts, if the file has numbers for them.
-        assumed: what the network computes that no tensor shows.
-    """
-
-    place: str
-    tensors: Mapping[str, Tensor]
-    dropped: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
+    place: str  # the entry, the prefix, and the naming scheme if parts are numbered
+    tensors: Mapping[str, Tensor]  # those for the network, by its own names
+    dropped: tuple[str, ...] = ()  # keys of the entry that are not used
+    missing: tuple[str, ...] = ()  # names of the network without a tensor
+    # Keys below the prefix that have no place in the network and change its function.
     extra: tuple[str, ...] = ()
-    rivals: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()  # other places that fit as well
+    # Of the network's parts, if the file has numbers for them.
     numbers: Mapping[str, int] = field(default_factory=dict)
-    assumed: str = ""
+    assumed: str = ""  # what the network computes that no tensor shows
 
     @property
     def filled(self) -> bool:
@@ -249,10 +236,8 @@ def best_match(
 ) -> Match:
     """Where a network's tensors are, by name and shape: a place that fits, or else the nearest.
 
-    Args:
-        states: tensors by key, for each entry of the checkpoint.
-        network: to be filled.
-        prefix: of the keys to use, which may begin with the entry; None: any.
+    states: tensors by key, for each entry of the checkpoint. prefix: of the keys to use, which may
+    begin with the entry; None: any.
     """
     wanted = network.state_dict()
     keys_at: dict[_Place, dict[str, str]] = {}  # by place and name in the network
@@ -292,11 +277,8 @@ def _match_at(
 ) -> Match:
     """The match of one place.
 
-    Args:
-        place: where.
-        keys: by the names in the network, as far as the checkpoint has them.
-        state: the tensors of the entry, by key.
-        wanted: those of the network, by name.
+    keys: by the names in the network, as far as the checkpoint has them. state: the tensors of the
+    entry, by key. wanted: those of the network, by name.
     """
     used = set(keys.values())
     parts = _parts_by_number(wanted, state).get(place.prefix, {}) if place.numbered else {}
