@@ -34,6 +34,7 @@ from shared.experiment.data import (
     write_meta,
     writing,
 )
+from shared.notices import Progress
 
 # Part of the key of stored frames; to be increased when the same arguments give other frames.
 FORMAT = 1
@@ -42,7 +43,6 @@ FILES = ("frames.bin", "states.bin", "meta.json")
 
 DATASETS = TASKS
 
-Progress = Callable[[int, int, str], None]
 # An action (A,) float32, given the episode's number and its random generator.
 Act = Callable[[int, DeepMindControl, np.random.Generator], np.ndarray]
 

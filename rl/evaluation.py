@@ -39,6 +39,7 @@ from rl.data import Frames
 from rl.encoder import Encoder
 from rl.environment import make_vector, settings_of
 from rl.replay import gather
+from shared.notices import Progress
 
 PROTOCOLS = ("dmc-return-v1", "dmc-return-v2", "state-probe-v1", "imitation-return-v1")
 
@@ -69,9 +70,6 @@ FOLDS = 5
 # Of the kernel's mean diagonal.
 PENALTIES: tuple[float, ...] = tuple(10.0 ** (power / 2) for power in range(-10, 9))
 COLUMNS = 1024  # features that are held in float64 at a time
-
-# Called with the actions done, their total, and a description, like Run.progress.
-Progress = Callable[[int, int, str], None]
 
 
 def evaluate_policy(

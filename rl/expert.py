@@ -13,7 +13,6 @@ Shapes: n numbers of a state, A dimensions of an action, B of a batch.
 import contextlib
 import copy
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -35,6 +34,7 @@ from shared.experiment.data import (
     writing,
 )
 from shared.momentum import follow
+from shared.notices import Progress
 
 # Part of the key of stored experts; to be increased when the same budget gives other experts.
 FORMAT = 1
@@ -54,8 +54,6 @@ EVALUATIONS = 15  # during training
 EPISODES = 3  # of an evaluation
 # Separates the seeds of these episodes from all others.
 STREAM = 0x65787065
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -239,11 +237,7 @@ class Memory:
 
 
 class Learner:
-    """Soft actor-critic on states, in float32 on the CPU.
-
-    Args:
-        states: n.
-        actions: A.
+    """Soft actor-critic on states (n,) with actions (A,), in float32 on the CPU.
 
     Source: Haarnoja et al. 2018, with the parts of :class:`rl.agent.Agent`.
     """

@@ -157,8 +157,8 @@ class Place:
     seeds: int
 
 
-def ranked(runs: Sequence[FinishedRun], than: str = RANKED_AGAINST) -> list[Place]:
-    """The rows in descending order of mean return, each compared with the row ``than``.
+def ranked(runs: Sequence[FinishedRun]) -> list[Place]:
+    """The rows in descending order of mean return, each compared with ``RANKED_AGAINST``.
 
     A seed of a row is used if it has finished on all tasks; differences are paired by seed.
     """
@@ -171,9 +171,9 @@ def ranked(runs: Sequence[FinishedRun], than: str = RANKED_AGAINST) -> list[Plac
         means[row] = {
             seed: fmean(values) for seed, values in seeds.items() if len(values) == len(tasks)
         }
-    base = means.get(than, {})
+    base = means.get(RANKED_AGAINST, {})
     if not base:
-        raise CannotDraw(f"no seed of {than} has finished on all of {len(tasks)} tasks")
+        raise CannotDraw(f"no seed of {RANKED_AGAINST} has finished on all of {len(tasks)} tasks")
     places = []
     for row, values in means.items():
         if common := values.keys() & base.keys():

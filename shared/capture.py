@@ -75,11 +75,7 @@ class Captured:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Copies of the function's output tensors.
-
-        Args:
-            inputs: on the device or on the host, from which they are copied without waiting.
-        """
+        """Copies of the output tensors; inputs on the host are copied without waiting."""
         with torch.cuda.device(self.device):
             if not self._calls:
                 with torch.inference_mode(False):  # else they would be read-only outside of it

@@ -290,15 +290,10 @@ def _mean_in_order(
 def synchronise(module: nn.Module, groups: int = 1) -> None:
     """Make the batch norms of a module use the statistics of the global batch.
 
-    On one process it does nothing.
-
-    Args:
-        module: on its device; its batch norms change their class and nothing else.
-        groups: the number of groups of processes that are normalised separately, which equals
-            normalising the batch in that many passes on one process.
-
-    Raises:
-        UserError: a number of processes that cannot be divided into the groups.
+    On one process it does nothing. The module is on its device; its batch norms change their class
+    and nothing else. The processes are normalised in ``groups`` separate groups, which equals
+    normalising the batch in that many passes on one process; their number has to be divisible by
+    that of the groups.
     """
     if world_size() == 1:
         return

@@ -5,7 +5,7 @@ import difflib
 import errno
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 SPACE, RIGHTS = "free space there", "change the permissions there"
@@ -49,6 +49,12 @@ def suggestion(word: str, known: Iterable[str], has: str = "known") -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message; without a message the name of its type."""
     return str(error).partition("\n")[0] or type(error).__name__
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """At most this many of some names, and how many more there are: ``a, b and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def describe_os_error(error: OSError) -> str:

@@ -51,26 +51,15 @@ LARGEST_BLOCK = 2**25  # scores held at a time while predicting
 
 @dataclass(frozen=True)
 class Solution:
-    """The minima of all training sets at all costs, in the given order.
+    """The minima of all training sets at all costs, in the given order."""
 
-    Attributes:
-        weights: (F, C, d, K).
-        intercepts: (F, C, K); -inf for a class that a training set lacks.
-        objective: (F, C), float64.
-        iterations: L-BFGS steps, over all costs.
-    """
-
-    weights: Tensor
-    intercepts: Tensor
-    objective: Tensor
-    iterations: int
+    weights: Tensor  # (F, C, d, K)
+    intercepts: Tensor  # (F, C, K); -inf for a class that a training set lacks
+    objective: Tensor  # (F, C), float64
+    iterations: int  # L-BFGS steps, over all costs
 
     def predict(self, features: Tensor) -> Tensor:
-        """Classes (F, C, n), int64, of features (n, d).
-
-        Raises:
-            ValueError: the features are not as wide as those of the fit.
-        """
+        """Classes (F, C, n), int64, of features (n, d) of the same width d as in the fit."""
         _, costs, width, columns = self.weights.shape
         if features.ndim != 2 or features.shape[1] != width:
             raise ValueError(f"expected features (n, {width}); got {tuple(features.shape)}")

@@ -5,8 +5,8 @@ K taps of a blur. What is done to a clip is done to all of its frames.
 
 Images are float in [0, 1] and have three channels (B, 3, ..., H, W) unless said otherwise; each has
 numbers of its own. The numbers are drawn on the host by :func:`uniforms`, which therefore knows
-which image needs which transform: :func:`replace` runs a transform over just these, and the device
-is never waited for. The transforms are those of torchvision.transforms.v2.functional on float
+which image needs which transform: :func:`replace` runs a transform over just these, without waiting
+for the device. The transforms are those of torchvision.transforms.v2.functional on float
 tensors. Needs torch and numpy only.
 """
 
@@ -259,7 +259,7 @@ def hue(images: Tensor, factor: Tensor, *, fused: bool = False) -> Tensor:
     """
     high, low = images.amax(1, keepdim=True), images.amin(1, keepdim=True)
     chroma = high - low
-    # Gray has no hue: its numerators are 0, and so is the chroma that its hue goes with.
+    # Gray has no hue: its numerators are 0, and so is the chroma, by which its hue is multiplied.
     divisor = chroma.clamp(min=torch.finfo(chroma.dtype).tiny)
     red, green, blue = images.split(1, 1)
     angle = torch.where(

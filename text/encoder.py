@@ -370,11 +370,8 @@ class QuickThoughtVectors(QuickThought):
         """The vectors [f/|f| ; g/|g|], (B, 2H).
 
         A sentence without tokens is one unknown word; tokens beyond ``config.length`` are left out.
-
-        Args:
-            input_ids: (B, T) int64.
-            attention_mask: (B, T), True at tokens.
-            return_dict: False: a tuple with only the vectors, as for all transformers models.
+        ``attention_mask`` is True at tokens. With ``return_dict=False`` the result is a tuple with
+        only the vectors, as for all transformers models.
         """
         f, g = self._pair(input_ids, attention_mask)
         output = SentenceVectors(torch.cat([unit_rows(f), unit_rows(g)], dim=1))

@@ -51,6 +51,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from shared import logistic
+from shared.notices import Progress
 from text import senteval
 from text.config import TASKS
 from text.data import Task, load_task
@@ -94,18 +95,12 @@ class Search:
 
 @dataclass(frozen=True)
 class Protocol:
-    """One search for each kind of task.
+    """One search for each kind of task."""
 
-    Attributes:
-        nested: single sentences without a test part.
-        tested: single sentences with a test part.
-        pairs: pairs of sentences.
-        blank_lines: whether a blank line counts as a sentence in tasks on single sentences.
-    """
-
-    nested: Search
-    tested: Search
-    pairs: Search
+    nested: Search  # single sentences without a test part
+    tested: Search  # single sentences with a test part
+    pairs: Search  # pairs of sentences
+    # Whether a blank line counts as a sentence in tasks on single sentences.
     blank_lines: bool = True
 
     def search(self, task: Task) -> Search:
@@ -170,7 +165,7 @@ def evaluate(
     *,
     tasks: Sequence[str] = TASKS,
     protocol: str = DEFAULT_PROTOCOL,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Accuracy of logistic regression on the vectors of ``encode``, in percent.
 
@@ -307,7 +302,7 @@ def _search_and_score(
     data_root: Path,
     tasks: Sequence[str],
     protocol: str,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     searches = _protocol(protocol)
     details = {}

@@ -33,10 +33,8 @@ POWERS = 4  # of d_s, from the 0th on
 class RowAdam:
     """Adam on tables of word vectors and on further parameters, equal to ``torch.optim.Adam``.
 
-    Args:
-        tables: (V, E) each, with sparse gradients (``nn.Embedding.sparse``).
-        others: trained by ``torch.optim.Adam``.
-        rate: the learning rate, the same in every step.
+    The tables (V, E) have sparse gradients (``nn.Embedding.sparse``). The learning rate is the same
+    in every step.
     """
 
     def __init__(self, tables: Sequence[Tensor], others: Sequence[Tensor], rate: float) -> None:

@@ -21,7 +21,7 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from transformers import PreTrainedTokenizerFast
 from shared.errors import UserError
 from shared.experiment.data import build_once, read_meta, short_hash, write_meta, writing
 from shared.experiment.files import write_atomically
+from shared.notices import Progress
 from text.data import INVISIBLE, checked_sentences, corpus_fingerprint, lines_of, sentences
 
 if TYPE_CHECKING:
@@ -89,8 +90,6 @@ TOKEN = "|".join(
 )
 
 VECTORS = "give word vectors in word2vec's text format, in UTF-8"
-
-Progress = Callable[[int, int, str], None]
 
 
 def make_tokenizer(

@@ -38,7 +38,7 @@ from filelock import FileLock
 from PIL import Image
 from torch import Tensor
 
-from shared.errors import UserError, program, suggestion
+from shared.errors import UserError, first_of, program, suggestion
 from shared.experiment.data import (
     SUMS,
     MissingData,
@@ -55,6 +55,7 @@ from shared.experiment.data import (
 )
 from shared.experiment.files import write_atomically
 from shared.experiment.folders import LEFTOVERS, MOST_NAMED, printable
+from shared.notices import Progress
 from shared.pixels import mapped_pixels
 from video.config import EMBEDDED, FOLDER, LISTS, SPLITS
 from video.decoding import decode, fault_of
@@ -74,7 +75,6 @@ _NAME = re.compile(r"v_\w+_g(\d+)_c\d+")
 _SPLIT = re.compile(r"(.+)_test_split([123])\.txt")  # of HMDB51, a class and a split
 _PART_OF = {"1": True, "2": False, "0": None}  # HMDB51: training part, test part, neither
 
-Progress = Callable[[int, int, str], None]
 Read = Callable[[Path], Iterable[np.ndarray]]
 Resize = Callable[[np.ndarray], np.ndarray]
 
@@ -161,8 +161,8 @@ def load(
 
     Frames are stored as bytes, with their shorter side reduced to ``stored_side(size)`` pixels if
     it has more: 3 h w bytes a frame, 36,864 for 128 x 96 pixels. All of UCF-101 at 128 pixels takes
-    215 GB of disk; memory is no limit. HMDB51's videos have different widths: the largest central
-    part of 4:3, the shape of UCF-101, is kept.
+    215 GB of disk, and need not fit in memory. HMDB51's videos have different widths: the largest
+    central part of 4:3, the shape of UCF-101, is kept.
 
     Videos are decoded once for all splits, by one process for all; an interrupted decoding starts
     again. Frames are checked against their checksum when first opened, whenever size or time of
@@ -206,9 +206,12 @@ def load(
     resize = functools.partial(_four_by_three if layout.hmdb51 else _resized, side=side)
 
     def build(part: Path) -> None:
-        reader = functools.partial(_rgb_or_flow, modality, flow, images)
         with writing(folder):
-            _store(part, list(files.values()), reader, modality, resize, workers, progress)
+            read, left_out = _rgb_or_flow(
+                modality, flow, images, list(files.values()), workers, progress
+            )
+            stored = functools.partial(_stored_frames, read, resize)
+            _store(part, files, stored, left_out, modality, workers, progress)
 
     build_once(folder, build, (SUMS,))
     frames, places, damaged = _read_frames(folder)
@@ -399,7 +402,7 @@ def _listed_in_ucf101(layout: Layout, split: int, classes: tuple[str, ...]) -> d
             name = re.sub(r"\.avi$", "", base, flags=re.IGNORECASE)
             matched = _NAME.fullmatch(name)
             if not folder or not matched or name in listed:
-                why = "is listed twice" if name in listed else "is no <class>/v_*_g01_c01.avi"
+                why = "is listed twice" if name in listed else "is not <class>/v_*_g01_c01.avi"
                 raise UserError(f"{location}: {line!r} {why}; {layout.remedy}")
             if folder not in numbers:
                 near = suggestion(folder, sorted(numbers), "classes are")
@@ -473,9 +476,7 @@ def _missing(
 def _tolerate(layout: Layout, unusable: dict[str, str], listed: int, allow_missing: bool) -> None:
     if unusable and not allow_missing:
         named = [f"{name} ({why})" for name, why in unusable.items()]
-        first = ", ".join(named[:MOST_NAMED])
-        more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-        text = f"{len(unusable)} of {listed} videos cannot be used: {first}{more}"
+        text = f"{len(unusable)} of {listed} videos cannot be used: {first_of(named, MOST_NAMED)}"
         remedy = "restore them, or continue without them: --allow-missing"
         raise UserError(f"{layout.folder}: {text}; {remedy}")
 
@@ -601,18 +602,16 @@ class _VideosOfOneSize:
 
 def _store(
     part: Path,
-    files: Sequence[Path],
-    reader: Callable[..., tuple[Read, dict[str, str]]],
+    all_files: Mapping[str, Path],
+    stored_frames: Callable[[Path], np.ndarray | str],
+    left_out: dict[str, str],
     modality: str,
-    resize: Resize,
     workers: int,
     progress: Progress | None,
 ) -> None:
     """Write the frames of all videos that can be used, of the most frequent size, and the index."""
-    order = [file.stem for file in files]
-    read, left_out = reader(files, workers, progress)
-    files = [file for file in files if file.stem not in left_out]
-    stored = in_order(functools.partial(_stored_frames, read, resize), files, workers)
+    files = [file for name, file in all_files.items() if name not in left_out]
+    stored = in_order(stored_frames, files, workers)
     # By (3, h, w); the first video may be the odd one.
     sizes: dict[tuple[int, ...], _VideosOfOneSize] = {}
     with contextlib.ExitStack() as stack:
@@ -642,7 +641,7 @@ def _store(
         "names": same_size.names,
         "lengths": same_size.lengths,
         "shape": shape,
-        "left_out": {name: left_out[name] for name in order if name in left_out},
+        "left_out": {name: left_out[name] for name in all_files if name in left_out},
     }
     write_atomically(part / "index.json", json.dumps(index) + "\n")
     sums = {

@@ -101,10 +101,7 @@ PROTOCOLS: dict[str, Protocol] = {
 class Probe(nn.Module):
     """[CoCLR]'s classifier on frozen features: length 1, batch norm, linear: (B, H) -> (B, C).
 
-    Args:
-        features: H.
-        classes: C.
-        generator: draws the weights; biases start at 0.
+    The generator draws the weights; biases start at 0.
     """
 
     def __init__(self, features: int, classes: int, generator: torch.Generator) -> None:
@@ -268,11 +265,7 @@ def _embedding(
 class Classifier(nn.Module):
     """[CoCLR]'s network for fine-tuning, encoder, dropout, linear: (B, 3, T, S, S) -> (B, C).
 
-    Args:
-        encoder: (B, 3, T, S, S) -> (B, H).
-        features: H.
-        classes: C.
-        generator: draws the weights of the linear layer; biases start at 0.
+    The generator draws the weights of the linear layer; biases start at 0.
     """
 
     def __init__(

@@ -60,10 +60,8 @@ NAMES = {"s3d": "S3D", "r2plus1d": "R(2+1)D"}
 def save_encoder(encoder: nn.Module, folder: Path, *, config: Config) -> None:
     """Write ``encoder.safetensors`` into a folder, with what is needed to rebuild the network.
 
-    Args:
-        encoder: of the configuration's network and width, on any device.
-        folder: created if needed; the file in it is replaced atomically.
-        config: of the run that trained it.
+    The folder is created if needed, and the file in it replaced atomically. ``config`` is that of
+    the run that trained the encoder.
     """
     remade(encoder, lambda: encoder_of(config))
     metadata = {"dim": str(encoder.dim)}

@@ -21,7 +21,7 @@ import itertools
 import json
 import warnings
 import zipfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ import numpy as np
 from shared.errors import UserError
 from shared.experiment.data import writing
 from shared.experiment.files import replacing
+from shared.notices import Progress
 from video.decoding import decode
 from video.workers import in_order
 
@@ -60,8 +61,6 @@ DIS = {"preset": "medium"}
 
 NAMES = {"tvl1": "TV-L1", "dis": "DIS"}
 PARAMETERS: dict[str, dict[str, Any]] = {"tvl1": TVL1, "dis": DIS}
-
-Progress = Callable[[int, int, str], None]
 
 
 def settings_of(method: str) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from shared.errors import UserError, first_line
+from shared.errors import UserError, first_line, first_of
 from shared.experiment.data import (
     APPROXIMATE,
     MARKER,
@@ -563,8 +563,7 @@ def _check_count(name: str, folder: Path, part: Part, count: int, allow_missing:
 
 
 def _leave_out(name: str, folder: Path, damaged: list[str], allow_missing: bool) -> None:
-    more = f" and {len(damaged) - 5} more" if len(damaged) > 5 else ""
-    fault = f"{folder}: {len(damaged)} images damaged or missing: {', '.join(damaged[:5])}{more}"
+    fault = f"{folder}: {len(damaged)} images damaged or missing: {first_of(damaged, 5)}"
     _tolerate(name, fault, allow_missing)
 
 
@@ -636,7 +635,7 @@ def _download(name: str, data_root: Path) -> None:
 def _download_by_torchvision(name: str, data_root: Path) -> None:
     """Over https and against a checksum, both torchvision's; :class:`UserError` if that fails."""
     get = SOURCES[name].get
-    assert get is not None  # else how_to_get has words
+    assert get is not None  # otherwise how_to_get says how
     folder = data_root / describe(name).folder
     try:
         data_root.mkdir(parents=True, exist_ok=True)
@@ -644,7 +643,7 @@ def _download_by_torchvision(name: str, data_root: Path) -> None:
     # What a download raises depends on the transport and on the archive.
     except Exception as error:
         if not any(path.is_file() for path in folder.rglob("*")):
-            shutil.rmtree(folder, ignore_errors=True)  # else it would pass for the data
+            shutil.rmtree(folder, ignore_errors=True)  # it would be taken for the data
         raise UserError(
             f"{name}: download by torchvision failed: {first_line(error)}; on a machine without "
             f"network, copy {folder} from one that has it"
@@ -708,7 +707,7 @@ class _Batches(TorchDataset[tuple[Tensor, ...] | UserError]):
     upright: bool
 
     def __getitem__(self, batch: np.ndarray) -> tuple[Tensor, ...] | UserError:
-        if isinstance(self.files, PreparedImages):  # in no memory of this process: all at once
+        if isinstance(self.files, PreparedImages):  # memory-mapped: all at once
             images = [self.files[i] for i in batch.tolist()]
             return tuple(map(crops.stacked, self.crop(images, batch)))
         try:

@@ -46,10 +46,6 @@ class SmallResNet(nn.Module):
     The networks for 32 pixels of He et al. 2016, "Deep Residual Learning", Section 4.2 (6n + 2
     layers), made of torchvision's parts under its names and with the first layers of its larger
     ones. The smallest, twice as wide as there, has 0.31M parameters with a 3x3 stem.
-
-    Args:
-        width: W.
-        blocks: n.
     """
 
     def __init__(self, width: int = 32, blocks: int = 1) -> None:
@@ -270,11 +266,8 @@ class LabEncoder(nn.Module):
     """CMC's encoder: (B, 3, S, S) in [0, 1], RGB -> (B, H), of two networks half as wide.
 
     The first sees the lightness of CIE Lab, the second its two colours; the first half of the
-    features is the first's. A network of half the width has half the channels after its stem.
-
-    Args:
-        backbone: as of :func:`make_encoder`; H is that of one network of full width.
-        stem: as of :func:`make_encoder`.
+    features is the first's. A network of half the width has half the channels after its stem; H is
+    that of one network of full width.
 
     Source: Tian et al. 2020 (CMC) and the ResNets of its program.
     """

@@ -16,7 +16,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -247,26 +247,30 @@ def evaluate(
             kept[name] = embedded(part).cpu()  # a protocol that needs none has the GPU's memory
         return kept[name].to(device)
 
-    all_features = Features(
-        features_in("train", train),
-        train.labels.to(device),
-        features_in("test", test),
-        test.labels.to(device),
-        classes,
-    )
+    features, labels = features_in("train", train), train.labels.to(device)
+    test_features, test_labels = features_in("test", test), test.labels.to(device)
     if config.features == "encoder" and images is None:
-        run.record(effective_rank=f"{effective_rank(all_features.test):.4g}")
+        run.record(effective_rank=f"{effective_rank(test_features):.4g}")
     top1 = knn(
-        all_features.train,
-        all_features.labels,
-        all_features.test,
-        all_features.test_labels,
+        features,
+        labels,
+        test_features,
+        test_labels,
         classes=classes,
         temperature=protocol.temperature,
     )
     metrics: dict[str, object] = {"knn_top1": top1}
     if protocol.penalties:
-        metrics |= _regularised(protocol.penalties, all_features, run)
+        try:
+            penalty, predicted = regularised_probe(
+                features, labels, test_features, protocol.penalties
+            )
+        except NothingToHoldOut as error:
+            notice(f"no l2_top1: {error}")
+        else:
+            run.record(l2_penalty=f"{penalty:g}")
+            right = int((predicted == test_labels).sum())
+            metrics["l2_top1"] = 100 * right / len(test_labels)
     if probe is None:
         return metrics
 
@@ -276,8 +280,8 @@ def evaluate(
     def batches(epoch: int, chosen: list[np.ndarray]) -> Iterator[Tensor]:
         encoder.train(drifts)
         for views in training_views(config, policy, train, epoch, chosen, device, run.workers):
-            features = features_of(encoder, views, config.precision)
-            yield features if project is None else project(features)
+            of_views = features_of(encoder, views, config.precision)
+            yield of_views if project is None else project(of_views)
 
     def after_epoch(done: int) -> None:
         run.progress(done, epochs, config.protocol)
@@ -286,10 +290,10 @@ def evaluate(
 
     with left_as_they_were(encoder):
         result = linear_probe(
-            batches if drifts or config.probe_augmentation else all_features.train,
-            all_features.labels,
-            all_features.test,
-            all_features.test_labels,
+            batches if drifts or config.probe_augmentation else features,
+            labels,
+            test_features,
+            test_labels,
             classes=classes,
             probe=probe,
             seed=config.seed,
@@ -301,16 +305,6 @@ def evaluate(
         metrics["linear_top5"] = float(result.top5[-1])
     metrics["linear_best_top1"] = float(result.top1.max())
     return metrics
-
-
-class Features(NamedTuple):
-    """What is scored: features (n, H) and (m, H), labels (n,) and (m,), the number of classes."""
-
-    train: Tensor
-    labels: Tensor
-    test: Tensor
-    test_labels: Tensor
-    classes: int
 
 
 def _labelled(
@@ -332,20 +326,6 @@ def _labelled(
     if config.images is not None:
         train = choose(train, min(config.images, len(train)))
     return train, test, classes
-
-
-def _regularised(penalties: Sequence[float], features: Features, run: Run) -> dict[str, object]:
-    """The accuracy with the best of the penalties, which the run records; none if none is best."""
-    try:
-        penalty, predicted = regularised_probe(
-            features.train, features.labels, features.test, penalties
-        )
-    except NothingToHoldOut as error:
-        notice(f"no l2_top1: {error}")
-        return {}
-    run.record(l2_penalty=f"{penalty:g}")
-    right = int((predicted == features.test_labels).sum())
-    return {"l2_top1": 100 * right / len(features.test_labels)}
 
 
 def linear_probe(

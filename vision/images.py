@@ -238,14 +238,13 @@ class ImageFiles:
 
     files: n paths, a column of a dataset, see :func:`vision.own.hub_images`, or prepared images.
     labels: (n,) int64, -1 where there is none; of VOC2007 (n, C), see :mod:`vision.transfer_data`.
-    upright: whether images are turned as their EXIF data say, which torchvision does not. place:
-    your own folder, if they are from one: all of it is checked once one of its images is found to
-    be damaged.
     """
 
     files: "tuple[Path, ...] | HubColumn | PreparedImages"
     labels: Tensor
-    upright: bool = False
+    upright: bool = False  # whether images are turned as their EXIF data say; torchvision does not
+    # Your own folder, if they are from one: all of it is checked once one of its images is found to
+    # be damaged.
     place: Path | None = None
 
     def __len__(self) -> int:

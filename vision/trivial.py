@@ -21,12 +21,9 @@ LEVELS = 4  # of each colour in the histogram
 class Trivial(nn.Module):
     """Trivial features of normalised images: (B, 3, S, S) -> (B, H).
 
-    Args:
-        features: ``"pixels"``: all of them, H = 3 S S; ``"thumbnail"``: means over an 8 x 8 grid,
-            H = 192; ``"histogram"``: the share of pixels in each of 4 x 4 x 4 bins of the RGB cube,
-            H = 64.
-        mean: per channel, that the images were normalised with.
-        std: per channel.
+    They are ``"pixels"``: all of them, H = 3 S S; ``"thumbnail"``: means over an 8 x 8 grid, H =
+    192; or ``"histogram"``: the share of pixels in each of 4 x 4 x 4 bins of the RGB cube, H = 64.
+    ``mean`` and ``std``, of each channel, are what the images were normalised with.
     """
 
     mean: Tensor

@@ -32,7 +32,7 @@ MARK = "\0"  # in the place of the seed
 
 
 class Config(Protocol):
-    """What the core asks of a domain's configuration: a frozen dataclass with a seed."""
+    """What the core requires of a domain's configuration: a frozen dataclass with a seed."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -69,7 +69,7 @@ def changed(config: AnyConfig, changes: Mapping[str, Any], where: str) -> AnyCon
 
 
 def with_seed(config: AnyConfig, seed: int) -> AnyConfig:
-    """``config`` with another seed, and nothing else checked again: a report asks for thousands."""
+    """``config`` with another seed, without checks: a report makes thousands of these."""
     copy = object.__new__(type(config))
     vars(copy).update(vars(config), seed=seed)
     return copy

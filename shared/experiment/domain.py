@@ -86,7 +86,7 @@ class Experiment(Generic[Its]):
 
 @dataclass(frozen=True)
 class OwnData:
-    """How rows are compared on data of a user's, with a reduced budget.
+    """How rows are compared on the user's own data, with a reduced budget.
 
     Args:
         paper: whose table has the rows.
@@ -123,7 +123,7 @@ class Domain:
         score: scores a trained model, this project's or another's, by the domain's protocols.
         scored_by: the options of :attr:`score` beyond those of every domain.
         protocols: the names that a configuration's protocol may have.
-        own_data: how rows are compared on data of a user's.
+        own_data: how rows are compared on the user's own data.
 
     Raises:
         ValueError: a table of another domain, or one without an experiment for its configuration.

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
-from shared.errors import UserError
+from shared.errors import UserError, first_of
 from shared.experiment.data import MissingData, sha256_of
 
 TRAIN = ("train", "training")
@@ -142,8 +142,7 @@ def undamaged(
         for file, fault in zip(files, faults, strict=True)
         if fault is not None
     ]
-    more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
-    text = f"{len(bad)} of {len(files)} {what} are damaged: {', '.join(bad[:MOST_NAMED])}{more}"
+    text = f"{len(bad)} of {len(files)} {what} are damaged: {first_of(bad, MOST_NAMED)}"
     if not skip_damaged:
         remedy = "restore or delete them, or omit them: --skip-damaged"
         raise UserError(f"{printable(folder)}: {text}; {remedy}")
@@ -491,6 +490,4 @@ def _count(number: int, what: str) -> str:
 
 
 def _first_names(names: Sequence[str] | set[str]) -> str:
-    shown = [f"{printable(name)}" for name in sorted(names)]
-    more = f" and {len(shown) - FEWER_NAMED} more" if len(shown) > FEWER_NAMED else ""
-    return f"{', '.join(shown[:FEWER_NAMED])}{more}"
+    return first_of([printable(name) for name in sorted(names)], FEWER_NAMED)

@@ -24,9 +24,7 @@ def write_state(file: Path, state: Any) -> None:
 def read_state(file: Path) -> Any:
     """The state in a file of :func:`write_state`, on the CPU, read with ``weights_only``.
 
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: a damaged file; one line without the file's name.
+    A damaged file is a ``ValueError`` of one line without the file's name.
     """
     check_state(file)
     with _damage_as_value_error():

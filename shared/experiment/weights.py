@@ -4,9 +4,10 @@ A checkpoint of torchvision, timm, lightly, solo-learn, MoCo or DINO holds the b
 under names that end like the network's, behind a prefix (``module.encoder_q.``, ``backbone.``) and
 possibly inside an entry (``state_dict``, ``teacher``); a backbone in an ``nn.Sequential`` has
 numbers instead of the names of its parts. A place in the file fits if it fills every tensor of the
-network and leaves none over below its prefix but heads, queues and the like (:data:`OUTSIDE`): a
-tensor inside the network that has no place in it means another function. Of two places that fit,
-:data:`PREFERRED` says which is used, as in these programs' own evaluations; others are refused.
+network and the only tensors left over below its prefix are heads, queues and the like
+(:data:`OUTSIDE`): a further tensor inside the network means that it computes another function. Of
+two places that fit, :data:`PREFERRED` says which is used, as in these programs' own evaluations;
+others are refused.
 
 An export of this project states its network, and that is compared, too.
 """
@@ -96,10 +97,9 @@ def named_tensors(file: Path) -> dict[str, Mapping[str, Tensor]]:
 
 
 def check_weights(file: Path, tensors: Mapping[str, Tensor], network: nn.Module) -> None:
-    """Refuse weights of a training that diverged, and those that are no real numbers.
+    """Refuse weights of a training that diverged, and those that are not real numbers.
 
-    Integers in their place are quantised: the scale that they have to be multiplied with is
-    elsewhere.
+    Integers are quantised weights: the scale by which they have to be multiplied is elsewhere.
     """
     wanted = network.state_dict()
     for key, tensor in tensors.items():
@@ -178,7 +178,7 @@ def read(file: Path) -> Mapping[str, Any]:
     if isinstance(content, Mapping):
         return content
     raise UserError(
-        f"{file}: holds a {type(content).__name__}, no named tensors; save a state_dict"
+        f"{file}: holds a {type(content).__name__}, not named tensors; save a state_dict"
     )
 
 
