@@ -3,7 +3,6 @@
 Distances are drawn from the logs in the runs' folders, the others from records.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -11,6 +10,7 @@ from typing import Any
 
 from rl.tables import PUBLISHED
 from shared.experiment.published import load_published
+from shared.experiment.run_folders import log_lines
 from shared.experiment.tables import Column
 from shared.report.figures import (
     CannotDraw,
@@ -216,7 +216,11 @@ def distances(rows: Sequence[str]) -> Callable[[Source], DrawnFigure]:
     """A function that draws the distances of negative pairs over the training of some rows."""
 
     def draw(source: Source) -> DrawnFigure:
-        logs = {run.cell.address: _log(run) for run in source.runs if run.row.label in rows}
+        logs = {
+            run.cell.address: [*log_lines(run.folder)]
+            for run in source.runs
+            if run.row.label in rows
+        }
         shown = [run for run in source.runs if logs.get(run.cell.address)]
         if not shown:
             where = source.runs[0].cell.table_address
@@ -252,14 +256,6 @@ def distances(rows: Sequence[str]) -> Callable[[Source], DrawnFigure]:
         )
 
     return draw
-
-
-def _log(run: FinishedRun) -> list[dict[str, Any]]:
-    """The lines of a run's log; empty if the run has none."""
-    file = run.folder / "log.jsonl"
-    if not file.is_file():
-        return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def _values_by_step(

@@ -54,7 +54,7 @@ from shared.experiment.data import (
     writing,
 )
 from shared.experiment.files import write_atomically
-from shared.experiment.folders import LEFTOVERS, MOST_NAMED, printable
+from shared.experiment.folders import MOST_NAMED, is_hidden, printable
 from shared.notices import Progress
 from shared.pixels import mapped_pixels
 from video.config import EMBEDDED, FOLDER, LISTS, SPLITS
@@ -330,7 +330,8 @@ def _present_classes(dataset: str, layout: Layout) -> tuple[str, ...]:
         raise MissingData(dataset, layout.folder, command, how)
     numbers = _numbers(layout)
     for folder in sorted(layout.folder.iterdir()):
-        if folder.name not in numbers and _is_visible(folder) and _videos_in(folder, layout):
+        visible = not is_hidden(folder.name)
+        if visible and folder.name not in numbers and _videos_in(folder, layout):
             near = suggestion(folder.name, sorted(numbers), "classes are")
             where = layout.lists if layout.hmdb51 else layout.lists / "classInd.txt"
             raise UserError(
@@ -451,10 +452,6 @@ def _videos_in(folder: Path, layout: Layout) -> list[Path]:
         )
     except OSError as error:
         raise UserError(f"{printable(folder)}: cannot be read ({error.strerror})") from None
-
-
-def _is_visible(path: Path) -> bool:
-    return not path.name.startswith(".") and path.name.lower() not in LEFTOVERS
 
 
 def _missing(

@@ -136,8 +136,8 @@ def read(folder: Path, remedy: str) -> PreparedImages:
     def intact() -> str:
         check_sums(folder, remedy, (PIXELS, SIZES))
         with contextlib.suppress(OSError):  # in a read-only folder all is compared each time
-            numbers = range(_blocks_of(folder))
-            text = "".join(f"{_block_sum(folder, number)}\n" for number in numbers)
+            count = -(-(folder / PIXELS).stat().st_size // BLOCK)
+            text = "".join(f"{_block_sum(folder, number)}\n" for number in range(count))
             write_atomically(blocks, text)
         return sha256_of(folder / SUMS)
 
@@ -155,10 +155,6 @@ def read(folder: Path, remedy: str) -> PreparedImages:
     sizes = np.load(folder / SIZES)
     ends = np.cumsum(3 * sizes.prod(1, dtype=np.int64))
     return PreparedImages(folder, sha256, np.concatenate([[0], ends[:-1]]), sizes, remedy)
-
-
-def _blocks_of(folder: Path) -> int:
-    return -(-(folder / PIXELS).stat().st_size // BLOCK)
 
 
 def _block_sum(folder: Path, number: int) -> str:

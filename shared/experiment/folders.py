@@ -433,7 +433,7 @@ class _Reader:
         """The entries of a folder that are not hidden, by name."""
         with os.scandir(folder) as entries:
             all_entries = sorted(entries, key=lambda entry: entry.name)
-        visible = [item for item in all_entries if not _is_hidden(item.name)]
+        visible = [item for item in all_entries if not is_hidden(item.name)]
         self.hidden += (len(all_entries) - len(visible)) * count
         return visible
 
@@ -465,7 +465,8 @@ def _with_class_numbers(
     return tuple((file, numbers.get(name, -1)) for name, paths in files.items() for file in paths)
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of this name is hidden, or one that a system leaves behind."""
     return name.startswith(".") or name.lower() in LEFTOVERS
 
 

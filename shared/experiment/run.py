@@ -68,6 +68,7 @@ from shared.experiment.run_folders import (
     acquire,
     check_config,
     check_same_processes,
+    log_lines,
     stop_signals,
     with_own_data,
 )
@@ -578,7 +579,7 @@ class Run:
         A loss of cosines is bounded, so that it hardly shows that the weights have exploded.
         """
         remedy = "the training has diverged; lower the learning rate"
-        losses = [float(line["loss"]) for line in _log_lines(self.folder) if "loss" in line]
+        losses = [float(line["loss"]) for line in log_lines(self.folder) if "loss" in line]
         tenth = len(losses) // 10
         first, last = (max(losses[:tenth]), min(losses[-tenth:])) if tenth else (0.0, 0.0)
         modules = [item for item in self._tracked.values() if isinstance(item, nn.Module)]
@@ -790,17 +791,10 @@ def check_processes(config: Config, processes: int) -> None:
         )
 
 
-def _log_lines(folder: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a run's log."""
-    file = folder / LOG
-    for line in file.read_text().splitlines() if file.exists() else ():
-        yield json.loads(line)
-
-
 def _median_shares(folder: Path) -> dict[str, str]:
     """The median over the log of each term's share of the gradient, if it was measured."""
     shares: dict[str, list[float]] = {}
-    for line in _log_lines(folder):
+    for line in log_lines(folder):
         for name, number in line.items():
             if name.startswith(SHARE):
                 shares.setdefault(name, []).append(number)

@@ -7,7 +7,9 @@ import dataclasses
 import itertools
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import filelock
 
@@ -111,6 +113,13 @@ def record_failure(folder: Path, why: str, trace: str) -> None:
     """Write why an attempt failed, for the table and for debugging."""
     content = {"why": why, "traceback": trace, "time": now()}
     write_atomically(folder / "failure.json", json.dumps(content, indent=2) + "\n")
+
+
+def log_lines(folder: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a run's log; none if the run has none."""
+    file = folder / LOG
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        yield json.loads(line)
 
 
 def is_locked(folder: Path) -> bool:
