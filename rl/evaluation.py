@@ -39,6 +39,7 @@ from rl.data import Frames
 from rl.encoder import Encoder
 from rl.environment import make_vector, settings_of
 from rl.replay import gather
+from shared.modes import evaluating
 from shared.notices import Progress
 
 PROTOCOLS = ("dmc-return-v1", "dmc-return-v2", "state-probe-v1", "imitation-return-v1")
@@ -172,14 +173,12 @@ def embed(
     under autocast.
     """
     device = next(encoder.parameters()).device
-    training = encoder.training
-    encoder.eval()
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+    half = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+    with half, evaluating(encoder):
         parts = [
             encoder(centre_crops(frames, rows, crop, stack).to(device)).float()
             for rows in torch.arange(len(frames.frames)).split(batch_size)
         ]
-    encoder.train(training)
     return torch.cat(parts).cpu()
 
 

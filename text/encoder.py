@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_sequence
 
 from shared.compat import make_torchvision_importable
+from shared.modes import evaluating
 from shared.pairs import unit_rows
 from shared.pixels import to_device
 from text.data import checked_sentences
@@ -514,14 +515,10 @@ def _encode(
     # Sentences of similar length together, to limit padding; length in characters is a proxy.
     order = sorted(range(len(sentences)), key=lambda row: len(sentences[row]))
     blocks = []
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for start in range(0, len(order), batch_size):
             batch = [sentences[row] for row in order[start : start + batch_size]]
             blocks.append(vectors(batch).float().cpu().numpy())
-    finally:
-        model.train(training)
     by_length = np.concatenate(blocks)
     result = np.empty_like(by_length)
     result[order] = by_length

@@ -29,6 +29,7 @@ from shared.distributed import broadcast, gather, local_slice, world_size
 from shared.errors import suggestion
 from shared.experiment.export import stating
 from shared.experiment.weights import initialise
+from shared.modes import evaluating
 from shared.momentum import Teacher, enqueue, random_bank
 from shared.pairs import paired_views
 from shared.ranges import COUNT, require, require_ranges, require_words
@@ -320,11 +321,9 @@ def _network_of_function(make: Callable[[], Any], config: Config) -> nn.Module:
     if not isinstance(encoder, nn.Module):
         what = type(encoder).__name__
         raise ValueError(f"{make.__name__} makes a {what}; it has to make a torch module")
-    was_training = encoder.training
     clips = torch.zeros(1, 3, config.clip_frames, config.size, config.size)
-    with torch.no_grad():
-        features = encoder.eval()(clips)
-    encoder.train(was_training)
+    with torch.no_grad(), evaluating(encoder):
+        features = encoder(clips)
     if not isinstance(features, Tensor) or features.ndim != 2:
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ValueError(

@@ -45,6 +45,7 @@ from torch.nn.functional import cross_entropy
 
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
+from shared.modes import evaluating
 from shared.pairs import unit_rows
 from shared.pixels import flip
 from video.augmentation import (
@@ -367,11 +368,8 @@ def embed_clips(encoder: nn.Module, clips: Tensor, precision: str) -> Tensor:
     encoder: (B, 3, T, S, S) -> (B, H). clips: (B, 3, T, S, S) float32, normalised, on the encoder's
     device. precision: of the encoder on a GPU, "bfloat16" or "float32".
     """
-    was_training = encoder.training
-    encoder.eval()
-    with autocast(precision, clips):
+    with autocast(precision, clips), evaluating(encoder):
         features: Tensor = encoder(clips)
-    encoder.train(was_training)
     return features.float()
 
 

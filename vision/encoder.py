@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from shared.compat import make_torchvision_importable
 from shared.experiment.export import stating
+from shared.modes import evaluating
 from shared.ranges import COUNT, optional, require
 
 make_torchvision_importable()
@@ -242,17 +243,14 @@ def width_of(network: nn.Module, backbone: Backbone, size: int) -> int:
     """
     if backbone in WIDTH:
         return WIDTH[str(backbone)]
-    was_training = network.training
     try:
-        with torch.no_grad():
-            features = network.eval()(torch.zeros(2, 3, size, size))
+        with torch.no_grad(), evaluating(network):
+            features = network(torch.zeros(2, 3, size, size))
     except (AssertionError, RuntimeError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
             f"{name_of(backbone)} cannot take images of {size} pixels: {reason}"
         ) from error
-    finally:
-        network.train(was_training)
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ValueError(

@@ -15,6 +15,7 @@ from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import is_approximate
 from shared.experiment.run import Run
+from shared.modes import evaluating
 from shared.pixels import normalise
 from shared.precision import bfloat16
 from vision.augmentation import POLICIES, augment
@@ -144,15 +145,13 @@ def embed(
         pixels = images.pixels.split(BATCH)
     else:
         pixels = central_crops(images, size, crop_fraction, batch_size=BATCH, workers=workers)
-    was_training = encoder.training
-    encoder.eval()
-    features = torch.cat(
-        [
-            features_of(encoder, as_test_images(batch.to(device), size, mean, std), precision)
-            for batch in pixels
-        ]
-    )
-    encoder.train(was_training)
+    with evaluating(encoder):
+        features = torch.cat(
+            [
+                features_of(encoder, as_test_images(batch.to(device), size, mean, std), precision)
+                for batch in pixels
+            ]
+        )
     if not torch.isfinite(features).all():
         raise ValueError("features are NaN or infinite and cannot be scored; did training diverge?")
     return features

@@ -373,14 +373,12 @@ def fine_tuned(
     """
     dataset = describe(config.evaluate_on or config.dataset)
     device = device_of(encoder)
-    was_training = encoder.training
     backbone = copy.deepcopy(encoder)
     with torch.no_grad():  # the width is found by a forward pass, for any network
         side = config.image_size
         width = backbone.eval()(torch.zeros(1, 3, side, side, device=device)).shape[1]
     classifier = starting_classifier(width, dataset.classes, None, config.seed).to(device)
     network = nn.Sequential(backbone, classifier).train()
-    encoder.train(was_training)
     optimiser = torch.optim.SGD(
         network.parameters(), rate, momentum=protocol.momentum, nesterov=True, weight_decay=decay
     )
