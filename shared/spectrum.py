@@ -17,7 +17,7 @@ def effective_rank(features: Tensor) -> float:
     exact = features.detach().double()
     centred = exact - exact.mean(0)
     variances = torch.linalg.eigvalsh(centred.T @ centred).clamp(min=0)
-    # Rounding of the mean leaves a variance where there is none.
+    # Constant features have a small variance, since their mean is rounded.
     floor = (torch.finfo(torch.float32).eps * exact.abs().max()) ** 2 * len(exact)
     values = variances[variances > floor].sqrt()
     if not len(values):

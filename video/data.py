@@ -372,7 +372,7 @@ def _listed_videos(layout: Layout, split: int, classes: tuple[str, ...]) -> dict
 
 
 def _listed_in_hmdb51(layout: Layout, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
-    """Videos are of one group if their names are the same before that of the class."""
+    """Videos belong to one group if their names are equal up to that of the class."""
     listed: dict[str, Video] = {}
     groups: dict[str, int] = {}
     for label, name in enumerate(classes):
@@ -389,7 +389,7 @@ def _listed_in_hmdb51(layout: Layout, split: int, classes: tuple[str, ...]) -> d
 
 
 def _listed_in_ucf101(layout: Layout, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
-    """What stands before class and file is left aside: ``UCF-101/Punch/v_Punch_g01_c01.avi``."""
+    """Folders before those of the classes are ignored: ``UCF-101/Punch/v_Punch_g01_c01.avi``."""
     labels = {name: label for label, name in enumerate(classes)}
     numbers = _numbers(layout)
     listed: dict[str, Video] = {}

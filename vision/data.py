@@ -230,9 +230,10 @@ def fingerprint(name: str, data_root: Path) -> str:
 def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:
     """A class-balanced part of a split, fixed by the seed, in the order of the split.
 
-    Each class has the same count, the first ones one more where it does not come out even; what a
-    class is short of comes from the others. A split with unlabelled images, or with several classes
-    in one, is drawn from uniformly. With one seed, the larger parts contain the smaller ones.
+    Each class has the same count, the first ones one more where the count does not divide evenly;
+    what a class lacks comes from the others. A split with unlabelled images, or with images of
+    several classes, is drawn from uniformly. With one seed, the larger parts contain the smaller
+    ones.
 
     Args:
         images: the split.
@@ -670,7 +671,7 @@ def _raw_files(name: str, folder: Path) -> list[Path]:
 
 
 def _size_of(file: Path) -> str:
-    """Its size in bytes; of a link that leads nowhere that it is missing."""
+    """Its size in bytes, or "missing" for a broken link."""
     try:
         return str(file.stat().st_size)
     except OSError:
@@ -737,7 +738,7 @@ def _loaded(
         sampler=batches,
         num_workers=workers if len(images) > FEW_FILES else 0,
         pin_memory=torch.cuda.is_available(),
-        generator=torch.Generator(),  # else each pass would draw from the global one
+        generator=torch.Generator(),  # otherwise each pass would draw from the global one
     )
     for views in loader:
         if isinstance(views, UserError):

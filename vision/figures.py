@@ -453,7 +453,7 @@ def support_vectors(source: Source) -> DrawnFigure:
     ]
     if not candidates:
         raise CannotDraw(f"no run of MMCL in {source.runs[0].cell.table_address} keeps an encoder")
-    # A run trained on these images if there is one, else one trained on others.
+    # A run trained on these images if there is one, otherwise one trained on others.
     run = min(candidates, key=lambda run: run.config.dataset != PICTURES)
     sample = choose(_in_memory(PICTURES, source.data), BATCH)
     _, facts = read_weights(run.folder)

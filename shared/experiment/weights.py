@@ -293,7 +293,7 @@ def _match_at(
         elif not _is_outside(modules, f"{parts.get(first, first)}{dot}{rest}"):
             extra.append(key)
     # What follows a network in an nn.Sequential is a classifier or projection if it begins with a
-    # matrix, else a further block or a normalisation.
+    # matrix, otherwise a further block or a normalisation.
     head = behind.get((min(behind)[0], "weight")) if behind else None
     if head is None or state[head].ndim != 2:
         extra.extend(behind.values())
