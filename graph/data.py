@@ -79,12 +79,7 @@ class Graphs:
 
 
 def check(graphs: Graphs, name: str = "graphs") -> None:
-    """Refuse graphs that violate :class:`Graphs`, or that include one without nodes.
-
-    Args:
-        graphs: on any device.
-        name: of the graphs in messages.
-    """
+    """Refuse graphs that violate :class:`Graphs`, or include one without nodes; any device."""
     if not isinstance(graphs, Graphs):
         what = type(graphs).__name__
         raise ValueError(f"{name}: not graph.Graphs but {what}; use graph.from_pyg(dataset)")
@@ -147,10 +142,8 @@ def load(name: str, data_root: Path) -> Graphs:
     if graphs is None:
         try:
             with FileLock(raw.parent / "processing.lock"):
-                graphs = _stored_graphs(
-                    parsed, source
-                )  # another process may have parsed it in the meantime
-                if graphs is None:
+                graphs = _stored_graphs(parsed, source)
+                if graphs is None:  # no other process has parsed it in the meantime
                     verify_raw(raw, name)
                     graphs = _parsed_graphs(raw, name)
                     with replacing(parsed) as part:

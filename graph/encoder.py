@@ -27,6 +27,7 @@ from shared.errors import UserError, suggestion
 from shared.experiment.config import canonical
 from shared.experiment.export import is_safetensors, stating
 from shared.experiment.weights import read
+from shared.modes import evaluating
 from shared.ranges import COUNT, require
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
@@ -97,10 +98,8 @@ class Pooled(nn.Module):
         self.model, self.features = model, features
         self.pool = READOUTS[readout]
         self.by_graph = bool(getattr(model, "supports_norm_batch", False))
-        was_training = model.training
-        with torch.no_grad():
-            output = model.eval()(torch.ones(3, features), torch.tensor([[0, 1], [1, 0]]))
-        model.train(was_training)
+        with torch.no_grad(), evaluating(model):
+            output = model(torch.ones(3, features), torch.tensor([[0, 1], [1, 0]]))
         if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 3:
             shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ValueError(

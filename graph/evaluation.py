@@ -34,6 +34,7 @@ from threadpoolctl import threadpool_limits
 from graph.data import Graphs, batches, check
 from shared import logistic
 from shared.errors import suggestion
+from shared.modes import evaluating
 from shared.notices import notice
 
 PROTOCOL = "svm-10fold-nested-v1"
@@ -59,15 +60,12 @@ def embed(encoder: torch.nn.Module, graphs: Graphs, batch_size: int = 128) -> np
     if takes not in (None, width):
         raise ValueError(f"graphs have {width} node features, the encoder takes {takes}")
     weight = next(encoder.parameters())
-    was_training = encoder.training
-    encoder.eval()
     embeddings = []
-    with torch.inference_mode():
+    with torch.inference_mode(), evaluating(encoder):
         for batch in batches(graphs, batch_size):
             batch = batch.to(weight.device)
             x = batch.x.to(weight.dtype)
             embeddings.append(encoder(x, batch.edge_index, batch.batch, batch.num_graphs))
-    encoder.train(was_training)
     return torch.cat(embeddings).cpu().numpy()
 
 

@@ -94,32 +94,30 @@ def load_encoder(path: Path, network: Callable[[int], Any] | None = None) -> nn.
 
 
 def write(folder: Path, target: Path) -> Path:
-    """Put a finished run's encoder and a model card into ``target``, a folder, and return it.
+    """Put a finished run's encoder and a model card into ``target``, and return it.
 
-    Args:
-        folder: of the run.
-        target: of a new folder, or of an earlier export, which is replaced.
+    An earlier export in ``target`` is replaced.
     """
     return export_run(folder, target, Config, [FILE], _describe)
 
 
-def score(asked: EvaluationRequest) -> Scores:
+def score(request: EvaluationRequest) -> Scores:
     """Score an exported encoder by named protocols, on its dataset or one with equal features."""
-    encoder, config, width = _read(asked.model, None)
-    protocols = asked.chosen(PROTOCOLS, config.protocol)
-    name = asked.data or config.dataset
-    if not asked.data and name not in (*DATASETS, ATLAS):
+    encoder, config, width = _read(request.model, None)
+    protocols = request.chosen(PROTOCOLS, config.protocol)
+    name = request.data or config.dataset
+    if not request.data and name not in (*DATASETS, ATLAS):
         raise UserError(
-            f"{asked.model} was trained on {name}, which is not a dataset of the tables; name one "
-            f"with --data, or score your own graphs in Python: graph.svm_ten_fold"
+            f"{request.model} was trained on {name}, which is not a dataset of the tables; name "
+            f"one with --data, or score your own graphs in Python: graph.svm_ten_fold"
         )
-    graphs = load(name, asked.data_root)
+    graphs = load(name, request.data_root)
     if graphs.x.shape[1] != width:
         raise UserError(
-            f"{name} has {graphs.x.shape[1]} node features, {asked.model} takes {width}; score on "
-            f"a dataset like {config.dataset}"
+            f"{name} has {graphs.x.shape[1]} node features, {request.model} takes {width}; score "
+            f"on a dataset like {config.dataset}"
         )
-    asked.say(f"loaded every tensor of {config.network}")
+    request.say(f"loaded every tensor of {config.network}")
     loops = add_self_loops_but_last(graphs) if config.authors_augmentation else graphs
     features = embed(encoder, loops)
 
@@ -128,7 +126,7 @@ def score(asked: EvaluationRequest) -> Scores:
         labels = graphs.y.numpy()
         return scored(config.protocol, features, labels, config.seed, run.workers)  # of the folds
 
-    return scores_of(asked, file_of(asked.model), name, protocols, config, by)
+    return scores_of(request, file_of(request.model), name, protocols, config, by)
 
 
 def _read(path: Path, network: Callable[[int], Any] | None) -> tuple[nn.Module, Config, int]:

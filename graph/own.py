@@ -21,7 +21,7 @@ from torch_geometric.utils import is_sparse, remove_self_loops, to_edge_index, t
 
 from graph import data as datasets
 from graph.data import Graphs, check
-from shared.errors import UserError
+from shared.errors import UserError, first_line
 from shared.experiment.data import sha256_of
 
 # Fields that show that a graph has edges, in a form that is not supported.
@@ -229,8 +229,8 @@ def file(path: str | Path) -> Graphs:
             content = _unpack(content)
         return from_pyg(content)
     except Exception as error:  # of other content, whatever PyG raises
-        why = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(f"{path}: {why}; save a list of torch_geometric.data.Data") from None
+        why = f"{first_line(error)}; save a list of torch_geometric.data.Data"
+        raise UserError(f"{path}: {why}") from None
 
 
 def _load(path: Path) -> Any:

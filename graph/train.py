@@ -185,7 +185,7 @@ def views(
 
 
 def check_view(name: str, original: Graphs, view: Graphs) -> None:
-    """Refuse an invalid result of a user's augmentation."""
+    """Refuse an invalid result of the user's own augmentation."""
     if not isinstance(view, Graphs):
         raise ValueError(f"{name} returns a {type(view).__name__}; it has to return graph.Graphs")
     if view.num_graphs != original.num_graphs or view.x.shape[1:] != original.x.shape[1:]:

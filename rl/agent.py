@@ -165,14 +165,7 @@ class Contrast(nn.Module):
 
 
 class Actor(nn.Module):
-    """The policy: (B, F) of the convolutions -> mean and log-std of a Gaussian, (B, A) each.
-
-    Args:
-        convolved: F.
-        latent: H.
-        hidden: width of the two hidden layers.
-        action_dimensions: A.
-    """
+    """The policy: (B, F) of the convolutions -> mean and log-std of a Gaussian, (B, A) each."""
 
     def __init__(self, convolved: int, latent: int, hidden: int, action_dimensions: int) -> None:
         super().__init__()
@@ -185,13 +178,7 @@ class Actor(nn.Module):
 
 
 class Critics(nn.Module):
-    """Two values of an action, (B, H) and (B, A) -> (B, 2).
-
-    Args:
-        latent: H.
-        action_dimensions: A.
-        hidden: width of the two hidden layers.
-    """
+    """Two values of an action, (B, H) and (B, A) -> (B, 2)."""
 
     def __init__(self, latent: int, action_dimensions: int, hidden: int) -> None:
         super().__init__()
@@ -392,10 +379,6 @@ def gaussian_of(outputs: Tensor) -> tuple[Tensor, Tensor]:
 
 def squashed_sample(mean: Tensor, log_std: Tensor) -> tuple[Tensor, Tensor]:
     """A sample from a tanh-squashed Gaussian, (B, A), and its log-density, (B,).
-
-    Args:
-        mean: (B, A).
-        log_std: (B, A).
 
     Source: Haarnoja et al. 2018, Appendix C; 1e-6 inside the logarithm as in CURL's program.
     """

@@ -29,13 +29,12 @@ from rl.expert import Expert, drawn_action
 from shared.experiment.data import (
     build_once,
     check_prepared,
-    check_sums,
-    made_again,
-    sha256_of,
-    write_sums,
+    read_meta,
+    short_hash,
+    write_meta,
     writing,
 )
-from shared.experiment.files import write_atomically
+from shared.notices import Progress
 
 # Part of the key of stored frames; to be increased when the same arguments give other frames.
 FORMAT = 1
@@ -44,7 +43,6 @@ FILES = ("frames.bin", "states.bin", "meta.json")
 
 DATASETS = TASKS
 
-Progress = Callable[[int, int, str], None]
 # An action (A,) float32, given the episode's number and its random generator.
 Act = Callable[[int, DeepMindControl, np.random.Generator], np.ndarray]
 
@@ -173,9 +171,7 @@ def frames_fingerprint(frames: Frames) -> str:
 def fetch(name: str, data_root: Path) -> None:
     """Check that a task loads and renders, and that stored frames are intact; downloads nothing.
 
-    Args:
-        name: of ``DATASETS``, or another task of DM Control.
-        data_root: below which runs have stored rendered frames.
+    ``name`` is of ``DATASETS``, or another task of DM Control.
     """
     check_prepared(data_root / "prepared" / "rl", f"{name}-*")
     with contextlib.closing(DeepMindControl(name, action_repeat=1, quality="fast")) as environment:
@@ -208,8 +204,7 @@ def _key_of(
 
 def _rendered(key: dict[str, Any], act: Act, data_root: Path, progress: Progress | None) -> Frames:
     """The frames of a key, rendered unless they are stored."""
-    short = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
-    name = f"{key['task']}-{key['frame_size']}-{key['quality']}-{short}"
+    name = f"{key['task']}-{key['frame_size']}-{key['quality']}-{short_hash(key)}"
     folder = data_root / "prepared" / "rl" / name
     build_once(folder, lambda part: _build(part, key, act, progress))
     return _read_frames(folder)
@@ -218,9 +213,7 @@ def _rendered(key: dict[str, Any], act: Act, data_root: Path, progress: Progress
 def _build(part: Path, key: dict[str, Any], act: Act, progress: Progress | None) -> None:
     with writing(part.parent):
         names = _render(part, key, act, progress)
-        meta = key | {"names": names}
-        write_atomically(part / "meta.json", json.dumps(meta, indent=2) + "\n")
-        write_sums(part, {name: sha256_of(part / name) for name in FILES})
+        write_meta(part, key | {"names": names}, FILES)
 
 
 def _render(
@@ -260,8 +253,7 @@ def _episode(
 
 def _read_frames(folder: Path) -> Frames:
     """The frames stored in ``folder``, after checking that they are intact."""
-    check_sums(folder, made_again(folder), FILES)
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    meta = read_meta(folder, FILES)
     episodes, steps, size, names = (
         meta[name] for name in ("episodes", "steps", "frame_size", "names")
     )

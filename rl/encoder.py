@@ -14,14 +14,8 @@ class Convolutions(nn.Module):
     """3x3 convolutions with a ReLU after each, (B, K, C, C) uint8 -> (B, F).
 
     The first has stride 2, none has padding. Weights and activations are channels-last, which is
-    faster on every device; F is nevertheless in the order channel, row, column.
-
-    Args:
-        channels: K.
-        size: C.
-        filters: of each convolution.
-        layers: number of convolutions.
-        half: whether they compute in bfloat16, in any context; F is then float32 again.
+    faster on every device; F is nevertheless in the order channel, row, column. With ``half`` they
+    compute in bfloat16, in any context; F is then float32 again.
     """
 
     def __init__(
@@ -70,12 +64,7 @@ class Convolutions(nn.Module):
 
 
 class Head(nn.Module):
-    """A linear map and layer norm, (B, F) -> (B, H); the norm is in single precision at least.
-
-    Args:
-        inputs: F.
-        latent: H.
-    """
+    """A linear map and layer norm, (B, F) -> (B, H); the norm is in single precision at least."""
 
     def __init__(self, inputs: int, latent: int) -> None:
         super().__init__()

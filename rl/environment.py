@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -151,11 +151,17 @@ def make_vector(
     """
     if count < 1 or workers < 1:
         raise ValueError(f"count and workers are at least 1; got {count} and {workers}")
-    make = [functools.partial(DeepMindControl, task, **settings)] * count
+    return vector_of(functools.partial(DeepMindControl, task, **settings), count, workers)
+
+
+def vector_of(
+    make: Callable[[], gymnasium.Env[np.ndarray, np.ndarray]], count: int, workers: int
+) -> VectorEnv[np.ndarray, np.ndarray, np.ndarray]:
+    """Environments of any kind that step together, see :func:`make_vector`."""
     if workers == 1:
-        return SyncVectorEnv(make, autoreset_mode=AutoresetMode.DISABLED)
+        return SyncVectorEnv([make] * count, autoreset_mode=AutoresetMode.DISABLED)
     # Spawned, since a process forked from one that has rendered hangs when it renders.
-    return AsyncVectorEnv(make, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
+    return AsyncVectorEnv([make] * count, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
 
 
 class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):

@@ -23,6 +23,7 @@ Shapes: n frames (m of the test part), d features, t targets, E episodes, K fram
 pixels of a frame, C pixels of a crop, H width of the embedding, A dimensions of an action.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -38,6 +39,8 @@ from rl.data import Frames
 from rl.encoder import Encoder
 from rl.environment import make_vector, settings_of
 from rl.replay import gather
+from shared.modes import evaluating
+from shared.notices import Progress
 
 PROTOCOLS = ("dmc-return-v1", "dmc-return-v2", "state-probe-v1", "imitation-return-v1")
 
@@ -65,13 +68,9 @@ SETTLED = 1 / 5  # of a run's steps
 # Separates the seeds of evaluation from any that training derives from the same number.
 STREAM = 0x65766131
 FOLDS = 5
-PENALTIES: tuple[float, ...] = tuple(
-    10.0 ** (power / 2) for power in range(-10, 9)
-)  # of the kernel's mean diagonal
+# Of the kernel's mean diagonal.
+PENALTIES: tuple[float, ...] = tuple(10.0 ** (power / 2) for power in range(-10, 9))
 COLUMNS = 1024  # features that are held in float64 at a time
-
-# Called with the actions done, their total, and a description, like Run.progress.
-Progress = Callable[[int, int, str], None]
 
 
 def evaluate_policy(
@@ -99,12 +98,11 @@ def evaluate_policy(
         FloatingPointError: a reward or state that is not finite.
     """
     seeds = [episode_seed(seed, episode) for episode in range(config.evaluation_episodes)]
-    environments = make_vector(len(seeds), workers, **settings_of(config))
-    try:
-        decisions = config.episode_steps // config.action_repeat
+    decisions = config.episode_steps // config.action_repeat
+    with contextlib.closing(
+        make_vector(len(seeds), workers, **settings_of(config))
+    ) as environments:
         return returns(act, environments, seeds, decisions, progress)
-    finally:
-        environments.close()
 
 
 def episode_seed(seed: int, episode: int) -> int:
@@ -128,12 +126,9 @@ def returns(
 ) -> list[float]:
     """Sum of the rewards of one episode of each environment.
 
-    Args:
-        act: see :func:`evaluate_policy`.
-        environments: one for each seed; their earlier episodes have no influence.
-        seeds: with which the episodes start.
-        decisions: the largest number of actions in an episode; for ``progress`` only.
-        progress: see :func:`evaluate_policy`.
+    environments: one for each seed; their earlier episodes have no influence. decisions: the
+    largest number of actions in an episode; for ``progress`` only. act, progress: see
+    :func:`evaluate_policy`.
     """
     # The base class declares one number; both vector classes take one for each environment.
     observations, _ = environments.reset(seed=list(seeds))  # type: ignore[arg-type]
@@ -174,23 +169,16 @@ def embed(
 ) -> Tensor:
     """Embeddings (n, H), float32, on the CPU, of the stack that ends with each frame.
 
-    Args:
-        encoder: on any device; its mode is restored.
-        frames: see :func:`rl.data.random_frames`.
-        crop: pixels C of the centre crop.
-        stack: frames K.
-        precision: the configuration's; "bfloat16" runs the encoder under autocast.
-        batch_size: stacks per forward pass.
+    The encoder may be on any device; its mode is restored. With the precision "bfloat16" it runs
+    under autocast.
     """
     device = next(encoder.parameters()).device
-    training = encoder.training
-    encoder.eval()
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+    half = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+    with half, evaluating(encoder):
         parts = [
             encoder(centre_crops(frames, rows, crop, stack).to(device)).float()
             for rows in torch.arange(len(frames.frames)).split(batch_size)
         ]
-    encoder.train(training)
     return torch.cat(parts).cpu()
 
 
@@ -299,10 +287,6 @@ def kernels(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray
     """Inner products (n, n) and (m, n), float64, of features standardised by the training part.
 
     A feature that is constant on the training frames is ignored.
-
-    Args:
-        train: (n, d).
-        test: (m, d).
     """
     kernel = np.zeros((len(train), len(train)))
     test_kernel = np.zeros((len(test), len(train)))
@@ -326,13 +310,11 @@ def ridge(
 ) -> np.ndarray:
     """Predictions (penalties, m, t) of ridge regression with a free intercept.
 
-    One eigendecomposition serves all penalties.
+    One eigendecomposition serves all penalties, which are positive and added to the kernel's
+    diagonal.
 
-    Args:
-        kernel: inner products (n, n) of the features of the fitted rows.
-        targets: (n, t), of these rows.
-        other: inner products (m, n) of the rows to predict with those.
-        penalties: added to the kernel's diagonal; positive.
+    kernel: inner products (n, n) of the features of the fitted rows. targets: (n, t), of these
+    rows. other: inner products (m, n) of the rows to predict with those.
     """
     from sklearn.preprocessing import KernelCenterer
 
@@ -350,10 +332,8 @@ def ridge(
 def choose_penalty(kernel: np.ndarray, targets: np.ndarray, groups: np.ndarray) -> float:
     """The penalty of ``PENALTIES`` with the best R^2, mean over targets and folds of whole groups.
 
-    Args:
-        kernel: inner products (n, n) of the features.
-        targets: (n, t).
-        groups: the group (n,) of each row; at least as many as folds.
+    kernel: inner products (n, n) of the features. targets: (n, t). groups: (n,), the group of each
+    row; at least as many as folds.
     """
     from sklearn.metrics import r2_score
     from sklearn.model_selection import GroupKFold

@@ -12,10 +12,7 @@ Shapes: n numbers of a state, A dimensions of an action, B of a batch.
 
 import contextlib
 import copy
-import hashlib
-import json
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -30,14 +27,14 @@ from rl.agent import Critics, adam, descend, gaussian_of, perceptron, squashed_s
 from rl.environment import DeepMindControl, task_fingerprint
 from shared.experiment.data import (
     build_once,
-    check_sums,
-    made_again,
+    read_meta,
     sha256_of,
-    write_sums,
+    short_hash,
+    write_meta,
     writing,
 )
-from shared.experiment.files import write_atomically
 from shared.momentum import follow
+from shared.notices import Progress
 
 # Part of the key of stored experts; to be increased when the same budget gives other experts.
 FORMAT = 1
@@ -57,8 +54,6 @@ EVALUATIONS = 15  # during training
 EPISODES = 3  # of an evaluation
 # Separates the seeds of these episodes from all others.
 STREAM = 0x65787065
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -115,8 +110,7 @@ def trained_expert(
         "seed": seed,
         "format": FORMAT,
     }
-    short = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
-    folder = data_root / "prepared" / "rl" / f"{task}-expert-{short}"
+    folder = data_root / "prepared" / "rl" / f"{task}-expert-{short_hash(key)}"
     build_once(folder, lambda part: _build(part, key, progress))
     return _read_expert(folder)
 
@@ -164,8 +158,7 @@ def _build(part: Path, key: dict[str, Any], progress: Progress | None) -> None:
             "returns": {level: total for level, (_, total) in by_level.items()},
             "curve": curve,
         }
-        write_atomically(part / "meta.json", json.dumps(meta, indent=2) + "\n")
-        write_sums(part, {name: sha256_of(part / name) for name in FILES})
+        write_meta(part, meta, FILES)
 
 
 def _train(
@@ -244,11 +237,7 @@ class Memory:
 
 
 class Learner:
-    """Soft actor-critic on states, in float32 on the CPU.
-
-    Args:
-        states: n.
-        actions: A.
+    """Soft actor-critic on states (n,) with actions (A,), in float32 on the CPU.
 
     Source: Haarnoja et al. 2018, with the parts of :class:`rl.agent.Agent`.
     """
@@ -294,8 +283,7 @@ class Learner:
 
 def _read_expert(folder: Path) -> Expert:
     """The expert stored in ``folder``, after checking that it is intact."""
-    check_sums(folder, made_again(folder), FILES)
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    meta = read_meta(folder, FILES)
     weights = load_file(folder / "policies.safetensors")
     policies = {}
     for level in LEVELS:

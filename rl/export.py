@@ -70,9 +70,6 @@ def load(folder: Path) -> Policy | Encoder:
 
     A policy maps observations (B, 3K, S, S), uint8, to mean actions, (B, A) in [-1, 1]. An encoder,
     in eval mode, maps crops of them (B, 3K, C, C), uint8, to features (B, H).
-
-    Args:
-        folder: as written by :func:`write`.
     """
     weights = POLICY if (folder / POLICY).is_file() else FILE
     check_sums(folder, REMEDY, (weights, CONFIG))
@@ -82,9 +79,7 @@ def load(folder: Path) -> Policy | Encoder:
 def read(folder: Path) -> Policy | Encoder:
     """The policy or encoder of a run's weights, on the CPU, see :func:`load`.
 
-    Args:
-        folder: of a run; its weights are checked against their checksum, which runs of earlier
-            versions lack.
+    They are checked against their checksum, which runs of earlier versions lack.
     """
     file = folder / MODEL
     if not file.is_file():
@@ -95,11 +90,9 @@ def read(folder: Path) -> Policy | Encoder:
 
 
 def write(folder: Path, target: Path) -> Path:
-    """Put a finished run's weights and a model card into ``target``, a folder, and return it.
+    """Put a finished run's weights and a model card into ``target``, and return it.
 
-    Args:
-        folder: of the run.
-        target: of a new folder, or of an earlier export, which is replaced.
+    An earlier export in ``target`` is replaced.
     """
     return export_run(folder, target, Config, [MODEL], _describe)
 

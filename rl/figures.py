@@ -3,7 +3,6 @@
 Distances are drawn from the logs in the runs' folders, the others from records.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -11,6 +10,7 @@ from typing import Any
 
 from rl.tables import PUBLISHED
 from shared.experiment.published import load_published
+from shared.experiment.run_folders import log_lines
 from shared.experiment.tables import Column
 from shared.report.figures import (
     CannotDraw,
@@ -157,8 +157,8 @@ class Place:
     seeds: int
 
 
-def ranked(runs: Sequence[FinishedRun], than: str = RANKED_AGAINST) -> list[Place]:
-    """The rows in descending order of mean return, each compared with the row ``than``.
+def ranked(runs: Sequence[FinishedRun]) -> list[Place]:
+    """The rows in descending order of mean return, each compared with ``RANKED_AGAINST``.
 
     A seed of a row is used if it has finished on all tasks; differences are paired by seed.
     """
@@ -171,9 +171,9 @@ def ranked(runs: Sequence[FinishedRun], than: str = RANKED_AGAINST) -> list[Plac
         means[row] = {
             seed: fmean(values) for seed, values in seeds.items() if len(values) == len(tasks)
         }
-    base = means.get(than, {})
+    base = means.get(RANKED_AGAINST, {})
     if not base:
-        raise CannotDraw(f"no seed of {than} has finished on all of {len(tasks)} tasks")
+        raise CannotDraw(f"no seed of {RANKED_AGAINST} has finished on all of {len(tasks)} tasks")
     places = []
     for row, values in means.items():
         if common := values.keys() & base.keys():
@@ -213,14 +213,14 @@ def ranking(source: Source) -> DrawnFigure:
 
 
 def distances(rows: Sequence[str]) -> Callable[[Source], DrawnFigure]:
-    """A function that draws the distances of negative pairs over the training of some rows.
-
-    Args:
-        rows: their labels.
-    """
+    """A function that draws the distances of negative pairs over the training of some rows."""
 
     def draw(source: Source) -> DrawnFigure:
-        logs = {run.cell.address: _log(run) for run in source.runs if run.row.label in rows}
+        logs = {
+            run.cell.address: [*log_lines(run.folder)]
+            for run in source.runs
+            if run.row.label in rows
+        }
         shown = [run for run in source.runs if logs.get(run.cell.address)]
         if not shown:
             where = source.runs[0].cell.table_address
@@ -256,14 +256,6 @@ def distances(rows: Sequence[str]) -> Callable[[Source], DrawnFigure]:
         )
 
     return draw
-
-
-def _log(run: FinishedRun) -> list[dict[str, Any]]:
-    """The lines of a run's log; empty if the run has none."""
-    file = run.folder / "log.jsonl"
-    if not file.is_file():
-        return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def _values_by_step(

@@ -3,6 +3,7 @@
 Shapes: A dimensions of an action, P pixels of a film.
 """
 
+import contextlib
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -28,19 +29,12 @@ CODEC = "libx264"
 
 
 def write(paper: str, tier: Tier, runs: Path) -> list[Path]:
-    """Film one episode of the policy of each finished run of a paper's agents.
+    """Film one episode of the policy of each finished run of a paper's agents, in a tier.
 
-    The episode starts like the first one of the run's last evaluation. A film that is newer than
-    the run's result is kept.
-
-    Args:
-        paper: of :data:`rl.tables.AGENTS`.
-        tier: of the runs.
-        runs: folder of the finished runs; the films are ``episode.gif`` in each run's folder, and
-            ``episode.mp4`` if PyAV is installed and has the codec.
-
-    Returns:
-        The films, in the order of the tables, including those kept.
+    The episode starts like the first one of the run's last evaluation. The films, ``episode.gif``
+    and, if PyAV is installed and has the codec, ``episode.mp4``, are in each run's folder below
+    ``runs``; one that is newer than the run's result is kept. They are returned in the order of the
+    tables, including those kept.
     """
     if paper not in AGENTS:
         raise UserError(f"rl has no policies for {paper!r}; it has {', '.join(AGENTS)}")
@@ -84,37 +78,32 @@ def codec_is_there() -> bool:
 
 
 def play(run: FinishedRun) -> tuple[np.ndarray, float]:
-    """One episode of a run's policy without noise.
+    """One episode of a run's policy without noise, and its return.
 
-    Returns:
-        Images before each decision and at the end, (n, P, P, 3) uint8, and the return.
+    It is shown by images before each decision and at the end, (n, P, P, 3) uint8.
     """
     config = run.config
-    environment = make_environment(config)
-    if config.train:
-        act = read(run.folder)
-    else:
-        act = random_policy(config, environment.action_space.shape[0])
-    seed, *_ = evaluation_seeds(config, config.environment_steps)
-    observation, _ = environment.reset(seed=seed)
-    pictures, total, over = [environment.picture(RENDERED)], 0.0, False
-    while not over:
-        action = act(torch.from_numpy(observation)[None])[0]
-        observation, reward, terminated, truncated, _ = environment.step(action.numpy())
-        pictures.append(environment.picture(RENDERED))
-        total += reward
-        over = terminated or truncated
-    environment.close()
+    with contextlib.closing(make_environment(config)) as environment:
+        if config.train:
+            act = read(run.folder)
+        else:
+            act = random_policy(config, environment.action_space.shape[0])
+        seed, *_ = evaluation_seeds(config, config.environment_steps)
+        observation, _ = environment.reset(seed=seed)
+        pictures, total, over = [environment.picture(RENDERED)], 0.0, False
+        while not over:
+            action = act(torch.from_numpy(observation)[None])[0]
+            observation, reward, terminated, truncated, _ = environment.step(action.numpy())
+            pictures.append(environment.picture(RENDERED))
+            total += reward
+            over = terminated or truncated
     return np.stack(pictures), total
 
 
 def write_gif(file: Path, pictures: np.ndarray, comment: str) -> None:
     """Write a looping GIF with one palette, which keeps it small and free of flicker.
 
-    Args:
-        file: to write.
-        pictures: (n, P, P, 3) uint8.
-        comment: stored in the file.
+    pictures: (n, P, P, 3) uint8. comment: stored in the file, as in :func:`write_mp4`.
     """
     sample = pictures[:: max(1, len(pictures) // 8)]
     palette = Image.fromarray(np.concatenate(sample)).quantize(256)
@@ -134,13 +123,7 @@ def write_gif(file: Path, pictures: np.ndarray, comment: str) -> None:
 
 
 def write_mp4(file: Path, pictures: np.ndarray, comment: str) -> None:
-    """Write an MP4 in H.264, which players and browsers support.
-
-    Args:
-        file: to write.
-        pictures: (n, P, P, 3) uint8, P even.
-        comment: stored in the file.
-    """
+    """Write an MP4 in H.264, which players and browsers support; P is even."""
     import av
 
     with av.open(str(file), "w", format="mp4") as container:

@@ -8,6 +8,7 @@ Shapes: n frames, d features, A dimensions of an action, B observations, K frame
 pixels of a crop.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -148,21 +149,13 @@ def evaluate_policy(
 ) -> dict[str, Any]:
     """The return of a policy over a configuration's episodes, each in a separate environment.
 
-    Args:
-        config: gives task, number of episodes and seeds.
-        run: gives the number of workers, and shows progress.
-        act: observations (B, ...) -> actions (B, A).
-        others: further settings of the environments.
+    act: observations (B, ...) -> actions (B, A). others: further settings of the environments.
     """
-    environments = make_vector(
-        config.evaluation_episodes, run.workers, **settings_of(config), **others
-    )
-    try:
-        seeds = evaluation_seeds(config, config.environment_steps)
-        decisions = config.episode_steps // config.action_repeat
+    seeds = evaluation_seeds(config, config.environment_steps)
+    decisions = config.episode_steps // config.action_repeat
+    settings = settings_of(config) | others
+    with contextlib.closing(make_vector(len(seeds), run.workers, **settings)) as environments:
         sums = returns(act, environments, seeds, decisions, run.progress)
-    finally:
-        environments.close()
     return {"return": fmean(sums), "details": {"episodes": sums}}
 
 
@@ -210,13 +203,8 @@ def fit_head(
 ) -> Callable[[Tensor], Tensor]:
     """A head fitted to actions by least squares: features (B, d) -> actions (B, A) in [-1, 1].
 
-    It standardises the features, and has two hidden layers. Its random numbers depend on the seed
-    only, so that all rows of a seed have the same initial head and order of batches.
-
-    Args:
-        config: gives its sizes, steps and seed.
-        features: (n, d) of the training frames.
-        actions: (n, A) in [-1, 1], the targets.
+    It standardises the features (n, d), and has two hidden layers. Its random numbers depend on the
+    seed only, so that all rows of a seed have the same initial head and order of batches.
     """
     if not torch.isfinite(features).all():
         raise ValueError("features are not finite; the encoder has diverged")

@@ -14,11 +14,11 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rl.agent import Contrast
 from rl.config import TASKS, Config, ProbeConfig, check
 from rl.data import Frames, frames_fingerprint
+from rl.environment import vector_of
 from rl.probe import pretrain as pretrain_on_frames
 from rl.train import Environments, check_agent, train_with
 from shared.experiment.run import Run
@@ -188,10 +188,7 @@ def train_agent(config: Config, make: Make, run: Run) -> dict[str, Any]:
             )
 
     def make_environments(config: Config, run: Run) -> Environments:
-        makers = [make_checked] * config.evaluation_episodes
-        if run.workers == 1:
-            return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
-        return AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
+        return vector_of(make_checked, config.evaluation_episodes, run.workers)
 
     run.record_data(**{config.task: identity(make).partition("@")[2]})
     return train_with(config, run, make_checked, make_environments)
@@ -228,11 +225,8 @@ def pretrain(config: ProbeConfig, make: Make, run: Run) -> Contrast:
 def random_frames_of(environment: OwnEnvironment, episodes: int, steps: int, seed: int) -> Frames:
     """Frames of episodes under random actions, a function of the seed; their states are empty.
 
-    Args:
-        environment: left open.
-        episodes: number of episodes.
-        steps: the largest number of frames of each, including the first.
-        seed: of starts and actions.
+    ``steps`` is the largest number of frames of an episode, including the first. The environment is
+    left open.
     """
     frames: list[np.ndarray] = []
     first: list[int] = []

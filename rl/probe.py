@@ -100,13 +100,8 @@ def part_of(frames: Frames, start: int, stop: int) -> Frames:
 def pretrain(config: ProbeConfig, frames: Frames, run: Run) -> Contrast:
     """Train the contrastive encoder of a configuration on frames, without an agent.
 
-    Args:
-        config: how; its fields about agents are not used.
-        frames: to draw batches from, with new crops each time.
-        run: where it is logged, saved and resumed from.
-
-    Returns:
-        The encoder with its momentum encoder, on the GPU if there is one.
+    Batches are drawn from the frames with new crops each time. The encoder is returned with its
+    momentum encoder, on the GPU if there is one.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     contrast = Contrast(config, device=device)

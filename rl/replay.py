@@ -72,13 +72,9 @@ def gather(
     frames of a stack share one crop window. All tensors are on one device, with which nothing here
     synchronises.
 
-    Args:
-        frames: (F, 3, S, S) uint8, contiguous.
-        index: (B,) int64, the newest frame of each stack.
-        first: (B,) int64, the first frame of its episode.
-        offsets: (B, 2) int64, upper left corners (y, x), 0 to S - C; not checked.
-        stack: K.
-        crop: C, pixels.
+    frames: (F, 3, S, S) uint8, contiguous. index: (B,) int64, the newest frame of each stack.
+    first: (B,) int64, the first frame of its episode. offsets: (B, 2) int64, upper left corners (y,
+    x), 0 to S - C; not checked.
     """
     channels, size = frames.shape[1:3]
 

@@ -180,12 +180,8 @@ def _question(
 ) -> Table:
     """An additional question about the rows of ``returns`` that train an encoder contrastively.
 
-    Args:
-        returns: the table that it derives from.
-        suffix: of its name.
-        measured: what it measures.
-        trivial: its rows that train no encoder.
-        changes: further fields of the table.
+    measured: what it measures, in words. trivial: its rows that train no encoder. changes: further
+    fields of the table.
     """
     about = f"about the rows of {returns.section}"
     return dataclasses.replace(
@@ -332,7 +328,7 @@ TABLE_4_PROBE = _probe(TABLE_4, "probe-cllr")
 TABLE_4_IMITATION = _imitation(TABLE_4, "imitation-cllr")
 
 ON_A_CPU: dict[str, Any] = {"batch_size": 128, "precision": "bfloat16_convolutions"}
-# Unless an agent from pixels is shown to learn, this domain's returns are no evidence.
+# Unless an agent from pixels is shown to learn, this domain's returns are not evidence.
 LEARNING_GATE = dataclasses.replace(
     TABLE_5,
     paper="curl",

@@ -3,7 +3,7 @@
 Shapes: A dimensions of an action, B of a batch.
 """
 
-# In the order in which a run comes by:
+# In the order of a run:
 #   measure, check_agent   a run: what is refused and recorded before anything is rendered
 #   train_with             the loop: act -> environment -> replay -> update, evaluated on the way
 #     make_update          an update of rl.agent.Agent, as a CUDA graph where it can be captured
@@ -113,11 +113,8 @@ def train_with(
 ) -> dict[str, Any]:
     """The same in any environment with the interface of :class:`rl.environment.DeepMindControl`.
 
-    Args:
-        config: what to do, checked.
-        run: where it is logged, saved and resumed from.
-        make: the environment to train in.
-        several: environments for all episodes of an evaluation.
+    The configuration has been checked. ``make`` makes the environment to train in, ``several``
+    those for all episodes of an evaluation.
     """
     if not config.train:
         with contextlib.closing(several(config, run)) as environments:

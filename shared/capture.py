@@ -75,14 +75,10 @@ class Captured:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Copies of the function's output tensors.
-
-        Args:
-            inputs: on the device or on the host, from which they are copied without waiting.
-        """
+        """Copies of the output tensors; inputs on the host are copied without waiting."""
         with torch.cuda.device(self.device):
             if not self._calls:
-                with torch.inference_mode(False):  # else they would be read-only outside of it
+                with torch.inference_mode(False):  # otherwise they are read-only outside of it
                     self._inputs = tuple(torch.empty_like(x, device=self.device) for x in inputs)
             self._receive(inputs)
             self._calls += 1
@@ -135,8 +131,8 @@ class Captured:
     ) -> tuple[list[Tensor], ...]:
         """All that a call gives, in the order of ``COMPARED``.
 
-        The gradients are one vector, since some, as that of a bias before a batch norm, are nothing
-        but rounding.
+        The gradients are one vector, since some are rounding errors alone, such as that of a bias
+        before a batch norm.
         """
         gradients = [
             parameter.grad.flatten() for parameter in self.parameters if parameter.grad is not None

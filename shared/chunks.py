@@ -107,8 +107,7 @@ def in_chunks(
 def split(chunk: int | None, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
     """Tensors (B, ...) in parts of at most ``chunk`` rows and nearly equal size; None: in one part.
 
-    Raises:
-        ValueError: a chunk that is not a positive integer.
+    A chunk that is not a positive integer is a ``ValueError``.
     """
     require("chunk", chunk, optional(COUNT))
     count = 1 if chunk is None else max(1, -(-len(tensors[0]) // chunk))
@@ -116,11 +115,9 @@ def split(chunk: int | None, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
 
 
 def check_chunk(chunk: int | None) -> None:
-    """Refuse an invalid chunk of a configuration.
+    """Raise a ``ValueError`` for an invalid chunk of a configuration.
 
-    Raises:
-        ValueError: not a positive integer, or several processes, each of which has a part of the
-            batch already.
+    With several processes any chunk is invalid: each has a part of the batch already.
     """
     require("chunk", chunk, optional(COUNT))
     if chunk is not None and world_size() > 1:
@@ -128,11 +125,7 @@ def check_chunk(chunk: int | None) -> None:
 
 
 class _State:
-    """The tensors that modules hold besides parameters, as they were before a chunk's first pass.
-
-    Args:
-        modules: each once.
-    """
+    """The tensors of modules besides parameters, as they were before a chunk's first pass."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self.modules = modules

@@ -171,11 +171,8 @@ def all_reduce_sum(local: Tensor) -> Tensor:
 def share_of_mean(local: Tensor, count: Tensor | None = None) -> Tensor:
     """This process's share of the mean over the rows of all processes, (N,) -> scalar.
 
-    The mean of the shares over processes is that mean, however many rows each has.
-
-    Args:
-        local: (N,), N may differ between processes.
-        count: the number of rows of this process to average over, a scalar; None: all.
+    The mean of the shares over processes is that mean; N may differ between processes. ``count`` is
+    the number of rows of this process to average over, a scalar; None: all.
     """
     count = row_counts(local).sum() if count is None else all_reduce_sum(count)
     return local.sum() * (world_size() / count.clamp(min=1).to(local.dtype))
@@ -215,13 +212,10 @@ def any_rank(*flags: bool) -> tuple[bool, ...]:
 def replicated(function: Callable[Its, Given], *modules: nn.Module) -> Callable[Its, Given]:
     """The function wrapped in DistributedDataParallel for the parameters of the modules.
 
-    On one process it is the function itself. On several the modules start with the values of
-    process 0, and each backward pass averages the gradients over processes, but for those of sparse
-    embeddings, see :func:`average_sparse`.
-
-    Args:
-        function: the forward pass; called once before each backward pass.
-        modules: all modules with trained parameters.
+    On one process it is the function itself. On several the modules, all that have trained
+    parameters, start with the values of process 0, and each backward pass averages the gradients
+    over processes, but for those of sparse embeddings, see :func:`average_sparse`. The function is
+    the forward pass, called once before each backward pass.
     """
     if world_size() == 1:
         return function
@@ -296,15 +290,10 @@ def _mean_in_order(
 def synchronise(module: nn.Module, groups: int = 1) -> None:
     """Make the batch norms of a module use the statistics of the global batch.
 
-    On one process it does nothing.
-
-    Args:
-        module: on its device; its batch norms change their class and nothing else.
-        groups: the number of groups of processes that are normalised separately, which equals
-            normalising the batch in that many passes on one process.
-
-    Raises:
-        UserError: a number of processes that cannot be divided into the groups.
+    On one process it does nothing. The module is on its device; its batch norms change their class
+    and nothing else. The processes are normalised in ``groups`` separate groups, which equals
+    normalising the batch in that many passes on one process; their number has to be divisible by
+    that of the groups.
     """
     if world_size() == 1:
         return

@@ -5,7 +5,7 @@ import difflib
 import errno
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 SPACE, RIGHTS = "free space there", "change the permissions there"
@@ -36,10 +36,7 @@ def program() -> str:
 def suggestion(word: str, known: Iterable[str], has: str = "known") -> str:
     """The end of an error about an unknown ``word``: the nearest known one, or all of them.
 
-    Args:
-        word: the unknown word.
-        known: the known words.
-        has: introduces the list of the known words, as in "; it has: one, two".
+    ``has`` introduces their list, as in "; it has: one, two".
     """
     by_case: dict[str, dict[str, None]] = {}  # names may differ in case alone, as gin and GIN
     for known_name in known:
@@ -47,6 +44,17 @@ def suggestion(word: str, known: Iterable[str], has: str = "known") -> str:
     if near := difflib.get_close_matches(word.lower(), by_case, n=1):
         return f": did you mean {' or '.join(by_case[near[0]])}?"
     return f"; {has}: {', '.join(name for names in by_case.values() for name in names)}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; without a message the name of its type."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """At most this many of some names, and how many more there are: ``a, b and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def describe_os_error(error: OSError) -> str:

@@ -7,13 +7,10 @@ from torch import Tensor
 
 
 class Late:
-    """Scalars on their way to the host.
+    """Scalars of any type, at least one, on their way to the host.
 
     On a GPU they are copied to the host behind the work that is queued there; reading them once
     more work has been queued finds them there, or lets the host wait while the device works.
-
-    Args:
-        values: scalars of any type, at least one.
     """
 
     def __init__(self, *values: Tensor) -> None:

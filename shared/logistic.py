@@ -51,26 +51,15 @@ LARGEST_BLOCK = 2**25  # scores held at a time while predicting
 
 @dataclass(frozen=True)
 class Solution:
-    """The minima of all training sets at all costs, in the given order.
+    """The minima of all training sets at all costs, in the given order."""
 
-    Attributes:
-        weights: (F, C, d, K).
-        intercepts: (F, C, K); -inf for a class that a training set lacks.
-        objective: (F, C), float64.
-        iterations: L-BFGS steps, over all costs.
-    """
-
-    weights: Tensor
-    intercepts: Tensor
-    objective: Tensor
-    iterations: int
+    weights: Tensor  # (F, C, d, K)
+    intercepts: Tensor  # (F, C, K); -inf for a class that a training set lacks
+    objective: Tensor  # (F, C), float64
+    iterations: int  # L-BFGS steps, over all costs
 
     def predict(self, features: Tensor) -> Tensor:
-        """Classes (F, C, n), int64, of features (n, d).
-
-        Raises:
-            ValueError: the features are not as wide as those of the fit.
-        """
+        """Classes (F, C, n), int64, of features (n, d) of the same width d as in the fit."""
         _, costs, width, columns = self.weights.shape
         if features.ndim != 2 or features.shape[1] != width:
             raise ValueError(f"expected features (n, {width}); got {tuple(features.shape)}")
@@ -180,66 +169,40 @@ def fit(
 
 @dataclass(frozen=True)
 class _Data:
-    """The data shared by all training sets.
+    """The data shared by all training sets."""
 
-    Attributes:
-        rows: rotated features and a 1 for the intercept, (n, r); with two classes, rows of class 1
-            are negated, so that scores are those of the wrong class.
-        labels: (n,).
-        penalised: (r,), 1 for weights and 0 for the intercept.
-        eigenvalues: (r,), squared lengths of the columns of ``rows``.
-    """
-
+    # Rotated features and a 1 for the intercept, (n, r); with two classes, rows of class 1 are
+    # negated, so that scores are those of the wrong class.
     rows: Tensor
-    labels: Tensor
-    penalised: Tensor
-    eigenvalues: Tensor
+    labels: Tensor  # (n,)
+    penalised: Tensor  # (r,), 1 for weights and 0 for the intercept
+    eigenvalues: Tensor  # (r,), squared lengths of the columns of ``rows``
 
 
 @dataclass(frozen=True)
 class _Minima:
-    """The result at one cost.
+    """The result at one cost."""
 
-    Attributes:
-        point: (F, K, r).
-        objective: (F,).
-        steps: taken by the last training set.
-        unsolved: numbers of the training sets that were not solved, (P,).
-        gradient: norms of their gradients, (P,).
-    """
-
-    point: Tensor
-    objective: Tensor
-    steps: int
-    unsolved: Tensor
-    gradient: Tensor
+    point: Tensor  # (F, K, r)
+    objective: Tensor  # (F,)
+    steps: int  # taken by the last training set
+    unsolved: Tensor  # (P,), numbers of the training sets that were not solved
+    gradient: Tensor  # (P,), norms of their gradients
 
 
 @dataclass
 class _State:
-    """The training sets that are not solved yet.
+    """The training sets that are not solved yet."""
 
-    Attributes:
-        sets: their numbers, (P,).
-        present: 1 for the classes that they have and 0 for the others, (P, K, 1).
-        inside: 1 for their rows and 0 for the others, (P, n).
-        diagonal: of a Hessian in which all rows have their mean curvature, (P, K, r).
-        point: (P, K, r).
-        scores: of every class, minus that of the right one, at ``point``, (P, K, n).
-        objective: (P,), float64.
-        gradient: (P, K, r).
-        history: the last steps, the changes of the gradient (P, K, r) and one over their product
-            (P, 1, 1).
-    """
-
-    sets: Tensor
-    present: Tensor
-    inside: Tensor
-    diagonal: Tensor
-    point: Tensor
-    scores: Tensor
-    objective: Tensor
-    gradient: Tensor
+    sets: Tensor  # (P,), their numbers
+    present: Tensor  # (P, K, 1), 1 for the classes that they have and 0 for the others
+    inside: Tensor  # (P, n), 1 for their rows and 0 for the others
+    diagonal: Tensor  # (P, K, r), of a Hessian in which all rows have their mean curvature
+    point: Tensor  # (P, K, r)
+    scores: Tensor  # (P, K, n), of every class, minus that of the right one, at ``point``
+    objective: Tensor  # (P,), float64
+    gradient: Tensor  # (P, K, r)
+    # The last steps, the changes of the gradient (P, K, r) and one over their product (P, 1, 1).
     history: list[tuple[Tensor, Tensor, Tensor]]
 
     def keep(self, sets: Tensor) -> None:
@@ -321,14 +284,8 @@ def _minimise(
 ) -> _Minima:
     """The minima of all training sets at one cost, searched from ``start`` (F, K, r).
 
-    Args:
-        data: shared by them.
-        inside: 1 for the rows of a training set and 0 for the others, (F, n).
-        offset: added to the scores, (F, K, 1).
-        cost: C.
-        start: (F, K, r).
-        tolerance: see :func:`fit`.
-        max_iterations: see :func:`fit`.
+    inside: 1 for the rows of a training set and 0 for the others, (F, n). offset: added to the
+    scores, (F, K, 1).
     """
     scores = _scores(data, start, offset)
     loss, wrong = _losses(data, scores, inside)
@@ -381,17 +338,13 @@ def _diagonal(data: _Data, cost: float, residual: Tensor) -> Tensor:
 def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tensor | None:
     """Cholesky factor of the Hessian of all training sets together, for three classes or more.
 
-    The probabilities of a row are averaged over the training sets that contain it, and the row is
-    weighted by their share. The intercept is penalised here, which makes the matrix definite.
+    It is a lower triangle, (K r, K r); None where the matrix is singular to the features'
+    precision. The probabilities of a row are averaged over the training sets that contain it, and
+    the row is weighted by their share. The intercept is penalised here, which makes the matrix
+    definite.
 
-    Args:
-        data: shared by the training sets.
-        cost: C.
-        residual: derivatives of the loss with respect to the scores, (F, K, n).
-        inside: 1 for the rows of a training set and 0 for the others, (F, n).
-
-    Returns:
-        A lower triangle, (K r, K r); None where the matrix is singular to the features' precision.
+    residual: derivatives of the loss with respect to the scores, (F, K, n). inside: 1 for the rows
+    of a training set and 0 for the others, (F, n).
     """
     rows, classes = data.rows, residual.shape[1]
     width = rows.shape[1]

@@ -8,6 +8,9 @@ from pathlib import Path
 SUITE = Path(__file__).resolve().parents[1]
 PACKAGES = ("shared", "graph", "rl", "text", "video", "vision")
 _usual_format = warnings.formatwarning
+# Called with the steps done, their total, and a description of them, like Run.progress.
+Progress = Callable[[int, int, str], None]
+
 # Called with every notice in this process; a run adds itself from its start to its end.
 listeners: list[Callable[[str], None]] = []
 
@@ -38,7 +41,7 @@ def notice(text: str) -> None:
 
 
 def remark(text: str) -> None:
-    """Call the listeners, and print a line to stderr, for messages that are no warnings."""
+    """Call the listeners, and print a line to stderr, for messages that are not warnings."""
     for listener in listeners:
         listener(text)
     print(text, file=sys.stderr)

@@ -544,11 +544,9 @@ def _without_copies(
 ) -> Pairs:
     """The pairs without negatives that are duplicates of the anchor's instance.
 
-    Args:
-        pairs: N anchors, M candidates.
-        own_indices: (N,) int each, the candidates of the anchor's own instance.
-        numbers: of the instances, equal for duplicates, -1 for none; or whether to compare rows.
-        views: the number of views of all instances that the candidates are, one after the other.
+    own_indices: (N,) int each, the candidates of the anchor's own instance. numbers: of the
+    instances, equal for duplicates, -1 for none; or whether to compare rows. views: the number of
+    views of all instances that the candidates are, one after the other.
     """
     if numbers is False:
         return pairs

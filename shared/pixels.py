@@ -5,14 +5,16 @@ K taps of a blur. What is done to a clip is done to all of its frames.
 
 Images are float in [0, 1] and have three channels (B, 3, ..., H, W) unless said otherwise; each has
 numbers of its own. The numbers are drawn on the host by :func:`uniforms`, which therefore knows
-which image needs which transform: :func:`replace` runs a transform over just these, and the device
-is never waited for. The transforms are those of torchvision.transforms.v2.functional on float
+which image needs which transform: :func:`replace` runs a transform over just these, without waiting
+for the device. The transforms are those of torchvision.transforms.v2.functional on float
 tensors. Needs torch and numpy only.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -63,12 +65,9 @@ def crop_boxes(
     Ten attempts at an area and the logarithm of an aspect, then the largest central box of an
     allowed aspect, as torchvision does it.
 
-    Args:
-        draws: (B, CROP_DRAWS), of the areas of all attempts, of their aspects, of row and column.
-        height: H, or that of each image (B,).
-        width: W, or that of each image (B,).
-        area: of the crop as a share of the image, from and to.
-        aspect: width over height of the crop, from and to.
+    draws: (B, CROP_DRAWS), of the areas of all attempts, of their aspects, of row and column.
+    height, width: H and W, or those of each image (B,). area: of the crop as a share of the image,
+    from and to. aspect: width over height of the crop, from and to.
     """
     height, width = (
         np.broadcast_to(np.asarray(side, np.int64), len(draws)) for side in (height, width)
@@ -112,28 +111,24 @@ class Jitter:
 
     Every jitter turns the hue once. What comes before and after it is a blend with a base: with
     black (brightness), the mean gray (contrast) or the gray image (saturation).
-
-    Attributes:
-        index: (n,) int64, the images that are jittered; those with most blends before their hue
-            come first, so that each turn is of the first or of the last of them.
-        numbers: (19, B) float64: of the three blends before the hue and the three after it each
-            image's factor, what its base is multiplied by, and 1 where its base is the mean gray;
-            and its turn of the hue.
-        before: how many images have a first, a second and a third blend before their hue.
     """
 
+    # (n,) int64, the images that are jittered; those with most blends before their hue come first,
+    # so that each turn is of the first or of the last of them.
     index: np.ndarray
+    # (19, B) float64: of the three blends before the hue and the three after it each image's
+    # factor, what its base is multiplied by, and 1 where its base is the mean gray; and its turn of
+    # the hue.
     numbers: np.ndarray
+    # How many images have a first, a second and a third blend before their hue.
     before: tuple[int, ...]
 
 
 def jitters(jitter: np.ndarray, factors: np.ndarray, order: np.ndarray) -> Jitter:
     """What :func:`colour_jitter` needs to know.
 
-    Args:
-        jitter: (B,) bool, whether the jitter takes place at all.
-        factors: (B, 4), of brightness, contrast, saturation and hue.
-        order: (B, 4), ``order[:, 0]`` is the operation that comes first.
+    jitter: (B,) bool, whether the jitter takes place at all. factors: (B, 4), of brightness,
+    contrast, saturation and hue. order: (B, 4), ``order[:, 0]`` is the operation that comes first.
     """
     image = np.arange(len(order))
     before = (order == BLENDS).argmax(axis=1)
@@ -153,7 +148,16 @@ def jitters(jitter: np.ndarray, factors: np.ndarray, order: np.ndarray) -> Jitte
     return Jitter(index, np.stack([*rows, factors[:, BLENDS]]).astype(np.float64), counts)
 
 
-# To the device
+# In memory and on the device
+
+
+def mapped_pixels(file: Path, shape: tuple[int, ...] | None = None) -> Tensor:
+    """The bytes of a file, memory-mapped and not to be written to, in this shape or flat."""
+    # Not mode "c": private pages count as memory that may be needed, 215 GB of it for UCF-101.
+    pixels = np.memmap(file, np.uint8, mode="r", shape=shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch has no tensors that are read only
+        return torch.from_numpy(pixels)
 
 
 def to_device(numbers: Tensor, device: torch.device) -> Tensor:
@@ -234,14 +238,11 @@ def flip(images: Tensor) -> Tensor:
 
 
 def blend(images: Tensor, factor: Tensor, share: Tensor, contrasted: Tensor) -> Tensor:
-    """Brightness, contrast or saturation of each image, in place.
+    """Brightness, contrast or saturation of each image (B, 3, ..., H, W), in place.
 
-    Args:
-        images: (B, 3, ..., H, W).
-        factor: (B,), what the images are multiplied by.
-        share: (B,), what is added of the base: 0 for brightness, else ``1 - factor``.
-        contrasted: (B,) bool, whether the base is the mean gray, in clips each frame's, or the gray
-            image, as for saturation.
+    factor: (B,), what the images are multiplied by. share: (B,), what is added of the base: 0 for
+    brightness, else ``1 - factor``. contrasted: (B,) bool, whether the base is the mean gray, in
+    clips each frame's, or the gray image, as for saturation.
     """
     base = _luma(images)
     mean = base.mean((1, -2, -1), keepdim=True)
@@ -258,7 +259,7 @@ def hue(images: Tensor, factor: Tensor, *, fused: bool = False) -> Tensor:
     """
     high, low = images.amax(1, keepdim=True), images.amin(1, keepdim=True)
     chroma = high - low
-    # Gray has no hue: its numerators are 0, and so is the chroma that its hue goes with.
+    # Gray has no hue: its numerators are 0, and so is the chroma, by which its hue is multiplied.
     divisor = chroma.clamp(min=torch.finfo(chroma.dtype).tiny)
     red, green, blue = images.split(1, 1)
     angle = torch.where(
@@ -307,7 +308,7 @@ def grayscale(images: Tensor) -> Tensor:
 
 
 def solarize(images: Tensor) -> Tensor:
-    """Images whose bright values, from 128 of 255 on, are turned round."""
+    """Images whose bright values, from 128 of 255 on, are inverted."""
     return torch.where(images >= 128 / 255, 1 - images, images)
 
 

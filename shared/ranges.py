@@ -54,17 +54,11 @@ def require(name: str, value: Any, allowed: Range) -> None:
 
 @dataclass(frozen=True)
 class Use:
-    """Fields of a configuration that have an effect only under a condition.
+    """Fields of a configuration that have an effect only under a condition."""
 
-    Args:
-        fields: their names.
-        holds: whether a configuration uses them.
-        words: the condition, in words that follow "needs".
-    """
-
-    fields: tuple[str, ...]
-    holds: Callable[[Any], bool]
-    words: str
+    fields: tuple[str, ...]  # their names
+    holds: Callable[[Any], bool]  # whether a configuration uses them
+    words: str  # the condition, in words that follow "needs"
 
 
 def require_ranges(config: Any) -> None:
@@ -92,7 +86,7 @@ def require_words(config: Any) -> None:
     """Raise a ``ValueError`` for a field that is declared Literal and has another value."""
     try:
         hints = get_type_hints(type(config))
-    except NameError:  # of a user's class, a type that is known in its function alone
+    except NameError:  # the class is a user's, and its types are known only inside a function
         return
     for name, hint in hints.items():
         value = getattr(config, name)
@@ -102,7 +96,7 @@ def require_words(config: Any) -> None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is one of the words of a type hint, if that has words."""
+    """Whether a value is one of the literals of a type hint; True for hints without literals."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
         return any(value == allowed and type(value) is type(allowed) for allowed in arguments)
@@ -120,23 +114,17 @@ def _words(hint: Any) -> tuple[Any, ...]:
     return tuple(word for alternative in get_args(hint) for word in _words(alternative))
 
 
-def check_names(
-    function: Callable[..., Any], numbers: Mapping[str, Any], called: str | None = None
-) -> None:
-    """Raise a ``ValueError`` unless the function takes these keyword arguments.
-
-    ``called`` is the function's name in the message, by default its own.
-    """
-    called = called or function.__name__
+def check_names(function: Callable[..., Any], numbers: Mapping[str, Any]) -> None:
+    """Raise a ``ValueError`` unless the function takes these keyword arguments."""
     known = {
         name: parameter.default
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    check_known(called, numbers, known)
+    check_known(function.__name__, numbers, known)
     needed = {name for name, value in known.items() if value is inspect.Parameter.empty}
     if missing := needed - set(numbers):
-        raise ValueError(f"{called} needs {', '.join(sorted(missing))}")
+        raise ValueError(f"{function.__name__} needs {', '.join(sorted(missing))}")
 
 
 def check_known(called: str, numbers: Iterable[str], known: Iterable[str]) -> None:

@@ -5,13 +5,10 @@ from torch import Tensor
 
 
 def effective_rank(features: Tensor) -> float:
-    """The exponential of the entropy of the singular values of centred features.
+    """The exponential of the entropy of the singular values of centred features (n, H).
 
     It is H where all directions have one variance, and near 1 where features have collapsed to a
     line; features that are all equal have 0.
-
-    Args:
-        features: (n, H).
 
     Source: Roy and Vetterli 2007, on features without their mean.
     """
@@ -20,7 +17,7 @@ def effective_rank(features: Tensor) -> float:
     exact = features.detach().double()
     centred = exact - exact.mean(0)
     variances = torch.linalg.eigvalsh(centred.T @ centred).clamp(min=0)
-    # Rounding of the mean leaves a variance where there is none.
+    # Constant features have a small variance, since their mean is rounded.
     floor = (torch.finfo(torch.float32).eps * exact.abs().max()) ** 2 * len(exact)
     values = variances[variances > floor].sqrt()
     if not len(values):

@@ -71,13 +71,8 @@ def kernel_values(cosines: Tensor, kernel: Kernel, gamma: float, offset: float =
     """The kernel of unit vectors with these cosines, up to a constant (1 for ``"rbf"``).
 
     The constant drops out of the dual and of the loss; without it close points keep their digits.
-
-    Args:
-        cosines: any shape.
-        kernel: ``"rbf"`` is ``exp(-gamma |x - y|^2) - 1``, ``"linear"`` the cosine, ``"tanh"``
-            ``tanh(gamma cos + offset)``.
-        gamma: positive.
-        offset: of the tanh kernel.
+    ``"rbf"`` is ``exp(-gamma |x - y|^2) - 1``, ``"linear"`` the cosine, ``"tanh"`` is ``tanh(gamma
+    cos + offset)``; gamma is positive.
     """
     if kernel == "rbf":
         return torch.expm1(2 * gamma * (cosines - 1))
@@ -90,17 +85,12 @@ def kernel_values(cosines: Tensor, kernel: Kernel, gamma: float, offset: float =
 
 @torch.no_grad()
 def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
-    """The weight of every candidate in every anchor's decision function.
+    """The weight of every candidate in every anchor's decision function, (N, M).
 
     Row i holds the dual variables of anchor i at its negatives, minus their sum at its positive,
     and 0 elsewhere; with several positives, the mean over one SVM for each. ``cosines`` are those
-    among the candidates, (M, M).
-
-    Returns:
-        (N, M), rows adding up to 0.
-
-    Raises:
-        ValueError: on the CPU, a ridge that is lost in the rounding of a singular kernel matrix.
+    among the candidates, (M, M). On the CPU a ridge that is lost in the rounding of a singular
+    kernel matrix is a ``ValueError``.
     """
     if not cosines.numel():
         return torch.zeros_like(pairs.negative, dtype=cosines.dtype)
@@ -176,12 +166,9 @@ def _check_ridge(
 ) -> None:
     """Raise a ``ValueError`` if rounding dominates the inverse.
 
-    Args:
-        points: kernel values, (M, M).
-        bordered: B, (M, M), nan where the factorisation failed.
-        ridge: the ridge.
-        rounding: approximate change of the eigenvalues by the rounding of kernel values.
-        definite: whether the kernel is positive definite.
+    points: kernel values, (M, M). bordered: B, (M, M), nan where the factorisation failed.
+    rounding: approximate change of the eigenvalues by the rounding of kernel values. definite:
+    whether the kernel is positive definite.
     """
     # The inverse of a smallest eigenvalue l has a relative error of rounding / l and, computed in
     # double precision, of eps * trace / l^2. With a definite kernel, l is at least the ridge.
@@ -263,14 +250,9 @@ def _closed_form(
 ) -> Tensor:
     """The dual variables without the box, (N, M), 0 outside the negatives.
 
-    Args:
-        bordered: B, (M, M).
-        complement: diagonal of 1 - ridge B, (M,).
-        positive: (N,), the positive candidate of each anchor.
-        others: (N, Q), further excluded candidates, padded with -1.
-        negative: (N, M) bool.
-        excess: (M,), see :func:`dual_weights`; None: 0.
-        ridge: the ridge.
+    bordered: B, (M, M). complement: diagonal of 1 - ridge B, (M,). positive: (N,), the positive
+    candidate of each anchor. others: (N, Q), further excluded candidates, padded with -1. negative:
+    (N, M) bool. excess: (M,), see :func:`dual_weights`; None: 0.
     """
     # In the module's notation, for an anchor with positive p and further excluded candidates E: B'
     # is the bordered inverse without E, and a_j = -2 B'_jp / (1 - ridge B'_pp).

@@ -42,7 +42,7 @@ def results(
         (lambda file: (file.parents[2] / manifest.MANIFEST).unlink(), "manifest.json is missing"),
         (
             lambda file: (file.parents[2] / manifest.MANIFEST).write_text("{}"),
-            "manifest.json is no manifest",
+            "manifest.json is not a manifest",
         ),
     ],
 )

@@ -42,13 +42,7 @@ def ppmi_vectors(corpus: Tokens, words: int, dimensions: int, seed: int) -> np.n
 
     The matrix is over words within ``WINDOW`` of each other, with smoothed contexts; the vectors
     are its left singular vectors times the square roots of the singular values. A word that never
-    occurs has zeros.
-
-    Args:
-        corpus: the sentences to count in.
-        words: V.
-        dimensions: d.
-        seed: of the decomposition, which is randomised.
+    occurs has zeros. The seed is that of the decomposition, which is randomised.
 
     Source: Levy, Goldberg and Dagan 2015, sections 2 and 3.
     """

@@ -74,11 +74,8 @@ def lines_of(file: Path, remedy: str = "convert it to UTF-8") -> Iterator[str]:
     """The lines of a text file without line ends; used for corpora, tasks and word vectors.
 
     Accepted are UTF-8, with or without a byte order mark, and UTF-16 and UTF-32 with one. A line
-    ends at LF, CR LF, CR CR LF, or CR. Everything else in a line is kept.
-
-    Args:
-        file: read line by line, never as a whole.
-        remedy: the advice given in an error.
+    ends at LF, CR LF, CR CR LF, or CR. Everything else in a line is kept. The file is never read as
+    a whole. ``remedy`` is the advice given in an error.
     """
     with file.open("rb") as stream:
         head = stream.read(4096)
@@ -261,9 +258,7 @@ def task_fingerprint(tasks: Sequence[str], data_root: Path) -> str:
 def fetch(name: str, data_root: Path) -> None:
     """Verify a dataset and the files prepared from it; none of them can be downloaded.
 
-    Args:
-        name: of ``DATASETS``, or the name of another corpus.
-        data_root: the folder that holds the datasets.
+    ``name`` is of ``DATASETS``, or that of another corpus.
     """
     folder = data_root / name
     if name == SENTEVAL:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_sequence
 
 from shared.compat import make_torchvision_importable
+from shared.modes import evaluating
 from shared.pairs import unit_rows
 from shared.pixels import to_device
 from text.data import checked_sentences
@@ -370,11 +371,8 @@ class QuickThoughtVectors(QuickThought):
         """The vectors [f/|f| ; g/|g|], (B, 2H).
 
         A sentence without tokens is one unknown word; tokens beyond ``config.length`` are left out.
-
-        Args:
-            input_ids: (B, T) int64.
-            attention_mask: (B, T), True at tokens.
-            return_dict: False: a tuple with only the vectors, as for all transformers models.
+        ``attention_mask`` is True at tokens. With ``return_dict=False`` the result is a tuple with
+        only the vectors, as for all transformers models.
         """
         f, g = self._pair(input_ids, attention_mask)
         output = SentenceVectors(torch.cat([unit_rows(f), unit_rows(g)], dim=1))
@@ -448,10 +446,8 @@ def side_by_side(*encoders: Encode | HasEncode) -> Encode:
 def vectors_of(encode: Encode | HasEncode, sentences: list[str]) -> np.ndarray:
     """The vectors of n sentences by any kind of encoder, unchanged, as a float32 array.
 
-    Args:
-        encode: a function of sentences, or an object with a method ``encode``, which takes
-            precedence. It may return tensors on any device, even ones that require gradients.
-        sentences: n.
+    ``encode`` is a function of sentences, or an object with a method ``encode``, which takes
+    precedence. It may return tensors on any device, even ones that require gradients.
     """
     function = getattr(encode, "encode", encode)
     if not callable(function):
@@ -519,14 +515,10 @@ def _encode(
     # Sentences of similar length together, to limit padding; length in characters is a proxy.
     order = sorted(range(len(sentences)), key=lambda row: len(sentences[row]))
     blocks = []
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for start in range(0, len(order), batch_size):
             batch = [sentences[row] for row in order[start : start + batch_size]]
             blocks.append(vectors(batch).float().cpu().numpy())
-    finally:
-        model.train(training)
     by_length = np.concatenate(blocks)
     result = np.empty_like(by_length)
     result[order] = by_length

@@ -51,6 +51,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from shared import logistic
+from shared.notices import Progress
 from text import senteval
 from text.config import TASKS
 from text.data import Task, load_task
@@ -78,40 +79,28 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Search:
-    """How the cost of a logistic regression is chosen.
+    """How the cost of a logistic regression is chosen."""
 
-    Attributes:
-        order: of the rows before folding: as given, shuffled, or by number of words.
-        folds: scikit-learn's splitter, for both inner and outer folds.
-        costs: values of C, ascending.
-        score: the metric whose mean over the inner folds is maximised.
-        decimals: to which that mean, in percent, is rounded; None: not rounded.
-        stopped_early: whether the classifier is SentEval's network without a hidden layer, and
-            ``costs`` are weight decays.
-    """
-
+    # Of the rows before folding: as given, shuffled, or by number of words.
     order: Literal["given", "shuffled", "length"]
-    folds: KFold | StratifiedKFold
-    costs: tuple[float, ...]
+    folds: KFold | StratifiedKFold  # scikit-learn's splitter, for both inner and outer folds
+    costs: tuple[float, ...]  # values of C, ascending
+    # The metric whose mean over the inner folds is maximised.
     score: Literal["accuracy", "f1"] = "accuracy"
-    decimals: int | None = None
+    decimals: int | None = None  # to which that mean, in percent, is rounded; None: not rounded
+    # Whether the classifier is SentEval's network without a hidden layer, and ``costs`` are weight
+    # decays.
     stopped_early: bool = False
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """One search for each kind of task.
+    """One search for each kind of task."""
 
-    Attributes:
-        nested: single sentences without a test part.
-        tested: single sentences with a test part.
-        pairs: pairs of sentences.
-        blank_lines: whether a blank line counts as a sentence in tasks on single sentences.
-    """
-
-    nested: Search
-    tested: Search
-    pairs: Search
+    nested: Search  # single sentences without a test part
+    tested: Search  # single sentences with a test part
+    pairs: Search  # pairs of sentences
+    # Whether a blank line counts as a sentence in tasks on single sentences.
     blank_lines: bool = True
 
     def search(self, task: Task) -> Search:
@@ -136,17 +125,11 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of a task: a classifier's training set, what it is scored on, and the inner folds.
-
-    Attributes:
-        train: rows of the training set.
-        test: rows that are scored.
-        inner: (fit, validate) rows, both from ``train``.
-    """
+    """Rows of a task: a classifier's training set, what it is scored on, and the inner folds."""
 
     train: np.ndarray
     test: np.ndarray
-    inner: tuple[tuple[np.ndarray, np.ndarray], ...]
+    inner: tuple[tuple[np.ndarray, np.ndarray], ...]  # to fit and to validate, from ``train``
 
 
 def _powers_of_two(first: int, last: int) -> tuple[float, ...]:
@@ -182,7 +165,7 @@ def evaluate(
     *,
     tasks: Sequence[str] = TASKS,
     protocol: str = DEFAULT_PROTOCOL,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Accuracy of logistic regression on the vectors of ``encode``, in percent.
 
@@ -271,37 +254,31 @@ def majority(
 
 
 def splits_of(task: Task, search: Search) -> list[Split]:
-    """What is trained and scored: ten splits, or one where the task has a test part."""
-    if task.train == len(task.labels):
-        return nested_splits(task, search)
-    return [tested_split(task, search)]
-
-
-def nested_splits(task: Task, search: Search) -> list[Split]:
-    """The outer folds of a task without a test part, each with the inner folds of its training."""
-    rows = _ordered_rows(task, search.order)
+    """What is trained and scored: ten outer folds, or one split where the task has a test part."""
+    rows, labels = _ordered_rows(task, search.order), task.labels
+    if task.train == len(labels):
+        folds = search.folds.split(rows, labels[rows])
+        parts = [(rows[train], rows[test]) for train, test in folds]
+    else:
+        parts = [(rows, np.arange(task.train, len(labels)))]
     return [
-        Split(rows[train], rows[test], _inner_training_sets(rows[train], task.labels, search))
-        for train, test in search.folds.split(rows, task.labels[rows])
+        Split(
+            train,
+            test,
+            tuple(
+                (train[fit], train[validate])
+                for fit, validate in search.folds.split(train, labels[train])
+            ),
+        )
+        for train, test in parts
     ]
-
-
-def tested_split(task: Task, search: Search) -> Split:
-    """Training part and test part of a task, and the folds of the training part."""
-    rows = _ordered_rows(task, search.order)
-    return Split(
-        rows,
-        np.arange(task.train, len(task.labels)),
-        _inner_training_sets(rows, task.labels, search),
-    )
 
 
 def choose_cost(scores: Sequence[Sequence[float]], decimals: int | None) -> int:
     """Number of the first cost with the best mean score.
 
-    Args:
-        scores: for each cost those of the inner folds, from 0 to 1.
-        decimals: to which the mean in percent is rounded before the comparison; None: no rounding.
+    scores: for each cost those of the inner folds, from 0 to 1. decimals: to which the mean in
+    percent is rounded before the comparison; None: no rounding.
     """
     means = np.array([np.mean(of) for of in scores])
     return int(np.argmax(means if decimals is None else np.round(100 * means, decimals)))
@@ -320,19 +297,12 @@ def _ordered_rows(task: Task, order: Literal["given", "shuffled", "length"]) -> 
     return rows
 
 
-def _inner_training_sets(
-    train: np.ndarray, labels: np.ndarray, search: Search
-) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-    folds = search.folds.split(train, labels[train])
-    return tuple((train[fit], train[validate]) for fit, validate in folds)
-
-
 def _search_and_score(
     classifiers: Callable[[str, Task, Search], Predict],
     data_root: Path,
     tasks: Sequence[str],
     protocol: str,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     searches = _protocol(protocol)
     details = {}
@@ -430,12 +400,9 @@ def _sentences(task: Task) -> list[str]:
 
 
 def checked_vectors(encode: "Encode | HasEncode", name: str, sentences: list[str]) -> np.ndarray:
-    """The vectors (n, d) float32 of n sentences.
+    """The vectors (n, d) float32 of n sentences; ``name`` is the task, for messages.
 
-    Args:
-        encode: see :func:`text.encoder.vectors_of`.
-        name: of the task, for messages.
-        sentences: n.
+    For ``encode`` see :func:`text.encoder.vectors_of`.
     """
     from text.encoder import vectors_of
 

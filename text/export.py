@@ -79,11 +79,7 @@ OWN_CORPUS = (
 
 
 def load(folder: Path) -> SentenceEncoder:
-    """The sentence encoder of an exported folder: n sentences -> (n, 2H), or (n, R) if projected.
-
-    Args:
-        folder: as :func:`write` made it.
-    """
+    """The encoder of an exported folder: n sentences -> (n, 2H), or (n, R) if projected."""
     further = [name for name in (PROJECTION, *MODULES) if (folder / name).exists()]
     check_sums(folder, REMEDY, (*FILES, *further))
     model, tokenizer, matrix = read(folder)
@@ -95,8 +91,7 @@ def load(folder: Path) -> SentenceEncoder:
 def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Tensor | None]:
     """Model in eval mode, tokenizer, and projection (R, 2H) if there is one; nothing is guessed.
 
-    Args:
-        folder: an export, or the folder ``model/`` of a run.
+    The folder is an export, or ``model/`` of a run.
     """
     for name in FILES:
         if not (folder / name).is_file():
@@ -129,35 +124,33 @@ def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Tensor | 
 
 
 def write(folder: Path, target: Path) -> Path:
-    """Put a finished run's model and a model card into ``target``, a folder, and return it.
+    """Put a finished run's model and a model card into ``target``, and return it.
 
-    Args:
-        folder: of the run.
-        target: of a new folder, or of an earlier export, which is replaced.
+    An earlier export in ``target`` is replaced.
     """
     names = [*FILES, *([PROJECTION] if (folder / MODEL / PROJECTION).is_file() else [])]
     needs = [f"{MODEL}/{name}" for name in names]
     return export_run(folder, target, Config, needs, _describe)
 
 
-def score(asked: EvaluationRequest) -> Scores:
+def score(request: EvaluationRequest) -> Scores:
     """Score an exported folder, or any encoder that transformers reads, by named protocols."""
-    names = asked.chosen((*PROTOCOLS, sts.PROTOCOL), DEFAULT_PROTOCOL)
-    model_folder = asked.model / MODEL  # of a run
-    folder = model_folder if (model_folder / SUMS).is_file() else asked.model
+    names = request.chosen((*PROTOCOLS, sts.PROTOCOL), DEFAULT_PROTOCOL)
+    model_folder = request.model / MODEL  # of a run
+    folder = model_folder if (model_folder / SUMS).is_file() else request.model
     exported = (folder / SUMS).is_file()
     encode = load(folder) if exported else hugging_face_encoder(folder)
     projected = exported and (folder / PROJECTION).is_file()
     how = "projected by CLLR's L" if projected else "not projected"
-    asked.say(
+    request.say(
         f"loaded every tensor of an export of this project, {how}"
         if exported
         else f"loaded the model in it: {encode.about}"
     )
 
     def tasks_of(protocol: str) -> tuple[str, ...]:
-        if asked.data:
-            return tuple(asked.data.split(","))
+        if request.data:
+            return tuple(request.data.split(","))
         return sts.STS_TASKS if protocol == sts.PROTOCOL else TASKS
 
     def protocol_of(protocol: str) -> dict[str, Any]:
@@ -170,7 +163,7 @@ def score(asked: EvaluationRequest) -> Scores:
             run.record_data(tasks=task_fingerprint(tasks, run.data_root))
             return evaluate(encode, run.data_root, tasks=tasks, protocol=protocol)
 
-        return measure_protocol(Config(tasks=tasks), protocol, by, asked)
+        return measure_protocol(Config(tasks=tasks), protocol, by, request)
 
     data = dict.fromkeys(task for name in names for task in tasks_of(name))
     facts = {"model": str(folder), "data": list(data)}

@@ -68,14 +68,8 @@ def distances_of(
 ) -> dict[str, np.ndarray]:
     """``D = (1 - cos) / 2`` of neighbours and of all other pairs of sentences, for a run's model.
 
-    Args:
-        folder: of the run.
-        config: of the run.
-        data: the data root.
-        compared: :func:`scored_pair` or :func:`evaluated_pair`.
-
-    Returns:
-        The distances of each kind, (pairs,).
+    ``compared`` is :func:`scored_pair` or :func:`evaluated_pair`. The distances of each kind are
+    (pairs,).
     """
     model, _, matrix = read(folder / MODEL)
     tokens, _ = prepare(
@@ -104,11 +98,8 @@ def distances(
 ) -> Callable[[Source], DrawnFigure]:
     """A function that draws histograms of both kinds of distances, a panel for each row of a table.
 
-    Args:
-        rows: labels of the rows, in the figure's layout.
-        compared: the vectors of two sentences whose distance is shown.
-        between: the same in words.
-        follows: the published figure.
+    rows: their labels, in the figure's layout. compared: the vectors of two sentences whose
+    distance is shown; ``between`` says the same in words. follows: the published figure.
     """
 
     def draw(source: Source) -> DrawnFigure:

@@ -26,13 +26,10 @@ Scores = Callable[[int, int], Tensor]
 def neighbour_accuracies(scores: Scores, chapter: np.ndarray, size: int) -> dict[str, float]:
     """Share of sentences for which each of ``NEIGHBOURS`` is found, in percent.
 
-    Args:
-        scores: of the sentences of a block.
-        chapter: of every sentence, (n,).
-        size: B; an incomplete last block is ignored.
+    chapter: of every sentence, (n,). size: B; an incomplete last block is ignored.
     """
     index = torch.arange(size)
-    right, asked = dict.fromkeys(NEIGHBOURS, 0), dict.fromkeys(NEIGHBOURS, 0)
+    right, scored = dict.fromkeys(NEIGHBOURS, 0), dict.fromkeys(NEIGHBOURS, 0)
     for start in range(0, len(chapter) - size + 1, size):
         stop = start + size
         of = torch.from_numpy(chapter[start:stop].astype(np.int64))
@@ -41,10 +38,10 @@ def neighbour_accuracies(scores: Scores, chapter: np.ndarray, size: int) -> dict
             inside = (neighbour >= 0) & (neighbour < size)
             inside &= of[neighbour.clamp(0, size - 1)] == of
             right[name] += int((nearest == neighbour)[inside].sum())
-            asked[name] += int(inside.sum())
-    if not asked[NEXT]:
+            scored[name] += int(inside.sum())
+    if not scored[NEXT]:
         raise UserError(
             f"the {len(chapter)} held-out sentences have no two neighbours in a block of {size}; "
             f"raise held_out, or lower batch_size"
         )
-    return {name: 100 * right[name] / asked[name] for name in NEIGHBOURS}
+    return {name: 100 * right[name] / scored[name] for name in NEIGHBOURS}

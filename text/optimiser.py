@@ -33,10 +33,8 @@ POWERS = 4  # of d_s, from the 0th on
 class RowAdam:
     """Adam on tables of word vectors and on further parameters, equal to ``torch.optim.Adam``.
 
-    Args:
-        tables: (V, E) each, with sparse gradients (``nn.Embedding.sparse``).
-        others: trained by ``torch.optim.Adam``.
-        rate: the learning rate, the same in every step.
+    The tables (V, E) have sparse gradients (``nn.Embedding.sparse``). The learning rate is the same
+    in every step.
     """
 
     def __init__(self, tables: Sequence[Tensor], others: Sequence[Tensor], rate: float) -> None:
@@ -151,12 +149,9 @@ class RowAdam:
 def clip_each(parameters: Iterable[Tensor], largest: float, *, tokens: bool) -> None:
     """Scale each gradient separately so that its norm is at most ``largest``.
 
-    Args:
-        parameters: those without a gradient are skipped.
-        largest: norm.
-        tokens: whether the norm of a sparse gradient is taken over its slices, one per token,
-            instead of over their sums per word. TensorFlow, whose gradient of an embedding table
-            consists of slices, does so, and therefore quick-thoughts' program.
+    Parameters without a gradient are skipped. With ``tokens`` the norm of a sparse gradient is
+    taken over its slices, one per token, instead of over their sums per word: so does TensorFlow,
+    whose gradient of an embedding table consists of slices, and therefore quick-thoughts' program.
     """
     for parameter in parameters:
         gradient = parameter.grad

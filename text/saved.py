@@ -189,16 +189,12 @@ def _of_the_library(folder: Path, batch_size: int) -> SentenceEncoder:
 def initialise(
     model: QuickThought, tokenizer: PreTrainedTokenizerBase, init: InitialWeights
 ) -> int:
-    """Start a model from a saved one, and return how many words have a vector in it.
+    """Start a model, in place, from a saved one; return how many words have a vector in it.
 
-    Takes a :class:`text.QuickThought` of the same kind and widths, or a BERT for both encoders of a
-    ``"transformer"``. Vectors of words are matched by the words; words that the saved model lacks
-    keep theirs, with a notice. Of the positions of a BERT the first ones are taken.
-
-    Args:
-        model: is filled in place.
-        tokenizer: the model's.
-        init: a folder of transformers, with its tokenizer.
+    The saved one is a folder of transformers with its tokenizer: a :class:`text.QuickThought` of
+    the same kind and widths, or a BERT for both encoders of a ``"transformer"``. Vectors of words
+    are matched by the words; words that the saved model lacks keep theirs, with a notice. Of the
+    positions of a BERT the first ones are taken.
     """
     init.check()
     if not init.file.is_dir():

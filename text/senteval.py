@@ -34,14 +34,10 @@ def predictions(
     training: Sequence[tuple[np.ndarray, np.ndarray | None]],
     decays: Sequence[float],
 ) -> Tensor:
-    """Classes (F, C, n), int64, that the classifiers predict for all rows.
+    """Classes (F, C, n), int64, that the classifiers predict for all rows, of features (n, d).
 
-    Args:
-        features: (n, d).
-        labels: (n,) int64, classes counted from 0.
-        training: for each classifier its training rows and its validation rows; None: a twentieth
-            of the former.
-        decays: weight decays, C.
+    training: for each classifier its training rows and its validation rows; None: a twentieth of
+    the former.
     """
     classes = int(labels.max()) + 1
     predicted = torch.empty(
@@ -141,13 +137,10 @@ def _trained(
 def _adam(
     what: tuple[Tensor, Tensor, Tensor], moments: Sequence[Tensor], at_work: Tensor, step: int
 ) -> None:
-    """One step of torch's Adam, whose weight decay is part of the gradient.
+    """One step, counted from 1, of torch's Adam, whose weight decay is part of the gradient.
 
-    Args:
-        what: parameters (F, ...); gradients (P, ...) and weight decays of the active classifiers.
-        moments: first and second, (F, ...).
-        at_work: (P,), indices of the active classifiers.
-        step: counted from 1.
+    what: parameters (F, ...); gradients (P, ...) and weight decays of the active classifiers.
+    moments: first and second, (F, ...). at_work: (P,), indices of the active classifiers.
     """
     parameter, gradient, decay = what
     first, second = moments

@@ -18,7 +18,7 @@ Shapes: n pairs, d dimensions of a vector.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from scipy.stats import pearsonr, spearmanr
 
 from shared.errors import UserError, program, suggestion
 from shared.experiment.data import MissingData, sha256_of_files, sha256_of_lines
-from shared.notices import notice
+from shared.notices import Progress, notice
 from text.data import SENTEVAL, lines_of
 from text.evaluation import checked_vectors
 
@@ -72,7 +72,7 @@ def evaluate_sts(
     data_root: Path,
     *,
     tasks: Sequence[str] = STS_TASKS,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Correlations of cosines with gold scores, times 100.
 

@@ -217,20 +217,10 @@ def _tables(
     notes: str = "",
     closed_notes: str = "",
 ) -> tuple[Table, Table, Table, Table]:
-    """A paper's table on the books, and the tables derived from it.
+    """A paper's table on the books, and what derives from it: BookCorpus and both reduced settings.
 
-    Args:
-        paper: name of the paper, and of its file of published numbers.
-        name: of the table.
-        by: authors and year.
-        rows: the methods.
-        never_closed: rows that the first reduced setting never ran.
-        closed_once: rows that it ran with one seed.
-        notes: further ones at paper scale.
-        closed_notes: further ones of the first reduced setting.
-
-    Returns:
-        the table on the books, on BookCorpus, at reduced scale, and in the first reduced setting.
+    never_closed, closed_once: rows that the first reduced setting never ran, and ran with one seed.
+    notes, closed_notes: further ones at paper scale, and in that setting.
     """
     published = _both_readings(load_published(PUBLISHED / f"{paper}.toml", name))
     title = "Quick-thought on {}, six text tasks"

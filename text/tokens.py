@@ -17,13 +17,11 @@ Its ids are stored below the data root, in one folder per corpus, vocabulary and
 
 import contextlib
 import copy
-import hashlib
 import io
 import itertools
-import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,15 +35,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from shared.errors import UserError
-from shared.experiment.data import (
-    build_once,
-    check_sums,
-    made_again,
-    sha256_of,
-    write_sums,
-    writing,
-)
+from shared.experiment.data import build_once, read_meta, short_hash, write_meta, writing
 from shared.experiment.files import write_atomically
+from shared.notices import Progress
 from text.data import INVISIBLE, checked_sentences, corpus_fingerprint, lines_of, sentences
 
 if TYPE_CHECKING:
@@ -98,8 +90,6 @@ TOKEN = "|".join(
 )
 
 VECTORS = "give word vectors in word2vec's text format, in UTF-8"
-
-Progress = Callable[[int, int, str], None]
 
 
 def make_tokenizer(
@@ -227,9 +217,8 @@ def prepare(
         "lower_case": lower_case,
         "rules": [FORMAT, REPLACED, TOKEN],
     }
-    short = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
     case = "lower" if lower_case else "cased"
-    name = f"{re.sub('[/:]', '-', corpus)}-{layout}-{vocabulary}-{case}-{short}"
+    name = f"{re.sub('[/:]', '-', corpus)}-{layout}-{vocabulary}-{case}-{short_hash(key)}"
     folder = data_root / "prepared" / name
     build_once(folder, lambda part: _build(part, key, data_root, progress))
     return _read_tokens(folder)
@@ -291,14 +280,9 @@ def expand(
 
 
 def fixed_table(tokenizer: PreTrainedTokenizerFast, file: Path, seed: int) -> Tensor:
-    """The vectors (V, d) of a tokenizer's words in a file.
+    """The vectors (V, d) of a tokenizer's words in a file, as for :func:`expand`.
 
     Words missing in it share the vector of the unknown word, which is drawn uniformly from [0, 1).
-
-    Args:
-        tokenizer: of :func:`make_tokenizer`.
-        file: word2vec's text format, as for :func:`expand`.
-        seed: of the unknown word's vector.
 
     Source: mode ``fixed`` of the program of Logeswaran and Lee 2018.
     """
@@ -327,8 +311,7 @@ def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 def _build(part: Path, key: dict[str, Any], data_root: Path, progress: Progress | None) -> None:
     meta = _write_tokens(part, key, data_root, progress)
     with writing(part.parent):
-        write_atomically(part / "meta.json", json.dumps(meta, indent=2) + "\n")
-        write_sums(part, {name: sha256_of(part / name) for name in FILES})
+        write_meta(part, meta, FILES)
 
 
 def _write_tokens(
@@ -396,8 +379,7 @@ def _chunks(pairs: Iterator[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]
 
 def _read_tokens(folder: Path) -> tuple[Tokens, PreTrainedTokenizerFast]:
     """The content of ``folder``, after checking that it is intact."""
-    check_sums(folder, made_again(folder), FILES)
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    meta = read_meta(folder, FILES)
 
     def mapped(name: str, kind: str) -> np.ndarray:
         return np.memmap(folder / name, kind, mode="r")

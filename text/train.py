@@ -317,15 +317,8 @@ def train_step(
 ) -> dict[str, Tensor]:
     """One step of the optimiser on B consecutive sentences; the parts of the loss.
 
-    Args:
-        config: how.
-        model: of the configuration.
-        criterion: of the configuration.
-        optimiser: of both.
-        batch: on several processes, this one's part of it.
-        step: its number.
-        forward: :func:`losses`, on several processes wrapped by
-            :func:`shared.distributed.replicated`.
+    On several processes the batch is this one's part of it, and ``forward`` is :func:`losses`
+    wrapped by :func:`shared.distributed.replicated`.
     """
     modules = nn.ModuleList([model, criterion])
     if isinstance(optimiser, RowAdam):

@@ -15,7 +15,7 @@ values are not rounded to 8 bits between transforms; and flow has its own policy
 jitters the colours of flow, and mirrors it without changing its direction.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -69,28 +69,16 @@ POLICIES = ("weak", "strong", "coclr", "probe", "flow", *OF_PYTORCHVIDEO)
 
 @dataclass(frozen=True)
 class Parameters:
-    """The augmentation of each of B clips.
+    """The augmentation of each of B clips."""
 
-    Attributes:
-        box: (4, B) int64: top, left, height and width of the crop, in pixels.
-        flip: (B,) bool.
-        factors: (4, B) float64, of brightness, contrast, saturation and hue.
-        order: (B, 4) int64, ``order[:, 0]`` is the row of ``factors`` that comes first.
-        jitter: (B,) bool, whether colours are jittered.
-        channel: (B,) int64, the one used for gray frames.
-        gray: (B,) bool.
-        sigma: (B,) float64, in pixels.
-        blur: (B,) bool.
-    """
-
-    box: np.ndarray
-    flip: np.ndarray
-    factors: np.ndarray
-    order: np.ndarray
+    box: np.ndarray  # (4, B) int64: top, left, height and width of the crop, in pixels
+    flip: np.ndarray  # (B,) bool, as are jitter, gray and blur: whether it happens
+    factors: np.ndarray  # (4, B) float64, of brightness, contrast, saturation and hue
+    order: np.ndarray  # (B, 4) int64; order[:, 0] is the row of factors that comes first
     jitter: np.ndarray
-    channel: np.ndarray
+    channel: np.ndarray  # (B,) int64, the one used for gray frames
     gray: np.ndarray
-    sigma: np.ndarray
+    sigma: np.ndarray  # (B,) float64, in pixels
     blur: np.ndarray
 
 
@@ -104,16 +92,24 @@ def views(
 ) -> tuple[Tensor, Tensor]:
     """The two views (B, 3, T, S, S) of each video that are a pair in this epoch.
 
-    Args:
-        videos: n videos.
-        index: (B,) int64, which of them.
-        config: its ``clip_frames``, ``size``, ``modality``, ``policy``, ``sampling`` and ``seed``
-            are used.
-        epoch: number of the epoch.
-        device: where to augment; None: where the frames are.
+    index: (B,) int64, which of the n videos. device: where to augment; None: where the frames are.
+    Of the configuration ``clip_frames``, ``size``, ``modality``, ``policy``, ``sampling`` and
+    ``seed`` are used.
     """
     device = videos.frames.device if device is None else device
-    starts = sample_clips(
+    starts = sampled_starts(videos, index, config, epoch)
+    clips = (
+        to_device(gather_clips(videos, index, start, config.clip_frames), device)
+        for start in starts
+    )
+    return augment_both(clips, config, epoch, index)
+
+
+def sampled_starts(
+    videos: "Videos", index: Tensor, config: Config, epoch: int
+) -> tuple[Tensor, Tensor]:
+    """:func:`sample_clips` as a configuration has it."""
+    return sample_clips(
         videos,
         index,
         config.clip_frames,
@@ -121,18 +117,29 @@ def views(
         epoch=epoch,
         sampling=config.sampling,
     )
+
+
+def augment_both(
+    clips: Iterable[Tensor],
+    config: Config,
+    epoch: int,
+    samples: Tensor,
+    drawn: Sequence[Parameters | None] = (None, None),
+) -> tuple[Tensor, Tensor]:
+    """Both clips (B, 3, T, h, w) of each video as views, see :func:`augment`."""
     first, second = (
         augment(
-            to_device(gather_clips(videos, index, start, config.clip_frames), device),
+            clip,
             config.size,
             seed=config.seed,
             epoch=epoch,
-            samples=index,
+            samples=samples,
             view=view,
             policy=policy_of(config),
             sampling=config.sampling,
+            drawn=known,
         )
-        for view, start in enumerate(starts)
+        for view, (clip, known) in enumerate(zip(clips, drawn, strict=True))
     )
     return first, second
 
@@ -147,15 +154,10 @@ def sample_clips(
 ) -> tuple[Tensor, Tensor]:
     """First frames (B,), (B,) int64 of two clips of each video, within the video.
 
-    All starts are equally likely; that of a video shorter than a clip is 0.
+    All starts are equally likely; that of a video shorter than a clip is 0. With the sampling
+    "two_clips" they are always drawn apart, with "coclr" both are the same for half of the videos.
 
-    Args:
-        videos: n videos.
-        index: (B,) int64, which of them.
-        clip_frames: T.
-        seed: seed of the run.
-        epoch: number of the epoch.
-        sampling: "two_clips", or "coclr": for half of the videos both clips are the same.
+    index: (B,) int64, which of the n videos. clip_frames: T.
     """
     draws = uniforms(seed, epoch, index.cpu().numpy(), _PAIR, 3)
     room = (videos.length.cpu()[index.cpu()].numpy() - clip_frames).clip(min=0)
@@ -169,11 +171,8 @@ def gather_clips(videos: "Videos", index: Tensor, start: Tensor, clip_frames: in
 
     A video shorter than a clip is preceded by copies of its first frame; [CoCLR].
 
-    Args:
-        videos: n videos.
-        index: (B,) int64, of which videos.
-        start: (B,) int64, first frame within the video.
-        clip_frames: T.
+    index: (B,) int64, of which videos. start: (B,) int64, first frame within the video.
+    clip_frames: T.
     """
     first, lack = first_frames(videos, index, start, clip_frames)
     frames = videos.frames
@@ -193,11 +192,7 @@ def first_frames(
 ) -> tuple[Tensor, Tensor]:
     """First frame of each clip among all frames, and how many it lacks: (B,), (B,) int64.
 
-    Args:
-        videos: n videos.
-        index: (B,) int64, of which videos.
-        start: (B,) int64, first frame within the video.
-        clip_frames: T.
+    For the arguments see :func:`gather_clips`.
     """
     index, start = index.cpu(), start.cpu()
     length = videos.length.cpu()[index]
@@ -208,17 +203,13 @@ def first_frames(
 
 
 def copy_clip(clip: np.ndarray, frames: np.ndarray, first: int, lack: int, box: np.ndarray) -> None:
-    """Copy a box of consecutive frames to where it lies in a clip.
+    """Copy a box of consecutive frames (F, 3, h, w) to where it lies in a clip (T, 3, h, w).
 
     Frame by frame, numpy copies a slice several times as fast as frames at an index, and other
-    threads can work meanwhile.
+    threads can work meanwhile. Outside of the box the clip is not written to.
 
-    Args:
-        clip: (T, 3, h, w), written to within the box alone.
-        frames: (F, 3, h, w).
-        first: number of the first frame.
-        lack: frames that are copies of the first one, which they precede.
-        box: top, left, height and width in pixels.
+    first: number of the first frame. lack: frames that are copies of the first one, which they
+    precede. box: top, left, height and width in pixels.
     """
     top, left, height, width = box.tolist()
     part = np.s_[:, :, top : top + height, left : left + width]
@@ -240,19 +231,15 @@ def augment(
 ) -> Tensor:
     """The view (B, 3, T, S, S) float32 of each clip, normalised by ImageNet's mean and deviation.
 
-    Args:
-        clips: (B, 3, T, h, w) uint8, on the device that is to do the work.
-        size: S.
-        seed: seed of the run.
-        epoch: number of the epoch.
-        samples: (B,) int64, number of each clip's video.
-        view: number of the view, 0 or 1 of a pair.
-        policy: "weak": crop and flip; "strong": also colour jitter, gray and blur; "coclr": weak
-            or strong, drawn for each pair; "probe": weak, and colour jitter now and then; "flow":
-            weak, and a flip exchanges left and right in the flow's first channel, too;
-            "randaugment" and "augmix": weak, and what pytorchvideo calls so.
-        sampling: of the two clips, see :func:`sample_clips`; decides which are strong in "coclr".
-        drawn: what :func:`parameters` gives for all of these, where that is known.
+    Policies: "weak": crop and flip; "strong": also colour jitter, gray and blur; "coclr": weak or
+    strong, drawn for each pair; "probe": weak, and colour jitter now and then; "flow": weak, and a
+    flip exchanges left and right in the flow's first channel, too; "randaugment" and "augmix":
+    weak, and what pytorchvideo calls so.
+
+    clips: (B, 3, T, h, w) uint8, on the device that is to do the work. samples: (B,) int64, number
+    of each clip's video. view: 0 or 1 of a pair. sampling: of the two clips, see
+    :func:`sample_clips`; decides which are strong in "coclr". drawn: what :func:`parameters` gives
+    for all of these, where that is known.
     """
     if clips.dtype != torch.uint8 or clips.dim() != 5 or clips.size(1) != 3:
         kind = str(clips.dtype).removeprefix("torch.")
@@ -298,15 +285,8 @@ def parameters(
 ) -> Parameters:
     """What a policy does to each clip: a pure function of (seed, epoch, sample, view).
 
-    Args:
-        policy: of ``POLICIES``.
-        seed: seed of the run.
-        epoch: number of the epoch.
-        samples: (B,) int64, number of each clip's video.
-        view: number of the view, 0 or 1 of a pair.
-        height: h.
-        width: w.
-        sampling: see :func:`sample_clips`.
+    samples: (B,) int64, number of each clip's video. view: 0 or 1 of a pair. height, width: h and
+    w. sampling: see :func:`sample_clips`.
     """
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")

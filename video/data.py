@@ -26,7 +26,6 @@ import json
 import math
 import os
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,7 +38,7 @@ from filelock import FileLock
 from PIL import Image
 from torch import Tensor
 
-from shared.errors import UserError, program, suggestion
+from shared.errors import UserError, first_of, program, suggestion
 from shared.experiment.data import (
     SUMS,
     MissingData,
@@ -55,7 +54,9 @@ from shared.experiment.data import (
     writing,
 )
 from shared.experiment.files import write_atomically
-from shared.experiment.folders import LEFTOVERS, MOST_NAMED, printable
+from shared.experiment.folders import MOST_NAMED, is_hidden, printable
+from shared.notices import Progress
+from shared.pixels import mapped_pixels
 from video.config import EMBEDDED, FOLDER, LISTS, SPLITS
 from video.decoding import decode, fault_of
 from video.workers import in_order
@@ -74,7 +75,6 @@ _NAME = re.compile(r"v_\w+_g(\d+)_c\d+")
 _SPLIT = re.compile(r"(.+)_test_split([123])\.txt")  # of HMDB51, a class and a split
 _PART_OF = {"1": True, "2": False, "0": None}  # HMDB51: training part, test part, neither
 
-Progress = Callable[[int, int, str], None]
 Read = Callable[[Path], Iterable[np.ndarray]]
 Resize = Callable[[np.ndarray], np.ndarray]
 
@@ -122,32 +122,27 @@ class Videos:
 
     def of(self, train: bool) -> "Videos":
         """The training or the test videos; they share the frames of all."""
-        index = [number for number, video in enumerate(self.videos) if video.train == train]
-        return replace(
-            self,
-            videos=tuple(self.videos[number] for number in index),
-            start=self.start[index],
-            length=self.length[index],
-        )
+        return part_of(self, [i for i, video in enumerate(self.videos) if video.train == train])
 
     def every(self, stride: int) -> "Videos":
         """Every ``stride``-th video, from the first on; frames are shared."""
-        selection = slice(None, None, stride)
-        start, length = self.start[selection], self.length[selection]
-        return replace(self, videos=self.videos[selection], start=start, length=length)
+        return part_of(self, range(0, len(self.videos), stride))
 
     def check(self, modality: str) -> None:
-        """Refuse frames of another modality than a configuration's.
-
-        Raises:
-            ValueError: with both.
-        """
+        """Refuse, by a ValueError, frames of another modality than a configuration's."""
         if self.modality != modality:
             remedy = "read them with flow=" if modality == "flow" else "read them without flow="
             raise ValueError(
                 f"modality is {modality!r}, these videos are {self.modality!r}; set modality, or "
                 f"{remedy}"
             )
+
+
+def part_of(videos: Videos, places: Iterable[int]) -> Videos:
+    """The videos at some places; they share the frames of all."""
+    index = list(places)
+    chosen = tuple(videos.videos[place] for place in index)
+    return replace(videos, videos=chosen, start=videos.start[index], length=videos.length[index])
 
 
 def load(
@@ -166,8 +161,8 @@ def load(
 
     Frames are stored as bytes, with their shorter side reduced to ``stored_side(size)`` pixels if
     it has more: 3 h w bytes a frame, 36,864 for 128 x 96 pixels. All of UCF-101 at 128 pixels takes
-    215 GB of disk; memory is no limit. HMDB51's videos have different widths: the largest central
-    part of 4:3, the shape of UCF-101, is kept.
+    215 GB of disk, and need not fit in memory. HMDB51's videos have different widths: the largest
+    central part of 4:3, the shape of UCF-101, is kept.
 
     Videos are decoded once for all splits, by one process for all; an interrupted decoding starts
     again. Frames are checked against their checksum when first opened, whenever size or time of
@@ -211,9 +206,12 @@ def load(
     resize = functools.partial(_four_by_three if layout.hmdb51 else _resized, side=side)
 
     def build(part: Path) -> None:
-        reader = functools.partial(_rgb_or_flow, modality, flow, images)
         with writing(folder):
-            _store(part, list(files.values()), reader, modality, resize, workers, progress)
+            read, left_out = _rgb_or_flow(
+                modality, flow, images, list(files.values()), workers, progress
+            )
+            stored = functools.partial(_stored_frames, read, resize)
+            _store(part, files, stored, left_out, modality, workers, progress)
 
     build_once(folder, build, (SUMS,))
     frames, places, damaged = _read_frames(folder)
@@ -332,7 +330,8 @@ def _present_classes(dataset: str, layout: Layout) -> tuple[str, ...]:
         raise MissingData(dataset, layout.folder, command, how)
     numbers = _numbers(layout)
     for folder in sorted(layout.folder.iterdir()):
-        if folder.name not in numbers and _is_visible(folder) and _videos_in(folder, layout):
+        visible = not is_hidden(folder.name)
+        if visible and folder.name not in numbers and _videos_in(folder, layout):
             near = suggestion(folder.name, sorted(numbers), "classes are")
             where = layout.lists if layout.hmdb51 else layout.lists / "classInd.txt"
             raise UserError(
@@ -373,7 +372,7 @@ def _listed_videos(layout: Layout, split: int, classes: tuple[str, ...]) -> dict
 
 
 def _listed_in_hmdb51(layout: Layout, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
-    """Videos are of one group if their names are the same before that of the class."""
+    """Videos belong to one group if their names are equal up to that of the class."""
     listed: dict[str, Video] = {}
     groups: dict[str, int] = {}
     for label, name in enumerate(classes):
@@ -390,7 +389,7 @@ def _listed_in_hmdb51(layout: Layout, split: int, classes: tuple[str, ...]) -> d
 
 
 def _listed_in_ucf101(layout: Layout, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
-    """What stands before class and file is left aside: ``UCF-101/Punch/v_Punch_g01_c01.avi``."""
+    """Folders before those of the classes are ignored: ``UCF-101/Punch/v_Punch_g01_c01.avi``."""
     labels = {name: label for label, name in enumerate(classes)}
     numbers = _numbers(layout)
     listed: dict[str, Video] = {}
@@ -404,7 +403,7 @@ def _listed_in_ucf101(layout: Layout, split: int, classes: tuple[str, ...]) -> d
             name = re.sub(r"\.avi$", "", base, flags=re.IGNORECASE)
             matched = _NAME.fullmatch(name)
             if not folder or not matched or name in listed:
-                why = "is listed twice" if name in listed else "is no <class>/v_*_g01_c01.avi"
+                why = "is listed twice" if name in listed else "is not <class>/v_*_g01_c01.avi"
                 raise UserError(f"{location}: {line!r} {why}; {layout.remedy}")
             if folder not in numbers:
                 near = suggestion(folder, sorted(numbers), "classes are")
@@ -455,10 +454,6 @@ def _videos_in(folder: Path, layout: Layout) -> list[Path]:
         raise UserError(f"{printable(folder)}: cannot be read ({error.strerror})") from None
 
 
-def _is_visible(path: Path) -> bool:
-    return not path.name.startswith(".") and path.name.lower() not in LEFTOVERS
-
-
 def _missing(
     layout: Layout,
     listed: Mapping[str, Video],
@@ -478,9 +473,7 @@ def _missing(
 def _tolerate(layout: Layout, unusable: dict[str, str], listed: int, allow_missing: bool) -> None:
     if unusable and not allow_missing:
         named = [f"{name} ({why})" for name, why in unusable.items()]
-        first = ", ".join(named[:MOST_NAMED])
-        more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-        text = f"{len(unusable)} of {listed} videos cannot be used: {first}{more}"
+        text = f"{len(unusable)} of {listed} videos cannot be used: {first_of(named, MOST_NAMED)}"
         remedy = "restore them, or continue without them: --allow-missing"
         raise UserError(f"{layout.folder}: {text}; {remedy}")
 
@@ -606,21 +599,18 @@ class _VideosOfOneSize:
 
 def _store(
     part: Path,
-    files: Sequence[Path],
-    reader: Callable[..., tuple[Read, dict[str, str]]],
+    all_files: Mapping[str, Path],
+    stored_frames: Callable[[Path], np.ndarray | str],
+    left_out: dict[str, str],
     modality: str,
-    resize: Resize,
     workers: int,
     progress: Progress | None,
 ) -> None:
     """Write the frames of all videos that can be used, of the most frequent size, and the index."""
-    order = [file.stem for file in files]
-    read, left_out = reader(files, workers, progress)
-    files = [file for file in files if file.stem not in left_out]
-    stored = in_order(functools.partial(_stored_frames, read, resize), files, workers)
-    sizes: dict[
-        tuple[int, ...], _VideosOfOneSize
-    ] = {}  # by (3, h, w); the first video may be the odd one
+    files = [file for name, file in all_files.items() if name not in left_out]
+    stored = in_order(stored_frames, files, workers)
+    # By (3, h, w); the first video may be the odd one.
+    sizes: dict[tuple[int, ...], _VideosOfOneSize] = {}
     with contextlib.ExitStack() as stack:
         for done, (file, frames) in enumerate(zip(files, stored, strict=True), start=1):
             if isinstance(frames, str):
@@ -648,7 +638,7 @@ def _store(
         "names": same_size.names,
         "lengths": same_size.lengths,
         "shape": shape,
-        "left_out": {name: left_out[name] for name in order if name in left_out},
+        "left_out": {name: left_out[name] for name in all_files if name in left_out},
     }
     write_atomically(part / "index.json", json.dumps(index) + "\n")
     sums = {
@@ -682,12 +672,4 @@ def _read_frames(folder: Path) -> tuple[Tensor, dict[str, tuple[int, int]], dict
     remembered(folder / ".verified", [folder / name for name in (*FILES, SUMS)], intact)
     starts = np.cumsum([0, *lengths[:-1]]).tolist()
     places = dict(zip(names, zip(starts, lengths, strict=True), strict=True))
-    return _mapped(file, shape), places, left_out
-
-
-def _mapped(file: Path, shape: tuple[int, ...]) -> Tensor:
-    # Not mode "c": private pages count as memory that may be needed, 215 GB of it for UCF-101.
-    frames = np.memmap(file, np.uint8, mode="r", shape=shape)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch has no tensors that are read only
-        return torch.from_numpy(frames)
+    return mapped_pixels(file, shape), places, left_out

@@ -115,7 +115,7 @@ def _check_length(file: Path) -> None:
             raise UserError(f"{file}: empty")
         riff = header[:4] == b"RIFF" and header[8:12] == b"AVI "
         if file.suffix.lower() == ".avi" and not riff:
-            raise UserError(f"{file}: no AVI file")
+            raise UserError(f"{file}: not an AVI file")
         if riff:
             end = 8 + int.from_bytes(header[4:8], "little")
         elif header.startswith(_EBML):

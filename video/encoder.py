@@ -29,6 +29,7 @@ from shared.distributed import broadcast, gather, local_slice, world_size
 from shared.errors import suggestion
 from shared.experiment.export import stating
 from shared.experiment.weights import initialise
+from shared.modes import evaluating
 from shared.momentum import Teacher, enqueue, random_bank
 from shared.pairs import paired_views
 from shared.ranges import COUNT, require, require_ranges, require_words
@@ -56,7 +57,7 @@ GROUPS = 2
 
 
 class MaxPool3d(nn.MaxPool3d):
-    """torch's, with a deterministic gradient on a GPU where deterministic algorithms are asked for.
+    """torch's, with a deterministic gradient on a GPU where deterministic algorithms are required.
 
     torch has none there and raises. Windows are then reduced one axis at a time, which is slower;
     among equal values the gradient is divided, where torch's goes to the first.
@@ -320,11 +321,9 @@ def _network_of_function(make: Callable[[], Any], config: Config) -> nn.Module:
     if not isinstance(encoder, nn.Module):
         what = type(encoder).__name__
         raise ValueError(f"{make.__name__} makes a {what}; it has to make a torch module")
-    was_training = encoder.training
     clips = torch.zeros(1, 3, config.clip_frames, config.size, config.size)
-    with torch.no_grad():
-        features = encoder.eval()(clips)
-    encoder.train(was_training)
+    with torch.no_grad(), evaluating(encoder):
+        features = encoder(clips)
     if not isinstance(features, Tensor) or features.ndim != 2:
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ValueError(
@@ -481,11 +480,7 @@ METHODS: dict[str, Callable[[Config, Networks, Tensor, Tensor], Compared]] = {
 def compare(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
     """The pairs of a batch and the student's features.
 
-    Args:
-        config: names the method.
-        networks: made for the same configuration.
-        first: (B, 3, T, S, S), the queries' clips.
-        second: (B, 3, T, S, S), the keys' clips.
+    first, second: (B, 3, T, S, S), the clips of the queries and of the keys.
     """
     return METHODS[config.method](config, networks, first, second)
 

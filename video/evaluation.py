@@ -12,7 +12,7 @@ Accuracies are in percent, with Wilson's 95% intervals over the test videos.
 trained batch norm and a linear layer; SGD with momentum, a random crop with flip of each training
 video per epoch, last epoch. Test: ten crops of all windows of a video, mean of the probabilities.
 Retrieval: central crop, mean over all windows, cosine of features centred by the training mean;
-test videos ask, training videos answer.
+test videos are the queries, training videos the gallery.
 
 ``coclr-linear-retrieval-own-means``: each of the two sets is centred by its own mean, as in
 [CoCLR]'s program, which makes a query's neighbours depend on other queries.
@@ -45,6 +45,7 @@ from torch.nn.functional import cross_entropy
 
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
+from shared.modes import evaluating
 from shared.pairs import unit_rows
 from shared.pixels import flip
 from video.augmentation import (
@@ -80,18 +81,13 @@ After = Callable[[int, int], None]  # called with the amount done, and the total
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is measured.
+    """What is measured."""
 
-    Attributes:
-        own_means: whether retrieval centres training and test features by their own means, instead
-            of both by the training mean.
-        version: 1, or 2: see the module.
-        finetunes: the encoder is trained with a classifier; no probe, no retrieval.
-    """
-
+    # Whether retrieval centres training and test features by their own means, instead of both by
+    # the training mean.
     own_means: bool = False
-    version: int = 1
-    finetunes: bool = False
+    version: int = 1  # or 2, see the module
+    finetunes: bool = False  # the encoder is trained with a classifier; no probe, no retrieval
 
 
 PROTOCOLS: dict[str, Protocol] = {
@@ -106,10 +102,7 @@ PROTOCOLS: dict[str, Protocol] = {
 class Probe(nn.Module):
     """[CoCLR]'s classifier on frozen features: length 1, batch norm, linear: (B, H) -> (B, C).
 
-    Args:
-        features: H.
-        classes: C.
-        generator: draws the weights; biases start at 0.
+    The generator draws the weights; biases start at 0.
     """
 
     def __init__(self, features: int, classes: int, generator: torch.Generator) -> None:
@@ -131,7 +124,7 @@ def evaluate(
     project: Callable[[Tensor], Tensor] | None = None,
     finetune_epochs: int = FINETUNE_EPOCHS,
 ) -> dict[str, Any]:
-    """Score an encoder by the configuration's protocol.
+    """Score an encoder by the configuration's protocol, on the videos of a whole split.
 
     Keys of the result: ``top1``, with more than 5 classes ``top5``, both of the probe's last epoch,
     and ``R@1``, ``R@5``, ``R@10`` and ``R@20``, the share of test videos with a video of their
@@ -141,14 +134,9 @@ def evaluate(
     test videos were correct, see :func:`packed`. Fine-tuning gives ``top1`` and ``top5`` only, and
     trains a copy. The encoder is restored afterwards.
 
-    Args:
-        config: gives protocol, clips and the probe's hyperparameters.
-        encoder: (B, 3, T, S, S) -> (B, H), on the device to compute on.
-        videos: of a whole split.
-        run: receives the progress.
-        project: (B, H) -> (B, R), applied to the features before they are scored (CLLR's L), unless
-            the encoder is fine-tuned.
-        finetune_epochs: in place of the protocol's.
+    encoder: (B, 3, T, S, S) -> (B, H), on the device to compute on. project: (B, H) -> (B, R),
+    applied to the features before they are scored (CLLR's L), unless the encoder is fine-tuned.
+    finetune_epochs: in place of the protocol's.
     """
     if config.protocol not in PROTOCOLS:
         raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}; got {config.protocol!r}")
@@ -235,8 +223,8 @@ def retrieval_so_far(
         part.every(math.ceil(len(part.videos) / most))
         for part, most in zip(_parts(videos), WATCHED_VIDEOS, strict=True)
     )
-    features, asked = (video_features(config, embed, part, device) for part in (train, test))
-    neighbours = nearest(features, asked, 1, own_means=PROTOCOLS[config.protocol].own_means)
+    features, queries = (video_features(config, embed, part, device) for part in (train, test))
+    neighbours = nearest(features, queries, 1, own_means=PROTOCOLS[config.protocol].own_means)
     hit = _labels(train, device)[neighbours[:, 0]] == _labels(test, device)
     return {"R@1": accuracy("R@1", hit)["R@1"]}
 
@@ -278,11 +266,7 @@ def _embedding(
 class Classifier(nn.Module):
     """[CoCLR]'s network for fine-tuning, encoder, dropout, linear: (B, 3, T, S, S) -> (B, C).
 
-    Args:
-        encoder: (B, 3, T, S, S) -> (B, H).
-        features: H.
-        classes: C.
-        generator: draws the weights of the linear layer; biases start at 0.
+    The generator draws the weights of the linear layer; biases start at 0.
     """
 
     def __init__(
@@ -312,20 +296,15 @@ def finetune(
     Start, order, crops and dropout are functions of the seed alone. What is left of an epoch after
     its last full batch is a smaller batch, unless it is a single video.
 
-    Args:
-        config: its ``probe_batch_size``, ``precision``, clips and ``seed`` are used.
-        encoder: (B, 3, T, S, S) -> (B, H), on the device that is to do the work.
-        videos: n training videos.
-        classes: C.
-        epochs: of training.
-        after: called after each epoch with the number of epochs done, and of all.
+    encoder: (B, 3, T, S, S) -> (B, H), on the device that is to do the work. after: called after
+    each epoch with the number of epochs done, and of all.
     """
     if epochs < 1:
         raise ValueError(f"fine-tuning takes at least 1 epoch; got {epochs}")
     if not list(encoder.parameters()):
         raise ValueError("an encoder without parameters cannot be fine-tuned; use another protocol")
     device = next(encoder.parameters()).device
-    labels = torch.tensor([video.label for video in videos.videos], device=device)
+    labels = _labels(videos, device)
     generator = torch.Generator().manual_seed(config.seed)
     clips = random_crops(config, videos, torch.arange(1), 0, device)
     width = embed_clips(encoder, clips, config.precision).shape[1]
@@ -386,16 +365,11 @@ def _linear(features: int, classes: int, generator: torch.Generator) -> nn.Linea
 def embed_clips(encoder: nn.Module, clips: Tensor, precision: str) -> Tensor:
     """Features (B, H) float32 of clips, by the encoder in evaluation mode; its mode is restored.
 
-    Args:
-        encoder: (B, 3, T, S, S) -> (B, H).
-        clips: (B, 3, T, S, S) float32, normalised, on the encoder's device.
-        precision: of the encoder's operations on a GPU, "bfloat16" or "float32".
+    encoder: (B, 3, T, S, S) -> (B, H). clips: (B, 3, T, S, S) float32, normalised, on the encoder's
+    device. precision: of the encoder on a GPU, "bfloat16" or "float32".
     """
-    was_training = encoder.training
-    encoder.eval()
-    with autocast(precision, clips):
+    with autocast(precision, clips), evaluating(encoder):
         features: Tensor = encoder(clips)
-    encoder.train(was_training)
     return features.float()
 
 
@@ -408,12 +382,8 @@ def video_features(
 ) -> Tensor:
     """Features (n, H) of videos: central crop, mean over all windows.
 
-    Args:
-        config: its ``clip_frames``, ``size``, ``windows`` and ``protocol`` are used.
-        embed: from clips to features.
-        videos: n of them.
-        device: to compute on.
-        after: called after each batch with the number of windows done, and the total.
+    Of the configuration ``clip_frames``, ``size``, ``windows`` and ``protocol`` are used. ``after``
+    is called after each batch with the number of windows done, and the total.
     """
     unit = PROTOCOLS[config.protocol].version > 1
 
@@ -446,14 +416,8 @@ def random_crops(
 ) -> Tensor:
     """One random clip (B, 3, T, S, S) of each video, randomly cropped and mirrored, normalised.
 
-    They are a function of (seed, view); views are numbered on from those of the training.
-
-    Args:
-        config: gives the clips' frames, size and modality, the epochs, the protocol and the seed.
-        videos: n of them.
-        index: (B,) int64, which of them.
-        view: number of the draw.
-        device: where to augment.
+    They are a function of (seed, view); views are numbered on from those of the training. ``index``
+    (B,) int64 says which of the videos.
     """
     epoch = config.epochs + view
     policy = "probe" if PROTOCOLS[config.protocol].version > 1 else "weak"
@@ -483,12 +447,8 @@ def linear_probe(
     Initialisation and order are functions of the seed alone. The last batch of an epoch may be
     smaller, but is dropped if it is a single video, on which batch norm is undefined.
 
-    Args:
-        features: from the number of an epoch, from 0 on, to its features (n, H).
-        labels: (n,) int64, on the same device.
-        classes: C.
-        config: its ``probe_*`` and ``seed`` are used.
-        after: called after each epoch with the number of epochs done, and the total.
+    features: from the number of an epoch, from 0 on, to its features (n, H). labels: (n,) int64, on
+    the same device. after: called after each epoch with the number of epochs done, and the total.
     """
     if config.probe_epochs < 1:
         raise ValueError(f"a probe trains for at least 1 epoch; got {config.probe_epochs}")
@@ -537,13 +497,8 @@ def ten_crop_probabilities(
 ) -> Tensor:
     """Probabilities of the classes (n, C), the mean over ten crops of all windows of each video.
 
-    Args:
-        config: its ``clip_frames``, ``size`` and ``windows`` are used.
-        embed: from clips to features.
-        probe: (B, H) -> (B, C), in evaluation mode.
-        videos: n of them.
-        device: to compute on.
-        after: called after each batch with the number of windows done, and the total.
+    ``probe`` is (B, H) -> (B, C), in evaluation mode; ``after`` is called after each batch with the
+    number of windows done, and the total.
     """
     mirror = flip_flow if config.modality == "flow" else flip
 
@@ -577,14 +532,9 @@ def over_windows(
 ) -> Tensor:
     """Mean (n, K) of a function over all windows of each video.
 
-    Args:
-        function: clips (B, 3, T, h, w) uint8 on ``device`` -> (B, K).
-        videos: n of them.
-        clip_frames: T.
-        device: to compute on.
-        batch: clips at a time.
-        most: windows of a video, see :func:`video.augmentation.windows`.
-        after: called after each batch with the number of windows done, and the total.
+    function: clips (B, 3, T, h, w) uint8 on ``device`` -> (B, K). batch: clips at a time. most:
+    windows of a video, see :func:`video.augmentation.windows`. after: called after each batch with
+    the number of windows done, and the total.
     """
     starts = [windows(length, clip_frames, most) for length in videos.length.tolist()]
     counts = [len(positions) for positions in starts]
@@ -603,13 +553,8 @@ def over_windows(
 def nearest(train: Tensor, test: Tensor, count: int, *, own_means: bool = False) -> Tensor:
     """The nearest training videos of each test video, (m, count) int64, nearest first.
 
-    Similarity is the cosine of centred features.
-
-    Args:
-        train: (n, H).
-        test: (m, H).
-        count: number of neighbours; all if n is smaller.
-        own_means: see :class:`Protocol`.
+    Similarity is the cosine of centred features (n, H) and (m, H); for ``own_means`` see
+    :class:`Protocol`. There are n neighbours if that is less than ``count``.
     """
     mean = train.double().mean(0)
     test_mean = test.double().mean(0) if own_means else mean
@@ -621,16 +566,10 @@ def nearest(train: Tensor, test: Tensor, count: int, *, own_means: bool = False)
 def ridge(train: Tensor, labels: Tensor, groups: Tensor, test: Tensor) -> Tensor:
     """Classes (m,) int64 of test videos, predicted by a ridge regression to one-hot labels.
 
-    Features are standardised on the training videos. The penalty of ``PENALTIES`` with the best
-    accuracy on held-out groups of training videos is used; ties go to the largest. Clips of one
-    group are cut from one recording, so that other folds would favour the smallest penalty. With a
-    single group the largest is used. The regression is deterministic.
-
-    Args:
-        train: (n, H).
-        labels: (n,) int64, from 0.
-        groups: (n,) int64, the recording that each video is from.
-        test: (m, H).
+    Features (n, H) and (m, H) are standardised on the training videos. The penalty of ``PENALTIES``
+    with the best accuracy on held-out groups of training videos, those cut from one recording, is
+    used; ties go to the largest. Other folds would favour the smallest penalty. With a single group
+    the largest is used. The regression is deterministic.
     """
     inputs, queries = train.double(), test.double()
     mean = inputs.mean(0)
@@ -639,15 +578,15 @@ def ridge(train: Tensor, labels: Tensor, groups: Tensor, test: Tensor) -> Tensor
     inputs, queries = (inputs - mean) / scale, (queries - mean) / scale
     targets = torch.nn.functional.one_hot(labels).double()
 
-    def scores(fitted: Tensor, asked: Tensor) -> Tensor:
-        """Scores (penalties, asked, C) by the regression on the videos ``kept``."""
+    def scores(fitted: Tensor, queried: Tensor) -> Tensor:
+        """Scores (penalties, queried, C) by the regression on the videos ``fitted``."""
         offset, level = inputs[fitted].mean(0), targets[fitted].mean(0)
         centred = inputs[fitted] - offset
         values, vectors = torch.linalg.eigh(centred.T @ centred)
         wanted = vectors.T @ centred.T @ (targets[fitted] - level)
         penalties = len(centred) * torch.tensor(PENALTIES, dtype=values.dtype, device=values.device)
         shrunk = wanted / (values.clamp(min=0) + penalties[:, None])[..., None]
-        result: Tensor = (asked - offset) @ vectors @ shrunk + level
+        result: Tensor = (queried - offset) @ vectors @ shrunk + level
         return result
 
     hits = torch.zeros(len(PENALTIES), dtype=torch.int64, device=labels.device)

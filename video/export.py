@@ -60,10 +60,8 @@ NAMES = {"s3d": "S3D", "r2plus1d": "R(2+1)D"}
 def save_encoder(encoder: nn.Module, folder: Path, *, config: Config) -> None:
     """Write ``encoder.safetensors`` into a folder, with what is needed to rebuild the network.
 
-    Args:
-        encoder: of the configuration's network and width, on any device.
-        folder: created if needed; the file in it is replaced atomically.
-        config: of the run that trained it.
+    The folder is created if needed, and the file in it replaced atomically. ``config`` is that of
+    the run that trained the encoder.
     """
     remade(encoder, lambda: encoder_of(config))
     metadata = {"dim": str(encoder.dim)}
@@ -83,28 +81,26 @@ def load_encoder(path: Path, network: Callable[[], Any] | None = None) -> nn.Mod
 
 
 def write(folder: Path, target: Path) -> Path:
-    """Put a finished run's encoder and a model card into ``target``, a folder, and return it.
+    """Put a finished run's encoder and a model card into ``target``, and return it.
 
-    Args:
-        folder: of the run.
-        target: of a new folder, or of an earlier export, which is replaced.
+    An earlier export in ``target`` is replaced.
     """
     return export_run(folder, target, Config, [FILE], _describe)
 
 
-def score(asked: EvaluationRequest) -> Scores:
+def score(request: EvaluationRequest) -> Scores:
     """Score an exported encoder by named protocols, on UCF-101, another dataset or a folder."""
-    name = asked.data or UCF101
-    protocols = asked.chosen(PROTOCOLS, Config().protocol)
-    encoder, described = _read(asked.model, None)
+    name = request.data or UCF101
+    protocols = request.chosen(PROTOCOLS, Config().protocol)
+    encoder, described = _read(request.model, None)
     config = dataclasses.replace(described, dataset=name)
-    asked.say(
+    request.say(
         f"loaded every tensor of {_display_name(name_of(config.network))} of width {config.width:g}"
     )
     encoder = encoder.to("cuda" if torch.cuda.is_available() else "cpu")
 
     is_folder = Path(name).is_dir()
-    split = asked.options.get("split")
+    split = request.options.get("split")
     if is_folder and split:
         raise UserError(f"{name}: a folder of your own has no splits; omit --split")
     if split not in (None, "all", *map(str, SPLITS)):
@@ -134,7 +130,7 @@ def score(asked: EvaluationRequest) -> Scores:
             by_split[number] = evaluate(chosen, encoder, videos, run)
         return over_splits(by_split) if len(by_split) > 1 else by_split[splits[0]]
 
-    return scores_of(asked, file_of(asked.model), name, protocols, config, by)
+    return scores_of(request, file_of(request.model), name, protocols, config, by)
 
 
 def over_splits(by_split: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ The picture of neighbours shows frames of UCF-101, which its owners license: it 
 those who have the videos, and is not to be distributed.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,7 +23,7 @@ from shared.report.figures import (
     by_row,
 )
 from shared.report.pictures import GREEN, GREY, RED, Panel, Picture, Point, Tile, images, points
-from video.data import Videos, load
+from video.data import Videos, load, part_of
 from video.evaluation import embed_clips, nearest, video_features
 from video.export import load_encoder
 from video.tables import TABLES
@@ -84,17 +83,6 @@ def chosen(test: Videos) -> list[int]:
     return [first[label] for label in sorted(first)][:QUERIES]
 
 
-def part_of(videos: Videos, places: Sequence[int]) -> Videos:
-    """A subset of the videos; it shares all frames."""
-    index = list(places)
-    return dataclasses.replace(
-        videos,
-        videos=tuple(videos.videos[position] for position in index),
-        start=videos.start[index],
-        length=videos.length[index],
-    )
-
-
 def features_of(run: FinishedRun, videos: Videos) -> Tensor:
     """The features (n, H) of videos used in retrieval, by the encoder of a run."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -109,10 +97,7 @@ def features_of(run: FinishedRun, videos: Videos) -> Tensor:
 def tiles(queries: Videos, train: Videos, positions: Tensor) -> list[list[Tile]]:
     """One line for each query, with the training videos that were found for it.
 
-    Args:
-        queries: of the test split.
-        train: the training videos.
-        positions: (queries, neighbours) int64, of training videos, nearest first.
+    positions: (queries, neighbours) int64, of training videos, nearest first.
     """
     rows = []
     for number, query in enumerate(queries.videos):

@@ -21,7 +21,7 @@ import itertools
 import json
 import warnings
 import zipfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ import numpy as np
 from shared.errors import UserError
 from shared.experiment.data import writing
 from shared.experiment.files import replacing
+from shared.notices import Progress
 from video.decoding import decode
 from video.workers import in_order
 
@@ -61,8 +62,6 @@ DIS = {"preset": "medium"}
 NAMES = {"tvl1": "TV-L1", "dis": "DIS"}
 PARAMETERS: dict[str, dict[str, Any]] = {"tvl1": TVL1, "dis": DIS}
 
-Progress = Callable[[int, int, str], None]
-
 
 def settings_of(method: str) -> dict[str, Any]:
     """The settings of a flow method, which are also stored in its files."""
@@ -85,13 +84,10 @@ def prepare_flow(
     missing ones. Existing files are read once and kept if they are intact and were made from this
     video with these settings. Others are computed again, with a warning.
 
-    Args:
-        files: videos of different names.
-        folder: for the flow files, ``<name of the video>.zip``; it is created. Callers have to
-            ensure that no other process writes there.
-        workers: processes; 1: this one.
-        progress: called with the videos done, their number, and what is done.
-        method: of ``NAMES``.
+    files: videos of different names. folder: for the flow files, ``<name of the video>.zip``; it is
+    created. Callers have to ensure that no other process writes there. workers: processes; 1: this
+    one. progress: called with the videos done, their number, and what is done. method: of
+    ``NAMES``.
     """
     targets = [_target(file, folder) for file in files]
     if len(set(targets)) < len(targets):
@@ -129,11 +125,9 @@ def read_flow(file: Path) -> np.ndarray:
 
 
 def flow_frames(frames: np.ndarray, method: str = "tvl1") -> np.ndarray:
-    """The flow (T, H, W, 3) uint8 from each frame to the next, the last one repeated.
+    """The flow (T, H, W, 3) uint8 from each frame (T, H, W, 3) to the next, the last one repeated.
 
-    Args:
-        frames: (T, H, W, 3) uint8.
-        method: of ``NAMES``.
+    ``method`` is of ``NAMES``.
     """
     if len(frames) < 2:
         raise ValueError(f"flow needs at least 2 frames, got {len(frames)}")

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from video.augmentation import (
     Parameters,
-    augment,
+    augment_both,
     copy_clip,
     first_frames,
     parameters,
     policy_of,
-    sample_clips,
+    sampled_starts,
     views,
 )
 from video.config import Config
@@ -48,13 +48,8 @@ def batches(
 ) -> Generator[tuple[Tensor, Tensor]]:
     """The two views (B, 3, T, S, S) of each batch, as :func:`video.augmentation.views` makes them.
 
-    Args:
-        config: see :func:`video.augmentation.views`.
-        videos: n videos.
-        chosen: of each batch, which videos (B,) int64 and the number of the epoch; no batch is
-            larger than the first.
-        device: where to augment.
-        workers: threads that copy clips.
+    chosen: of each batch, which videos (B,) int64 and the number of the epoch; no batch is larger
+    than the first. device: where to augment. workers: threads that copy clips.
     """
     videos = resident(videos, device)
     if videos.frames.device.type != "cpu":
@@ -126,16 +121,8 @@ def _submit_copies(
     """Draw what happens to the clips of a batch, and have them copied."""
     height, width = videos.frames.shape[-2:]
     frames, target = videos.frames.numpy(), buffer.clips.numpy()
-    starts = sample_clips(
-        videos,
-        index,
-        config.clip_frames,
-        seed=config.seed,
-        epoch=epoch,
-        sampling=config.sampling,
-    )
     every_drawn, parts = [], []
-    for view, start in enumerate(starts):
+    for view, start in enumerate(sampled_starts(videos, index, config, epoch)):
         drawn = parameters(
             policy_of(config),
             config.seed,
@@ -175,21 +162,9 @@ def _await_views(
     for part in copied.parts:
         part.result()
     buffer, size = copied.buffer, len(copied.index)
-    every_clips = [stored[:size].to(device, non_blocking=True) for stored in buffer.clips]
+    every_clips = [
+        stored[:size].to(device, non_blocking=True).transpose(1, 2) for stored in buffer.clips
+    ]
     if buffer.transfer_done is not None:
         buffer.transfer_done.record()
-    first, second = (
-        augment(
-            clips.transpose(1, 2),
-            config.size,
-            seed=config.seed,
-            epoch=copied.epoch,
-            samples=copied.index,
-            view=view,
-            policy=policy_of(config),
-            sampling=config.sampling,
-            drawn=drawn,
-        )
-        for view, (clips, drawn) in enumerate(zip(every_clips, copied.drawn, strict=True))
-    )
-    return first, second
+    return augment_both(every_clips, config, copied.epoch, copied.index, copied.drawn)

@@ -79,18 +79,11 @@ def policy_of(name: str) -> Callable[[Tensor], Tensor]:
 def apply_policy(
     name: str, clips: Tensor, *, seed: int, epoch: int, samples: Tensor, view: int
 ) -> Tensor:
-    """Clips (B, 3, T, S, S) float32 in [0, 1] under a policy of the library.
+    """Clips (B, 3, T, S, S) float32 in [0, 1] under a policy of the library, on any device.
 
     The result for a clip is a function of (seed, epoch, sample, view): the library draws from
-    torch's generator, which is seeded for each clip and restored afterwards.
-
-    Args:
-        name: of :data:`video.augmentation.OF_PYTORCHVIDEO`.
-        clips: on any device.
-        seed: of the run.
-        epoch: number of the epoch.
-        samples: (B,) int64, number of each clip's video.
-        view: number of the view.
+    torch's generator, which is seeded for each clip and restored afterwards. ``samples`` are the
+    numbers (B,) int64 of the clips' videos.
     """
     policy = policy_of(name)
     changed = []

@@ -167,14 +167,8 @@ def train_step(
 ) -> dict[str, Tensor]:
     """One step of the optimiser on two clips (B, 3, T, S, S) of each video; the loss's parts.
 
-    Args:
-        config: how.
-        networks: of the configuration.
-        criterion: of the configuration.
-        optimiser: of both.
-        pair: on several processes, the clips of this one's part of the batch.
-        step: its number.
-        forward: :func:`losses`, on several processes as :func:`shared.distributed.replicated`.
+    On several processes they are the clips of this one's part of the batch, and ``forward`` is
+    :func:`losses` as :func:`shared.distributed.replicated`.
     """
     loss, parts, pairs = forward(config, networks, criterion, pair, step)
     optimiser.zero_grad()

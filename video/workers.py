@@ -18,10 +18,7 @@ def in_order(
 ) -> Generator[Result]:
     """The results for all files in order, with only a few in memory at a time.
 
-    Args:
-        function: module-level, or a partial of such a function.
-        files: any number of them.
-        workers: processes; 1: this one.
+    ``function`` is module-level, or a partial of such a function; one worker is this process.
     """
     workers = min(workers, len(files))
     if workers <= 1:

@@ -56,7 +56,7 @@ class Policy:
         kernel: odd width of the blur in pixels; None: about a tenth of the output's side, as
             SimCLR's program rounds it.
         reflected: whether the blur sees the mirror image beyond a border, else black.
-        solarize: probability that bright values are turned round.
+        solarize: probability that bright values are inverted.
         bicubic: whether crops of images that stream from files are resized bicubically; those of
             images in memory are resized bilinearly.
 
@@ -167,34 +167,19 @@ POLICIES: dict[str, Policy] = {
 
 @dataclass(frozen=True)
 class Parameters:
-    """What happens to each of B images.
+    """What happens to each of B images."""
 
-    Attributes:
-        top: (B,) int64, first row of the crop; ``left``, ``height`` and ``width`` accordingly.
-        left: (B,) int64.
-        height: (B,) int64.
-        width: (B,) int64.
-        flip: (B,) bool.
-        jitter: (B,) bool, whether the colour jitter takes place.
-        factors: (B, 4) float64, of brightness, contrast, saturation and hue.
-        order: (B, 4) int64, ``order[:, 0]`` is the column of ``factors`` that comes first.
-        grayscale: (B,) bool.
-        blur: (B,) bool.
-        sigma: (B,) float64, in pixels.
-        solarize: (B,) bool.
-    """
-
-    top: np.ndarray
+    top: np.ndarray  # (B,) int64, first row of the crop, as are left, height and width
     left: np.ndarray
     height: np.ndarray
     width: np.ndarray
-    flip: np.ndarray
+    flip: np.ndarray  # (B,) bool, as are jitter, grayscale, blur and solarize: whether it happens
     jitter: np.ndarray
-    factors: np.ndarray
-    order: np.ndarray
+    factors: np.ndarray  # (B, 4) float64, of brightness, contrast, saturation and hue
+    order: np.ndarray  # (B, 4) int64; order[:, 0] is the column of factors that comes first
     grayscale: np.ndarray
     blur: np.ndarray
-    sigma: np.ndarray
+    sigma: np.ndarray  # (B,) float64, in pixels
     solarize: np.ndarray
 
 
@@ -212,17 +197,11 @@ def augment(
 ) -> Tensor:
     """The view (B, 3, S, S) float32 of each image under ``policy``, normalised.
 
-    Args:
-        pixels: (B, 3, H, W) or (B, 1, H, W) as :func:`vision.images.pixels_of` takes them, on the
-            device that is to do the work.
-        policy: what may happen; without a crop, an image of another side is resized as a whole.
-        size: S.
-        seed: seed of the run.
-        epoch: number of the epoch.
-        samples: (B,) number of each image in its dataset.
-        view: number of the view.
-        mean: per channel, subtracted last, on the scale from 0 to 1.
-        std: per channel, divided by last.
+    Without a crop in the policy, an image of another side than S is resized as a whole. The work is
+    done on the device of the pixels.
+
+    pixels: (B, 3, H, W) or (B, 1, H, W) as :func:`vision.images.pixels_of` takes them. samples:
+    (B,) number of each image in its dataset. mean, std: per channel, on the scale from 0 to 1.
     """
     pixels = in_channels(pixels_of(pixels), 3)
     if len(samples) != len(pixels):
@@ -266,14 +245,8 @@ def parameters(
 ) -> Parameters:
     """What ``policy`` does to each sample: a pure function of (seed, epoch, sample, view).
 
-    Args:
-        policy: what may happen.
-        seed: seed of the run.
-        epoch: number of the epoch.
-        samples: (B,) number of each image in its dataset.
-        view: number of the view.
-        height: H, or that of each image (B,).
-        width: W, or that of each image (B,).
+    samples: (B,) number of each image in its dataset. height, width: H and W, or those of each
+    image (B,).
     """
     draws = uniforms(seed, epoch, samples, view, CROP_DRAWS + 14)
     crop, draws = np.split(draws, [CROP_DRAWS], axis=1)

@@ -28,23 +28,23 @@ STEMS: tuple[Stem, ...] = ("imagenet", "cifar")  # which tensors can tell apart
 
 
 @listed_once()
-def score(asked: EvaluationRequest) -> Scores:
+def score(request: EvaluationRequest) -> Scores:
     """Score a checkpoint, or an export of this project, by named protocols."""
-    data = asked.data
+    data = request.data
     if data is None:
         raise UserError("say what to score on: --data FOLDER, or a data set such as CIFAR10")
     name = f"{OWN}{data}" if Path(data).is_dir() else data
     described = describe(name)
-    protocols = asked.chosen(PROTOCOLS, *DEFAULT)
+    protocols = request.chosen(PROTOCOLS, *DEFAULT)
     if name.startswith(OWN):
-        asked.say(summary(Path(data)))
-    file = asked.model / "encoder.safetensors" if asked.model.is_dir() else asked.model
-    size = int(asked.options.get("size") or 0)
-    options = _network_options(asked.options)
+        request.say(summary(Path(data)))
+    file = request.model / "encoder.safetensors" if request.model.is_dir() else request.model
+    size = int(request.options.get("size") or 0)
+    options = _network_options(request.options)
     if is_exported(file):
         if options:
             raise UserError(f"{file} states its own network; omit --{min(options)}")
-        network = load_encoder(asked.model)
+        network = load_encoder(request.model)
         stated = read_weights(file, NEEDS)[1]
         lines = [f"loaded every tensor of {stated['backbone']}"]
         size = size or int(stated["image_size"])
@@ -53,18 +53,18 @@ def score(asked: EvaluationRequest) -> Scores:
         network, match = loaded(file, size=size, **options)
         lines = [*match.lines()]
     for line in lines:
-        asked.say(line)
+        request.say(line)
     config = Config(
         dataset=name,
         image_size=size,
-        statistics=asked.options.get("statistics"),
+        statistics=request.options.get("statistics"),
         precision="float32",
     )
     if config.statistics not in (None, "none"):
         describe(str(config.statistics))
     mean, std = statistics(config, described)
     colours = f"mean {', '.join(map(str, mean))} and deviation {', '.join(map(str, std))}"
-    asked.say(f"colours in [0, 1] are normalised with {colours}; else see --statistics")
+    request.say(f"colours in [0, 1] are normalised with {colours}; else see --statistics")
     network = network.to("cuda" if torch.cuda.is_available() else "cpu")
     features: dict[str, Tensor] = {}
 
@@ -76,7 +76,7 @@ def score(asked: EvaluationRequest) -> Scores:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LeftOut)  # the summary has been printed
-        return scores_of(asked, file, name, protocols, config, by, keys=list(lines))
+        return scores_of(request, file, name, protocols, config, by, keys=list(lines))
 
 
 def loaded(
@@ -90,16 +90,13 @@ def loaded(
 ) -> tuple[nn.Module, Match]:
     """The backbone of a checkpoint, on the CPU, in eval mode, and which tensors were used for it.
 
-    The match says what is assumed where no tensor shows it.
+    The match says what is assumed where no tensor shows it. Of a ``torch.save`` file only tensors
+    and plain values are read.
 
-    Args:
-        file: safetensors, or a ``torch.save`` file, of which only tensors and plain values are
-            read.
-        size: of images, for networks that are built for one size.
-        backbone: see :func:`vision.encoder.make_encoder`; None: the ResNet there that fits.
-        stem: its first layers; None: 7x7 or 3x3 as in the checkpoint, "cifar" for the latter.
-        prefix: of the keys to use, which may begin with the entry; None: the only one that fits.
-        heads: attention heads of a transformer; None: timm's number.
+    size: of images, for networks that are built for one size. backbone: see
+    :func:`vision.encoder.make_encoder`; None: the ResNet there that fits. stem: None: 7x7 or 3x3 as
+    in the checkpoint, "cifar" for the latter. prefix: of the keys to use, which may begin with the
+    entry; None: the only one that fits. heads: None: timm's number.
     """
     if is_exported(file):
         return _exported(file, backbone, stem, heads)
@@ -131,8 +128,8 @@ def _exported(
 ) -> tuple[nn.Module, Match]:
     """An export of this project, which has to agree with what is asked for."""
     stated = read_weights(file, NEEDS)[1]
-    asked = {"backbone": backbone, "stem": stem, "heads": None if heads is None else str(heads)}
-    wanted = {name: value for name, value in asked.items() if isinstance(value, str)}
+    named = {"backbone": backbone, "stem": stem, "heads": None if heads is None else str(heads)}
+    wanted = {name: value for name, value in named.items() if isinstance(value, str)}
     check_facts(file, stated, wanted, "omit it")
     network = load_encoder(file, backbone if callable(backbone) else None)
     return network, Match("an export of this project", network.state_dict())

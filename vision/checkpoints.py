@@ -74,12 +74,7 @@ def file_of(name: str, data_root: Path) -> Path:
 
 
 def load(config: Config, data_root: Path) -> "nn.Module":
-    """The published encoder of a configuration, on the CPU.
-
-    Args:
-        config: names it, and the network that it is.
-        data_root: the folder that holds the datasets.
-    """
+    """The published encoder that a configuration names, on the CPU."""
     assert config.weights is not None
     fetch(config.weights, data_root)
     file = file_of(config.weights, data_root)

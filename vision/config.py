@@ -3,9 +3,8 @@
 [margins]: Rho et al. 2023; [ReSSL]: the small-data code of Zheng et al. 2021 that it builds on;
 [HCL]: the image program of Robinson et al. 2021, a continuation of DCL's, followed for LMCL's,
 CLLR's and MMCL's numbers on CIFAR and STL-10; [CMC]: Tian et al. 2020, the program of LMCL's and
-CLLR's ImageNet-100 tables;
-[SwAV]: Caron et al. 2020 and its program; [LMCL]: Chen et al. 2021; [MMCL]: Shah et al. 2022 and
-its configurations for ImageNet.
+CLLR's ImageNet-100 tables; [SwAV]: Caron et al. 2020 and its program; [LMCL]: Chen et al. 2021;
+[MMCL]: Shah et al. 2022 and its configurations for ImageNet.
 """
 
 import dataclasses
@@ -90,9 +89,7 @@ class Config:
     # s' of one with the query are further negatives of it, from an epoch on, counted from 0.
     mixed: tuple[int, int, int] | None = added(None, was=None)
     mixed_from: float = added(0.0, was=0.0)
-    memory_momentum: float = added(
-        0.5, was=0.5
-    )  # the share of itself that CMC's memory keeps; [CMC]
+    memory_momentum: float = added(0.5, was=0.5)  # share of itself that CMC's memory keeps; [CMC]
     # [SwAV]: prototypes, how many epochs they stay as they start, the epoch
     # from which its queue fills (it is used once full), and small crops beside the two large ones.
     prototypes: int = added(3000, was=3000)

@@ -32,13 +32,7 @@ def random_crops(
 ) -> list[list[Decoded]]:
     """For each view the S x S crops with the boxes of its policy.
 
-    Args:
-        images: to be cropped.
-        samples: their positions in their split.
-        policies: of the views.
-        sizes: S of each view.
-        seed: of the run.
-        epoch: number of the epoch.
+    samples: positions of the images in their split. sizes: S of each view.
     """
     heights, widths = np.array([_height_and_width(image) for image in images]).T
     views = []
@@ -55,11 +49,7 @@ def central_crops(
 ) -> list[list[Decoded]]:
     """One view: S x S central crops of images resized bilinearly, as torchvision does it.
 
-    Args:
-        images: to be cropped.
-        samples: not used: the crops do not depend on them.
-        size: S.
-        resized: pixels of the shorter side after resizing.
+    The shorter side is first resized to ``resized`` pixels. The crops do not depend on ``samples``.
     """
     from torchvision.transforms.v2.functional import center_crop
 

@@ -37,7 +37,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from shared.errors import UserError
+from shared.errors import UserError, first_line, first_of
 from shared.experiment.data import (
     APPROXIMATE,
     MARKER,
@@ -178,11 +178,8 @@ def fetch(name: str, data_root: Path) -> None:
 def prepare(name: str, data_root: Path, side: int, say: Callable[[str], None] = print) -> None:
     """Decode all images of a streamed dataset once, for ``load(..., prepared_side=side)``.
 
-    Args:
-        name: of ``DATASETS``.
-        data_root: the folder that holds the datasets; ``prepared`` is made in it.
-        side: pixels of the shorter side; smaller images keep their size.
-        say: told the size before anything is written, and how far it is.
+    ``side`` is in pixels, of the shorter side; smaller images keep their size. ``say`` is told the
+    size before anything is written, and then the progress.
     """
     _check_preparable(name)
     parts: list[Part] = ["train", "test"] if describe(name).test else ["train"]
@@ -207,10 +204,9 @@ def read_own(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[st
 def fingerprint(name: str, data_root: Path) -> str:
     """SHA-256 over the files of a dataset, or over the arrays of the embedded one.
 
-    Reading the ImageNets would take an hour: theirs, and that of a folder of one's own, is over the
-    names and sizes of the files. The
-    other files are verified and read once; a file beside them keeps the result until a size or
-    time of modification has changed.
+    Reading the ImageNets would take an hour: theirs, and that of your own folder, is over the names
+    and sizes of the files. The other files are verified and read once; a file beside them keeps the
+    result until a size or time of modification has changed.
     """
     if name == DIGITS:
         parts = (_digits("train"), _digits("test"))
@@ -234,9 +230,10 @@ def fingerprint(name: str, data_root: Path) -> str:
 def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:
     """A class-balanced part of a split, fixed by the seed, in the order of the split.
 
-    Each class has the same count, the first ones one more where it does not come out even; what a
-    class is short of comes from the others. A split with unlabelled images, or with several classes
-    in one, is drawn from uniformly. With one seed, the larger parts contain the smaller ones.
+    Each class has the same count, the first ones one more where the count does not divide evenly;
+    what a class lacks comes from the others. A split with unlabelled images, or with images of
+    several classes, is drawn from uniformly. With one seed, the larger parts contain the smaller
+    ones.
 
     Args:
         images: the split.
@@ -280,17 +277,12 @@ def stream(
     """Random crops of images on disk: for each batch one (B, 3, S, S) uint8 tensor per view.
 
     The box of a crop is that of :func:`vision.augmentation.parameters` for the image's position in
-    ``images``; neither order nor content depends on the number of workers. What else a policy does
-    is left to :func:`vision.augmentation.augment` with the policy's ``scale=None``.
+    ``images``; neither order nor content depends on the number of workers. Of the policies
+    ``scale``, ``ratio`` and ``bicubic`` are used; the rest is left to
+    :func:`vision.augmentation.augment` with the policy's ``scale=None``.
 
-    Args:
-        images: what to read from.
-        batches: (B,) positions in ``images``, one array for each batch.
-        policies: of view 0, 1, ...; their ``scale``, ``ratio`` and ``bicubic`` are used here.
-        size: S in pixels, of all views or of each.
-        seed: of the run.
-        epoch: number of the epoch.
-        workers: processes that decode; 0: this one.
+    batches: of each batch (B,) positions in ``images``. policies: of view 0, 1, ... size: S in
+    pixels, of all views or of each. workers: processes that decode; 0: this one.
     """
     crop = functools.partial(
         crops.random_crops,
@@ -313,14 +305,7 @@ def central_crops(
     """Central crops of images on disk, in their order: (B, 3, S, S) uint8.
 
     As torchvision does it, the shorter side is first resized to ``size / crop_fraction`` pixels,
-    bilinearly: 256 for 224.
-
-    Args:
-        images: what to read from.
-        size: S in pixels.
-        crop_fraction: share of the shorter side that is kept.
-        batch_size: B; the last batch may be smaller.
-        workers: processes that decode; 0: this one.
+    bilinearly: 256 for 224. With 0 workers this process decodes.
     """
     batches = [batch.numpy() for batch in torch.arange(len(images)).split(batch_size)]
     crop = functools.partial(crops.central_crops, size=size, resized=round(size / crop_fraction))
@@ -523,9 +508,9 @@ def _suite_listing(name: str, folder: Path, part: Part) -> tuple[list[Path], lis
         entries = SOURCES[name].files(root, part)
     # What a loader raises depends on which file is missing.
     except (OSError, RuntimeError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(
-            f"{folder}: not {name} as torchvision lays it out ({reason}); {_remedy(name, folder)}"
+            f"{folder}: not {name} as torchvision lays it out ({first_line(error)}); "
+            f"{_remedy(name, folder)}"
         ) from error
     return [file for file, _ in entries], [label for _, label in entries]
 
@@ -579,8 +564,7 @@ def _check_count(name: str, folder: Path, part: Part, count: int, allow_missing:
 
 
 def _leave_out(name: str, folder: Path, damaged: list[str], allow_missing: bool) -> None:
-    more = f" and {len(damaged) - 5} more" if len(damaged) > 5 else ""
-    fault = f"{folder}: {len(damaged)} images damaged or missing: {', '.join(damaged[:5])}{more}"
+    fault = f"{folder}: {len(damaged)} images damaged or missing: {first_of(damaged, 5)}"
     _tolerate(name, fault, allow_missing)
 
 
@@ -652,19 +636,18 @@ def _download(name: str, data_root: Path) -> None:
 def _download_by_torchvision(name: str, data_root: Path) -> None:
     """Over https and against a checksum, both torchvision's; :class:`UserError` if that fails."""
     get = SOURCES[name].get
-    assert get is not None  # else how_to_get has words
+    assert get is not None  # otherwise how_to_get says how
     folder = data_root / describe(name).folder
     try:
         data_root.mkdir(parents=True, exist_ok=True)
         get(data_root)
     # What a download raises depends on the transport and on the archive.
     except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
         if not any(path.is_file() for path in folder.rglob("*")):
-            shutil.rmtree(folder, ignore_errors=True)  # else it would pass for the data
+            shutil.rmtree(folder, ignore_errors=True)  # it would be taken for the data
         raise UserError(
-            f"{name}: download by torchvision failed: {reason}; on a machine without network, copy "
-            f"{folder} from one that has it"
+            f"{name}: download by torchvision failed: {first_line(error)}; on a machine without "
+            f"network, copy {folder} from one that has it"
         ) from error
 
 
@@ -688,7 +671,7 @@ def _raw_files(name: str, folder: Path) -> list[Path]:
 
 
 def _size_of(file: Path) -> str:
-    """Its size in bytes; of a link that leads nowhere that it is missing."""
+    """Its size in bytes, or "missing" for a broken link."""
     try:
         return str(file.stat().st_size)
     except OSError:
@@ -725,7 +708,7 @@ class _Batches(TorchDataset[tuple[Tensor, ...] | UserError]):
     upright: bool
 
     def __getitem__(self, batch: np.ndarray) -> tuple[Tensor, ...] | UserError:
-        if isinstance(self.files, PreparedImages):  # in no memory of this process: all at once
+        if isinstance(self.files, PreparedImages):  # memory-mapped: all at once
             images = [self.files[i] for i in batch.tolist()]
             return tuple(map(crops.stacked, self.crop(images, batch)))
         try:
@@ -755,7 +738,7 @@ def _loaded(
         sampler=batches,
         num_workers=workers if len(images) > FEW_FILES else 0,
         pin_memory=torch.cuda.is_available(),
-        generator=torch.Generator(),  # else each pass would draw from the global one
+        generator=torch.Generator(),  # otherwise each pass would draw from the global one
     )
     for views in loader:
         if isinstance(views, UserError):

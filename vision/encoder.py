@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from shared.compat import make_torchvision_importable
 from shared.experiment.export import stating
+from shared.modes import evaluating
 from shared.ranges import COUNT, optional, require
 
 make_torchvision_importable()
@@ -46,10 +47,6 @@ class SmallResNet(nn.Module):
     The networks for 32 pixels of He et al. 2016, "Deep Residual Learning", Section 4.2 (6n + 2
     layers), made of torchvision's parts under its names and with the first layers of its larger
     ones. The smallest, twice as wide as there, has 0.31M parameters with a 3x3 stem.
-
-    Args:
-        width: W.
-        blocks: n.
     """
 
     def __init__(self, width: int = 32, blocks: int = 1) -> None:
@@ -242,24 +239,18 @@ def name_of(backbone: Backbone) -> str:
 def width_of(network: nn.Module, backbone: Backbone, size: int) -> int:
     """H of an encoder on the CPU; unless it is a ResNet defined here, found by a forward pass.
 
-    Args:
-        network: (B, 3, S, S) -> (B, H).
-        backbone: that it was made from.
-        size: S.
+    network: (B, 3, S, S) -> (B, H). size: S.
     """
     if backbone in WIDTH:
         return WIDTH[str(backbone)]
-    was_training = network.training
     try:
-        with torch.no_grad():
-            features = network.eval()(torch.zeros(2, 3, size, size))
+        with torch.no_grad(), evaluating(network):
+            features = network(torch.zeros(2, 3, size, size))
     except (AssertionError, RuntimeError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
             f"{name_of(backbone)} cannot take images of {size} pixels: {reason}"
         ) from error
-    finally:
-        network.train(was_training)
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ValueError(
@@ -273,11 +264,8 @@ class LabEncoder(nn.Module):
     """CMC's encoder: (B, 3, S, S) in [0, 1], RGB -> (B, H), of two networks half as wide.
 
     The first sees the lightness of CIE Lab, the second its two colours; the first half of the
-    features is the first's. A network of half the width has half the channels after its stem.
-
-    Args:
-        backbone: as of :func:`make_encoder`; H is that of one network of full width.
-        stem: as of :func:`make_encoder`.
+    features is the first's. A network of half the width has half the channels after its stem; H is
+    that of one network of full width.
 
     Source: Tian et al. 2020 (CMC) and the ResNets of its program.
     """

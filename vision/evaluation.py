@@ -16,7 +16,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from shared import logistic
-from shared.compat import make_torchvision_importable
 from shared.experiment.randomness import left_as_they_were
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
@@ -54,8 +53,6 @@ from vision.features import (
 )
 from vision.images import ImageFiles, Images
 from vision.transfer import transferred
-
-make_torchvision_importable()
 
 ENTRIES = 2**26  # of the cosine matrix that is held at a time for nearest neighbours: 256 MB
 
@@ -98,18 +95,12 @@ class Probe:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is measured: nearest neighbours and, where there are any, linear classifiers.
+    """What is measured: nearest neighbours and, where there are any, linear classifiers."""
 
-    Attributes:
-        temperature: of the neighbours' votes.
-        probe: how a linear classifier is trained by gradient steps.
-        penalties: strengths from which :func:`regularised_probe` chooses; empty: it is skipped.
-        transfer: a protocol of the transfer suite, measured instead of all the others.
-    """
-
-    temperature: float
-    probe: Probe | None = None
-    penalties: tuple[float, ...] = ()
+    temperature: float  # of the neighbours' votes
+    probe: Probe | None = None  # how a linear classifier is trained by gradient steps
+    penalties: tuple[float, ...] = ()  # from which regularised_probe chooses; empty: it is skipped
+    # A protocol of the transfer suite, measured instead of all the others.
     transfer: ManyShot | FewShot | FineTuning | None = None
 
     @property
@@ -211,24 +202,20 @@ def evaluate(
     than 5 classes, ``linear_top5``, both after the last epoch, and ``linear_best_top1``, of the
     epoch that is best on the test images, for the record only. With penalties ``l2_top1``, and the
     run records the penalty that was chosen, and the effective rank of an encoder's features of the
-    test images. The probe may also come from a second protocol,
-    ``config.beside``. The encoder is restored afterwards. For a protocol of the transfer suite the
-    result is that of :func:`vision.transfer.transferred` instead.
+    test images. The probe may also come from a second protocol, ``config.beside``. The encoder is
+    restored afterwards. For a protocol of the transfer suite the result is that of
+    :func:`vision.transfer.transferred` instead.
 
     The training images are those of the labelled split, or ``config.images`` of them. Without
     ``probe_augmentation`` the probe sees them preprocessed like test images. With
     ``probe_batch_norm="train"`` batch norms use the statistics of each of the probe's batches;
     their running statistics, which are used on the test images, are updated.
 
-    Args:
-        config: names data, sizes, statistics and protocol.
-        encoder: (B, 3, S, S) -> (B, H), on the device to compute on.
-        run: gives the data root, and shows progress.
-        project: (B, H) -> (B, R), applied to the features before they are scored (CLLR's L).
-        images: training and test images of your own, instead of a dataset's; they are normalised
-            as ``config.statistics`` says.
-        kept: the features of both parts, for calls that differ in the protocol alone: the first one
-            adds them, the others take them.
+    encoder: (B, 3, S, S) -> (B, H), on the device to compute on. project: (B, H) -> (B, R), applied
+    to the features before they are scored (CLLR's L). images: training and test images of your own,
+    instead of a dataset's; they are normalised as ``config.statistics`` says. kept: the features of
+    both parts, for calls that differ in the protocol alone: the first call adds them, the others
+    use them.
     """
     protocol, beside = (
         _protocol(name) for name in (config.protocol, config.beside or config.protocol)
@@ -260,26 +247,30 @@ def evaluate(
             kept[name] = embedded(part).cpu()  # a protocol that needs none has the GPU's memory
         return kept[name].to(device)
 
-    all_features = Features(
-        features_in("train", train),
-        train.labels.to(device),
-        features_in("test", test),
-        test.labels.to(device),
-        classes,
-    )
+    features, labels = features_in("train", train), train.labels.to(device)
+    test_features, test_labels = features_in("test", test), test.labels.to(device)
     if config.features == "encoder" and images is None:
-        run.record(effective_rank=f"{effective_rank(all_features.test):.4g}")
+        run.record(effective_rank=f"{effective_rank(test_features):.4g}")
     top1 = knn(
-        all_features.train,
-        all_features.labels,
-        all_features.test,
-        all_features.test_labels,
+        features,
+        labels,
+        test_features,
+        test_labels,
         classes=classes,
         temperature=protocol.temperature,
     )
     metrics: dict[str, object] = {"knn_top1": top1}
     if protocol.penalties:
-        metrics |= _regularised(protocol.penalties, all_features, run)
+        try:
+            penalty, predicted = regularised_probe(
+                features, labels, test_features, protocol.penalties
+            )
+        except NothingToHoldOut as error:
+            notice(f"no l2_top1: {error}")
+        else:
+            run.record(l2_penalty=f"{penalty:g}")
+            right = int((predicted == test_labels).sum())
+            metrics["l2_top1"] = 100 * right / len(test_labels)
     if probe is None:
         return metrics
 
@@ -289,8 +280,8 @@ def evaluate(
     def batches(epoch: int, chosen: list[np.ndarray]) -> Iterator[Tensor]:
         encoder.train(drifts)
         for views in training_views(config, policy, train, epoch, chosen, device, run.workers):
-            features = features_of(encoder, views, config.precision)
-            yield features if project is None else project(features)
+            of_views = features_of(encoder, views, config.precision)
+            yield of_views if project is None else project(of_views)
 
     def after_epoch(done: int) -> None:
         run.progress(done, epochs, config.protocol)
@@ -299,10 +290,10 @@ def evaluate(
 
     with left_as_they_were(encoder):
         result = linear_probe(
-            batches if drifts or config.probe_augmentation else all_features.train,
-            all_features.labels,
-            all_features.test,
-            all_features.test_labels,
+            batches if drifts or config.probe_augmentation else features,
+            labels,
+            test_features,
+            test_labels,
             classes=classes,
             probe=probe,
             seed=config.seed,
@@ -314,16 +305,6 @@ def evaluate(
         metrics["linear_top5"] = float(result.top5[-1])
     metrics["linear_best_top1"] = float(result.top1.max())
     return metrics
-
-
-class Features(NamedTuple):
-    """What is scored: features (n, H) and (m, H), labels (n,) and (m,), the number of classes."""
-
-    train: Tensor
-    labels: Tensor
-    test: Tensor
-    test_labels: Tensor
-    classes: int
 
 
 def _labelled(
@@ -345,20 +326,6 @@ def _labelled(
     if config.images is not None:
         train = choose(train, min(config.images, len(train)))
     return train, test, classes
-
-
-def _regularised(penalties: Sequence[float], features: Features, run: Run) -> dict[str, object]:
-    """The accuracy with the best of the penalties, which the run records; none if none is best."""
-    try:
-        penalty, predicted = regularised_probe(
-            features.train, features.labels, features.test, penalties
-        )
-    except NothingToHoldOut as error:
-        notice(f"no l2_top1: {error}")
-        return {}
-    run.record(l2_penalty=f"{penalty:g}")
-    right = int((predicted == features.test_labels).sum())
-    return {"l2_top1": 100 * right / len(features.test_labels)}
 
 
 def linear_probe(
@@ -433,7 +400,7 @@ def linear_probe(
 def regularised_probe(
     train: Tensor, labels: Tensor, test: Tensor, penalties: Sequence[float]
 ) -> tuple[float, Tensor]:
-    """The chosen penalty, and the class (m,) int64 of each test feature.
+    """The chosen penalty, and the class (m,) int64 of each test feature (m, H).
 
     Minimises the mean cross entropy plus penalty times |w|^2 / 2 over the weights w of a linear
     classifier on standardised features (mean 0, standard deviation 1 over the training images;
@@ -443,12 +410,6 @@ def regularised_probe(
 
     Where this would hold out every image of a class, a tenth of each class is held out instead: at
     least one image, but none of a class with a single one, which a notice names.
-
-    Args:
-        train: (n, H) features.
-        labels: (n,) int64.
-        test: (m, H) features.
-        penalties: positive strengths to choose from.
     """
     check_labels(labels)
     train, test = standardised(train, test)
@@ -544,17 +505,10 @@ def knn_predictions(
     temperature: float,
     neighbours: int = 200,
 ) -> Tensor:
-    """The class (m,) int64 of each test feature, by a vote of its nearest neighbours.
+    """The class (m,) int64 of each test feature (m, H), by a vote of its nearest neighbours.
 
-    A neighbour's vote is ``exp(cos / temperature)``.
-
-    Args:
-        train: (n, H) features.
-        labels: (n,) int64.
-        test: (m, H) features.
-        classes: C.
-        temperature: positive.
-        neighbours: how many vote; all of them if n is smaller.
+    A neighbour's vote is ``exp(cos / temperature)``; if there are fewer than ``neighbours``
+    training features, all of them vote.
 
     Source: Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance
     Discrimination", Section 3.4.

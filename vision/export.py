@@ -121,12 +121,9 @@ def load_encoder(path: Path, backbone: Callable[[], nn.Module] | None = None) ->
 
 
 def started(encoder: nn.Module, config: Config, init: InitialWeights) -> None:
-    """Start an encoder from weights, of an export or of another program.
+    """Start an encoder of the configuration, in training mode, from weights, in place.
 
-    Args:
-        encoder: of the configuration, in training mode; filled in place.
-        config: names it.
-        init: the weights.
+    They are those of an export or of another program.
     """
     remedy = "set backbone, stem, image_size and heads as in the file"
     if isinstance(config.backbone, str):
@@ -176,11 +173,9 @@ def other_stem(network: nn.Module, match: Match) -> list[str]:
 
 
 def write(folder: Path, target: Path) -> Path:
-    """Put a finished run's encoder and a model card into ``target``, a folder, and return it.
+    """Put a finished run's encoder and a model card into ``target``, and return it.
 
-    Args:
-        folder: of the run.
-        target: of a new folder, or of an earlier export, which is replaced.
+    An earlier export in ``target`` is replaced.
     """
     return export_run(folder, target, Config, [FILE], _describe)
 

@@ -15,6 +15,7 @@ from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import is_approximate
 from shared.experiment.run import Run
+from shared.modes import evaluating
 from shared.pixels import normalise
 from shared.precision import bfloat16
 from vision.augmentation import POLICIES, augment
@@ -37,72 +38,42 @@ Batches = Callable[[int, list[np.ndarray]], Iterable[Tensor]]
 
 
 BATCH = 256  # images per forward pass of the frozen encoder
-
-
 RESIZED = 70 / 64  # side of the resized test image over that of its central crop; ReSSL's program
-
-
 SOLVED = 1e-6  # relative suboptimality at which a regularised probe is solved
 
 
 @dataclass(frozen=True)
 class ManyShot:
-    """Logistic regression on frozen features of all training images: vision.transfer.
+    """Logistic regression on frozen features of all training images: vision.transfer."""
 
-    Attributes:
-        costs: values of scikit-learn's C, to be chosen on the validation images.
-    """
-
-    costs: tuple[float, ...]
+    costs: tuple[float, ...]  # scikit-learn's C, to be chosen on the validation images
 
 
 @dataclass(frozen=True)
 class FewShot:
-    """Episodes of nearest prototypes on frozen features: vision.transfer.
+    """Episodes of nearest prototypes on frozen features: vision.transfer."""
 
-    Attributes:
-        shots: images whose mean is a class's prototype.
-        ways: classes of an episode.
-        queries: images of each class that are classified.
-        episodes: number of episodes.
-    """
-
-    shots: int
-    ways: int = 5
-    queries: int = 15
+    shots: int  # images whose mean is a class's prototype
+    ways: int = 5  # classes of an episode
+    queries: int = 15  # images of each class that are classified
     episodes: int = 600
 
 
 @dataclass(frozen=True)
 class FineTuning:
-    """The whole network trained with labels, by SGD with Nesterov's momentum: vision.transfer.
+    """The whole network trained with labels, by SGD with Nesterov's momentum: vision.transfer."""
 
-    Attributes:
-        steps: of one training; the rate follows a cosine to 0.
-        rates: learning rates to choose from on the validation images, in every combination with
-        decays: weight decays times the rate.
-        batch_size: of a step.
-        momentum: of SGD.
-        policy: of ``vision.augmentation.POLICIES``.
-    """
-
-    steps: int
+    steps: int  # of one training run; the rate follows a cosine to 0
+    # Chosen on the validation images among all combinations; a decay is given times the rate.
     rates: tuple[float, ...]
     decays: tuple[float, ...]
     batch_size: int = 64
     momentum: float = 0.9
-    policy: str = "crop_flip_bicubic"
+    policy: str = "crop_flip_bicubic"  # of vision.augmentation.POLICIES
 
 
 def load_split(config: Config, name: str, split: Split, run: Run) -> Images | ImageFiles:
-    """A split of a dataset as a configuration reads it; a run records the hash of prepared images.
-
-    Args:
-        config: whether the images of its ``dataset`` are prepared ones.
-        name: of the dataset.
-        split: which part.
-        run: gives the data root.
-    """
+    """A split as a configuration reads it; a run records the hash of prepared images."""
     side = config.prepared_side if name == config.dataset else None
     missing = run.allow_missing
     images = load(name, run.data_root, split, allow_missing=missing, prepared_side=side)
@@ -126,9 +97,7 @@ def record_data(run: Run, name: str) -> None:
 def statistics(config: Config, dataset: Dataset) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each colour that the input is normalised with.
 
-    Args:
-        config: its ``statistics`` name them.
-        dataset: whose statistics are used if the configuration names none.
+    They are those of ``dataset`` unless the configuration names others.
     """
     if config.statistics == "none":
         return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
@@ -176,15 +145,13 @@ def embed(
         pixels = images.pixels.split(BATCH)
     else:
         pixels = central_crops(images, size, crop_fraction, batch_size=BATCH, workers=workers)
-    was_training = encoder.training
-    encoder.eval()
-    features = torch.cat(
-        [
-            features_of(encoder, as_test_images(batch.to(device), size, mean, std), precision)
-            for batch in pixels
-        ]
-    )
-    encoder.train(was_training)
+    with evaluating(encoder):
+        features = torch.cat(
+            [
+                features_of(encoder, as_test_images(batch.to(device), size, mean, std), precision)
+                for batch in pixels
+            ]
+        )
     if not torch.isfinite(features).all():
         raise ValueError("features are NaN or infinite and cannot be scored; did training diverge?")
     return features
@@ -193,14 +160,10 @@ def embed(
 def as_test_images(
     pixels: Tensor, size: int, mean: Sequence[float], std: Sequence[float]
 ) -> Tensor:
-    """Test images (B, C, S, S) float32, normalised, of pixels (B, C, H, W).
+    """Test images (B, C, S, S) float32, normalised, of pixels (B, C, H, W), on their device.
 
-    Args:
-        pixels: as :func:`vision.images.pixels_of` takes them, on the device to compute on; a single
-            channel is repeated to as many as ``mean`` has.
-        size: S; see the module for images of another size.
-        mean: per channel, on the scale from 0 to 1.
-        std: per channel.
+    The pixels are as :func:`vision.images.pixels_of` takes them; a single channel is repeated to as
+    many as ``mean`` has. Mean and deviation are per channel, on the scale from 0 to 1.
     """
     images = in_channels(pixels_of(pixels), len(mean)).float().div_(255)
     if images.shape[-2:] != (size, size):
@@ -216,7 +179,7 @@ def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_labels(labels: Tensor, classes: int | None = None) -> None:
-    """Refuse labels (n,) that are none (-1), or not below the number of classes."""
+    """Refuse missing labels (-1) among (n,), and those not below the number of classes."""
     if none := int((labels < 0).sum()):
         raise ValueError(f"{none} of {len(labels)} images have no label (-1); omit them")
     if classes is not None and len(labels) and int(labels.max()) >= classes:

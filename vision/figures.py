@@ -84,16 +84,10 @@ def gradient_map(
 ) -> tuple[Tensor, Tensor]:
     """How strongly a loss changes the angles of an anchor's pairs, by its own gradient.
 
-    Args:
-        positive: (A,), angle of the anchor with its positive, radians.
-        negative: (G,), angle with each of its negatives.
-        negatives: number of negatives.
-        temperature: of :func:`shared.losses.margin_nce`.
-        numbers: its other arguments.
-
-    Returns:
-        Pull on the positive, the derivative of the loss with respect to its angle, (A, G); push on
-        all negatives, minus the sum of the derivatives with respect to theirs, (A, G).
+    For angles in radians of the positive (A,) and of each of the ``negatives`` (G,): the pull on
+    the positive, the derivative of the loss with respect to its angle, (A, G), and the push on all
+    negatives, minus the sum of the derivatives with respect to theirs, (A, G). ``numbers`` are
+    further arguments of :func:`shared.losses.margin_nce`.
     """
     one, other = torch.meshgrid(positive.double(), negative.double(), indexing="ij")
     angles = torch.cat([one.reshape(-1, 1), other.reshape(-1, 1).expand(-1, negatives)], dim=1)
@@ -229,12 +223,9 @@ def sweep(
 ) -> Callable[[Source], DrawnFigure]:
     """A function that draws a table as curves; baselines and unswept rows are horizontal lines.
 
-    Args:
-        follows: the published figure.
-        axis: label of the axis.
-        value: reads the swept value from a canonical configuration; None for an unswept row.
-        line: the name of the line that a run belongs to.
-        metrics: one panel for each; if empty, one for each dataset, of the table's metric.
+    ``value`` reads the swept value from a canonical configuration, None for an unswept row;
+    ``line`` names the line of a run. There is one panel for each of the metrics; without any, one
+    for each dataset, of the table's metric.
     """
 
     def draw(source: Source) -> DrawnFigure:
@@ -248,10 +239,8 @@ def sweep(
                 numbers = {name: float(run.metrics[name]) for name in metrics}
             position = None if run.row.baseline else value(run.record.config)
             for panel, number in numbers.items():
-                lines_of_panel, levels_of_panel = (
-                    lines.setdefault(panel, {}),
-                    levels.setdefault(panel, {}),
-                )
+                lines_of_panel = lines.setdefault(panel, {})
+                levels_of_panel = levels.setdefault(panel, {})
                 if position is None:
                     name = run.row.label if run.row.baseline else line(run)
                     levels_of_panel.setdefault(name, []).append(number)
@@ -326,11 +315,7 @@ def features_of(
 ) -> list[Tensor]:
     """Features (n, H) of views of images, one view for each policy.
 
-    Args:
-        network: (n, 3, S, S) -> (n, H), in eval mode.
-        images: n images in memory.
-        policies: names of augmentation policies.
-        facts: metadata of the encoder's file.
+    network: (n, 3, S, S) -> (n, H), in eval mode. facts: metadata of the encoder's file.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     network = network.to(device)
@@ -443,15 +428,11 @@ def dimension_histograms(source: Source) -> DrawnFigure:
 
 
 def support_weights(first: Tensor, second: Tensor, numbers: Mapping[str, Any]) -> Tensor:
-    """The dual variables of a batch by the closed form, (n, 2n).
+    """The dual variables of a batch of views (n, H) by the closed form, (n, 2n).
 
     Row i has the second view of image i as anchor and its first view as positive; the positive's
-    entry is minus the sum of the others. Columns: first views, then second views.
-
-    Args:
-        first: (n, H), first views.
-        second: (n, H), second views.
-        numbers: arguments of :func:`shared.losses.max_margin`; others have their defaults.
+    entry is minus the sum of the others. Columns: first views, then second views. ``numbers`` are
+    arguments of :func:`shared.losses.max_margin`; others have their defaults.
     """
     pairs = two_views(first, second, anchors="second")
     defaults = {
@@ -472,7 +453,7 @@ def support_vectors(source: Source) -> DrawnFigure:
     ]
     if not candidates:
         raise CannotDraw(f"no run of MMCL in {source.runs[0].cell.table_address} keeps an encoder")
-    # A run trained on these images if there is one, else one trained on others.
+    # A run trained on these images if there is one, otherwise one trained on others.
     run = min(candidates, key=lambda run: run.config.dataset != PICTURES)
     sample = choose(_in_memory(PICTURES, source.data), BATCH)
     _, facts = read_weights(run.folder)

@@ -39,12 +39,10 @@ _WIDE_FORMATS = ("PNG", "PPM")
 
 
 def decode(image: Path | Image.Image, *, upright: bool = False) -> Image.Image:
-    """An image in RGB.
+    """An image in RGB, of an image of Pillow or a file of any format and mode that Pillow reads.
 
-    Args:
-        image: a file of any format and mode that Pillow reads, or an image of Pillow.
-        upright: apply the EXIF orientation. torchvision's datasets are read without it, as
-            torchvision reads them.
+    ``upright`` applies the EXIF orientation. torchvision's datasets are read without it, as
+    torchvision reads them.
     """
     if isinstance(image, Image.Image):
         with _decoding(f"image of mode {image.mode}"):
@@ -240,14 +238,13 @@ class ImageFiles:
 
     files: n paths, a column of a dataset, see :func:`vision.own.hub_images`, or prepared images.
     labels: (n,) int64, -1 where there is none; of VOC2007 (n, C), see :mod:`vision.transfer_data`.
-    upright: whether images are turned as their EXIF data say, which torchvision does not. place:
-    your own folder, if they are from one: all of it is checked once one of its images is found to
-    be damaged.
     """
 
     files: "tuple[Path, ...] | HubColumn | PreparedImages"
     labels: Tensor
-    upright: bool = False
+    upright: bool = False  # whether images are turned as their EXIF data say; torchvision does not
+    # Your own folder, if they are from one: all of it is checked once one of its images is found to
+    # be damaged.
     place: Path | None = None
 
     def __repr__(self) -> str:

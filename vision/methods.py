@@ -109,7 +109,7 @@ class Networks(nn.Module):
             self.teacher.follow(self.encoder, self.head, momentum)
 
     def full_queue(self) -> Tensor | None:
-        """SwAV's queue once it is full, which is looked at until then; None before and without."""
+        """SwAV's queue once it is full, which is checked until then; None before and without."""
         if self.queue is None or self.epoch < self.queue_from:
             return None
         self._is_full = self._is_full or bool(self.queue[:, -1].any())
@@ -340,8 +340,6 @@ def _faults_of_moco_v2(config: Config) -> Iterator[str]:
 def _faults_of_swav(config: Config) -> Iterator[str]:
     if config.prototypes < 2:
         yield f"prototypes {config.prototypes}: a single one cannot discriminate; use 2"
-    if config.small_crops < 0 or config.queue < 0:
-        yield f"small_crops and queue are at least 0; got {config.small_crops} and {config.queue}"
 
 
 def _faults_of_cmc(config: Config) -> Iterator[str]:

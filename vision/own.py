@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from shared.compat import make_torchvision_importable
-from shared.errors import UserError, suggestion
+from shared.errors import UserError, first_line, suggestion
 from shared.experiment.data import state_of
 from shared.experiment.folders import Folder, layout_of, read_folder, undamaged
 from vision.datasets import IMAGENET_MEAN, IMAGENET_STD, OWN, Dataset
@@ -228,9 +228,9 @@ class HubColumn(Sequence[Any]):
         try:
             image = self.dataset[row][self.name]
         except Exception as error:  # its type depends on the damage
-            reason = str(error).partition("\n")[0] or type(error).__name__
             raise UserError(
-                f"column {self.name!r}, row {row}: cannot be decoded ({reason}); omit the row"
+                f"column {self.name!r}, row {row}: cannot be decoded ({first_line(error)}); omit "
+                f"the row"
             ) from error
         if not isinstance(image, Image.Image):
             raise UserError(

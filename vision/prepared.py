@@ -15,7 +15,6 @@ import contextlib
 import hashlib
 import random
 import shutil
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.pool import ThreadPool
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 
@@ -39,6 +37,7 @@ from shared.experiment.data import (
     writing,
 )
 from shared.experiment.files import write_atomically
+from shared.pixels import mapped_pixels
 from vision.crops import with_shorter_side
 from vision.images import decode, size_of
 
@@ -67,7 +66,7 @@ class PreparedImages:
         self.sha256 = sha256
         self.start = start
         self.sizes = sizes
-        self.pixels = _mapped(folder / PIXELS)
+        self.pixels = mapped_pixels(folder / PIXELS)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Processes that load data map the file again; its pixels are not sent to them."""
@@ -94,16 +93,11 @@ class PreparedImages:
 def prepare(
     folder: Path, files: Sequence[Path], side: int, say: Callable[[str], None] = print
 ) -> None:
-    """Decode files into a folder, unless that is done; wait if another process is at it.
+    """Decode files into a folder, unless that is done; wait if another process is doing it.
 
-    The shorter side of an image is reduced to ``side`` pixels, bilinearly with antialias, as
-    evaluation does it; smaller images keep their size. What was interrupted starts again.
-
-    Args:
-        folder: parents are made.
-        files: n images of any format that :func:`vision.images.decode` takes.
-        side: pixels of the shorter side.
-        say: told the size before anything is written, and how far it is.
+    The shorter side of an image is reduced to ``side`` pixels, bilinearly with antialias, as in
+    evaluation; smaller images keep their size. What was interrupted starts again. ``say`` is told
+    the size before anything is written, and then the progress.
     """
 
     def build(part: Path) -> None:
@@ -130,14 +124,10 @@ def prepare(
 
 
 def read(folder: Path, remedy: str) -> PreparedImages:
-    """The images of a prepared folder.
+    """The images of a folder of :func:`prepare`; ``remedy`` is what to do where it is damaged.
 
-    All is compared with the sums when it is first read and whenever size or time of a file have
-    changed, at any other time some blocks of the pixels, chosen at random.
-
-    Args:
-        folder: of :func:`prepare`.
-        remedy: what to do where it is damaged.
+    Everything is compared with the sums when it is first read and whenever the size or time of a
+    file has changed, otherwise some blocks of the pixels, chosen at random.
     """
     if not (folder / SUMS).is_file():
         raise UserError(f"{folder}: {SUMS} is missing; {remedy}")
@@ -146,8 +136,8 @@ def read(folder: Path, remedy: str) -> PreparedImages:
     def intact() -> str:
         check_sums(folder, remedy, (PIXELS, SIZES))
         with contextlib.suppress(OSError):  # in a read-only folder all is compared each time
-            numbers = range(_blocks_of(folder))
-            text = "".join(f"{_block_sum(folder, number)}\n" for number in numbers)
+            count = -(-(folder / PIXELS).stat().st_size // BLOCK)
+            text = "".join(f"{_block_sum(folder, number)}\n" for number in range(count))
             write_atomically(blocks, text)
         return sha256_of(folder / SUMS)
 
@@ -165,10 +155,6 @@ def read(folder: Path, remedy: str) -> PreparedImages:
     sizes = np.load(folder / SIZES)
     ends = np.cumsum(3 * sizes.prod(1, dtype=np.int64))
     return PreparedImages(folder, sha256, np.concatenate([[0], ends[:-1]]), sizes, remedy)
-
-
-def _blocks_of(folder: Path) -> int:
-    return -(-(folder / PIXELS).stat().st_size // BLOCK)
 
 
 def _block_sum(folder: Path, number: int) -> str:
@@ -201,11 +187,3 @@ def _pixels(file: Path, side: int) -> np.ndarray:
 
 def _reduced(height: int, width: int, side: int) -> tuple[int, int]:
     return with_shorter_side(height, width, min(side, height, width))
-
-
-def _mapped(file: Path) -> Tensor:
-    # Not mode "c": private pages count as memory that may be needed, all of ImageNet's.
-    pixels = np.memmap(file, np.uint8, mode="r")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch has no tensors that are read only
-        return torch.from_numpy(pixels)

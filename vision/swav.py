@@ -18,17 +18,12 @@ from shared.ranges import COUNT, POSITIVE
 
 @dataclass(frozen=True, kw_only=True)
 class Crops(Pairs):
-    """The pairs of two large crops, for penalties; all crops and prototypes, for SwAV's loss.
+    """The pairs of two large crops, for penalties; all crops and prototypes, for SwAV's loss."""
 
-    Args:
-        crops: (V, B, D), embeddings of all crops.
-        prototypes: (K, D), of length 1.
-        older: (2, Q, D), of unit norm: earlier embeddings over which codes are balanced together
-            with the batch; None for none.
-    """
-
-    crops: Tensor
-    prototypes: Tensor
+    crops: Tensor  # (V, B, D), embeddings of all crops
+    prototypes: Tensor  # (K, D), of length 1
+    # (2, Q, D), of unit norm: earlier embeddings over which codes are balanced together with the
+    # batch; None for none.
     older: Tensor | None
 
 

@@ -384,9 +384,7 @@ def smaller_rows(source: Table) -> tuple[Row, ...]:
 def small(source: Table, *, times: Sequence[int] = (1,)) -> Table:
     """An ImageNet table reduced to CIFAR-10 and imagenette.
 
-    Args:
-        source: the table in the paper's setting.
-        times: the epochs of its columns, as multiples of the budget's.
+    times: the epochs of its columns, as multiples of the budget's.
     """
     columns = [
         Column(

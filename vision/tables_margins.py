@@ -108,12 +108,8 @@ def _tuned(
 ) -> dict[str, Changes]:
     """The objective in each column, with the hyperparameters printed for its pretraining dataset.
 
-    Args:
-        columns: each names a dataset.
-        changes: makes the objective from its hyperparameters.
-        of: the paper's name of the method in Tables 5 to 8.
-        number: of the table.
-        symbols: for each argument of ``changes`` its symbol there.
+    changes: makes the objective from its hyperparameters. of: the paper's name of the method in
+    Tables 5 to 8. number: of the table. symbols: for each argument of ``changes`` its symbol there.
     """
     printed = load_published(FILE, f"table-{number}")
 

@@ -3,7 +3,7 @@
 Shapes: n images of the training set, B of a batch, S side in pixels, H features of the backbone.
 """
 
-# In the order in which a run comes by:
+# In the order of a run:
 #   measure              a run: data, then an encoder (trained, from the store, or given), then its
 #                        score by vision.evaluation
 #   pretrain             the loop: batch -> step -> teacher
@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -124,18 +123,18 @@ def _score_so_far(config: Config, run: Run) -> Callable[..., dict[str, object]]:
     def prepared() -> tuple[Config, list[Images | ImageFiles]]:
         transfers = PROTOCOLS[config.protocol].transfer is not None
         other = None if transfers else config.evaluate_on
-        asked = dataclasses.replace(config, evaluate_on=other, protocol=WATCHED, beside=None)
+        scored = dataclasses.replace(config, evaluate_on=other, protocol=WATCHED, beside=None)
         parts = []
         for split, most in WATCHED_IMAGES.items():
             name = other or config.dataset
             images = load(name, run.data_root, split, allow_missing=run.allow_missing)
             parts.append(choose(images, min(most, len(images))))
-        return asked, parts
+        return scored, parts
 
     def score(networks: Networks, criterion: Criterion, **_: object) -> dict[str, object]:
-        asked, (train, test) = prepared()
+        scored, (train, test) = prepared()
         project = extractor_of(criterion.projection, config.projection_dimensions)
-        return evaluate(asked, networks.encoder, run, project=project, images=(train, test))
+        return evaluate(scored, networks.encoder, run, project=project, images=(train, test))
 
     return score
 
@@ -286,15 +285,9 @@ def train_step(
 ) -> dict[str, Tensor]:
     """One step of the optimiser on views, (B, 3, S, S) each; the parts of the loss.
 
-    Args:
-        config: how.
-        networks: of the configuration.
-        criterion: of the configuration.
-        optimiser: of both.
-        views: on several processes, this one's part of them.
-        step: its number.
-        forward: :func:`losses`, on several processes as :func:`shared.distributed.replicated`.
-        graph: :func:`gradient` of the views, captured; None: as it is.
+    On several processes the views are this one's part of them, and ``forward`` is :func:`losses` as
+    :func:`shared.distributed.replicated`. ``graph`` is :func:`gradient` of the views, captured;
+    None: it runs eagerly.
     """
     if graph is None:
         parts = gradient(config, networks, criterion, optimiser, views, step, forward)
@@ -402,7 +395,8 @@ def batches(
         chosen = chosen[first - epoch * per_epoch :] if first > epoch * per_epoch else chosen
         pixels_of_views: Iterator[tuple[Tensor, ...]]
         if isinstance(images, Images):
-            pixels_of_views = _resident(images, chosen, len(policies))
+            index = torch.from_numpy(chosen).to(images.pixels.device)
+            pixels_of_views = ((images.pixels[rows],) * len(policies) for rows in index)
         else:
             pixels_of_views = stream(images, chosen, policies, sizes, config.seed, epoch, workers)
         for samples, pixels in zip(chosen, pixels_of_views, strict=True):
@@ -429,12 +423,6 @@ def samples_of(config: Config, step: int, count: int) -> Tensor:
     epoch, number = divmod(step, count // config.batch_size)
     order = permutation(count, config.seed, epoch)
     return torch.from_numpy(order[number * config.batch_size :][: config.batch_size])
-
-
-def _resident(images: Images, chosen: np.ndarray, views: int) -> Iterator[tuple[Tensor, ...]]:
-    """The pixels of each batch, once for each view, from images on the device."""
-    for index in torch.from_numpy(chosen).to(images.pixels.device):
-        yield (images.pixels[index],) * views
 
 
 def make_optimiser(config: Config, modules: nn.Module) -> torch.optim.Optimizer:

@@ -19,7 +19,6 @@ import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -73,12 +72,8 @@ def transferred(
     over the episodes, and ``few_shot_interval``, half of its 95% interval. The run records the
     hyperparameters chosen on the validation images. The encoder is restored afterwards.
 
-    Args:
-        config: names data, sizes and statistics.
-        protocol: which, and its numbers.
-        encoder: (B, 3, S, S) -> (B, H), on the device to compute on.
-        run: gives the data root, and shows progress.
-        project: (B, H) -> (B, R), applied to the features before they are scored (CLLR's L).
+    encoder: (B, 3, S, S) -> (B, H), on the device to compute on. project: (B, H) -> (B, R), applied
+    to the features before they are scored (CLLR's L).
     """
     if config.beside is not None or config.probe_batch_norm == "train":
         raise ValueError(f"{config.protocol} has no probe; omit beside and probe_batch_norm")
@@ -149,20 +144,15 @@ def many_shot(
     *,
     metric: str,
 ) -> tuple[float, Tensor]:
-    """The chosen cost, and the scores (m, C) of the test features.
+    """The chosen cost, and the scores (m, C) of the test features (m, H).
 
     L2-regularised logistic regression on standardised features (mean 0, standard deviation 1 over
     the training images; constant features are 0), solved to the minimum; the suite's program uses
-    raw features and at most 100 steps. Ties go to the smallest cost. With several classes per
-    image there is one regression per class, all with the same cost.
+    raw features and at most 100 steps. The cost is chosen by the metric on the images that are
+    ``validating``, (n,) bool; ties go to the smallest. With several classes per image there is one
+    regression per class, all with the same cost.
 
-    Args:
-        train: (n, H) features.
-        labels: (n,) int64, or (n, C) of 1, 0, and -1 for entries to ignore.
-        test: (m, H) features.
-        validating: (n,) bool, the images on which the cost is chosen.
-        costs: to choose from.
-        metric: of :func:`scores`, by which the cost is chosen.
+    labels: (n,) int64, or (n, C) of 1, 0, and -1 for entries to ignore. metric: of :func:`scores`.
     """
     train, test = standardised(train, test)
     costs = sorted(costs)
@@ -197,11 +187,9 @@ def _linear(solution: logistic.Solution, features: Tensor) -> Tensor:
 
 
 def scores(outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """All metrics, in percent, of outputs (m, C) for labels.
+    """All metrics, in percent, of outputs (m, C), which are larger for likelier classes.
 
-    Args:
-        outputs: larger for likelier classes.
-        labels: (m,) int64: ``top1`` and ``mean_per_class``; (m, C): ``map11``.
+    For labels (m,) int64 ``top1`` and ``mean_per_class``, for (m, C) ``map11``.
     """
     if labels.ndim == 2:
         return {"map11": mean_average_precision(outputs, labels)}
@@ -211,12 +199,7 @@ def scores(outputs: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def mean_per_class(predicted: Tensor, labels: Tensor) -> float:
-    """Mean per-class accuracy in percent, over the classes that occur.
-
-    Args:
-        predicted: (m,) int64.
-        labels: (m,) int64.
-    """
+    """Mean per-class accuracy in percent, over the classes that occur; (m,) int64 both."""
     members = one_hot(labels).double()
     right = members[predicted == labels].sum(0)
     count = members.sum(0)
@@ -226,9 +209,8 @@ def mean_per_class(predicted: Tensor, labels: Tensor) -> float:
 def mean_average_precision(outputs: Tensor, labels: Tensor) -> float:
     """Mean over the classes, in percent, of :func:`average_precision` of each.
 
-    Args:
-        outputs: (m, C), larger for likelier classes.
-        labels: (m, C) of 1, 0, and -1 for entries to ignore.
+    outputs: (m, C), larger for likelier classes. labels: (m, C) of 1, 0, and -1 for entries to
+    ignore.
     """
     precisions = []
     for column, label in zip(outputs.T, labels.T, strict=True):
@@ -240,12 +222,8 @@ def mean_average_precision(outputs: Tensor, labels: Tensor) -> float:
 def average_precision(outputs: Tensor, positive: Tensor) -> float:
     """The mean, over the recalls 0, 0.1, ..., 1, of the best precision at that recall or above.
 
-    Images with equal outputs share one threshold. Scikit-learn's curve, which the suite's program
-    uses, adds precision 1 at recall 0, so that the first of the eleven is always 1.
-
-    Args:
-        outputs: (m,).
-        positive: (m,) bool.
+    Images with equal outputs (m,) share one threshold. Scikit-learn's curve, which the suite's
+    program uses, adds precision 1 at recall 0, so that the first of the eleven is always 1.
 
     Source: Everingham et al. 2010, "The Pascal Visual Object Classes (VOC) Challenge", Section 4.2.
     """
@@ -265,13 +243,8 @@ def average_precision(outputs: Tensor, positive: Tensor) -> float:
 def few_shot(features: Tensor, labels: Tensor, protocol: FewShot) -> Tensor:
     """Accuracies (E,) float64, in percent, of the episodes: the nearest prototype's class.
 
-    A prototype is the mean of its shots; the distance is Euclidean. The episodes of a dataset are
-    the same in every run, so that encoders are compared on the same ones.
-
-    Args:
-        features: (n, H).
-        labels: (n,) int64.
-        protocol: the sizes.
+    A prototype is the mean of its shots; the distance is Euclidean, between features (n, H). The
+    episodes of a dataset are the same in every run, so that encoders are compared on the same ones.
 
     Source: Snell et al. 2017, "Prototypical Networks for Few-shot Learning", and few_shot.py of
     Ericsson et al. 2021.
@@ -335,7 +308,7 @@ def _fine_tune(
     grid = [(rate, decay / rate) for rate in protocol.rates for decay in protocol.decays]
     total = (len(grid) + 1) * steps
     file = run.folder / TRIED
-    tried = _read(file)
+    tried: dict[str, float | None] = json.loads(file.read_text()) if file.is_file() else {}
 
     def trained(images: Images | ImageFiles, rate: float, decay: float, done: int) -> nn.Sequential:
         def after_step(step: int) -> None:
@@ -395,27 +368,17 @@ def fine_tuned(
     Initialisation, order and augmentations are functions of the configuration's seed alone; an
     incomplete last batch is dropped. The encoder is not changed.
 
-    Args:
-        config: names data, size, precision and seed.
-        protocol: batch size, momentum and augmentation.
-        encoder: (B, 3, S, S) -> (B, H).
-        images: with labels (n,), or (n, C) where an image has several classes.
-        rate: the initial one; it follows a cosine to 0.
-        decay: of all weights.
-        steps: of SGD.
-        workers: processes that decode images on disk.
-        after_step: called with the number of steps done.
+    images: with labels (n,), or (n, C) where an image has several classes. rate: the initial one;
+    it follows a cosine to 0. steps: of SGD. after_step: called with the number of steps done.
     """
     dataset = describe(config.evaluate_on or config.dataset)
     device = device_of(encoder)
-    was_training = encoder.training
     backbone = copy.deepcopy(encoder)
     with torch.no_grad():  # the width is found by a forward pass, for any network
         side = config.image_size
         width = backbone.eval()(torch.zeros(1, 3, side, side, device=device)).shape[1]
     classifier = starting_classifier(width, dataset.classes, None, config.seed).to(device)
     network = nn.Sequential(backbone, classifier).train()
-    encoder.train(was_training)
     optimiser = torch.optim.SGD(
         network.parameters(), rate, momentum=protocol.momentum, nesterov=True, weight_decay=decay
     )
@@ -451,8 +414,3 @@ def _loss(outputs: Tensor, labels: Tensor) -> Tensor:
 
 def _named(protocol: str, metrics: Mapping[str, float]) -> dict[str, object]:
     return {f"{protocol}_{metric}": value for metric, value in metrics.items()}
-
-
-def _read(file: Path) -> dict[str, float | None]:
-    tried: dict[str, float | None] = json.loads(file.read_text()) if file.is_file() else {}
-    return tried

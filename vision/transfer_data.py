@@ -29,20 +29,16 @@ def torchvision_datasets() -> Any:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a dataset's files are, and where to get them.
+    """Where a dataset's files are, and where to get them."""
 
-    Attributes:
-        files: the images of a part ("train" or "test"), given the data root; any other layout than
-            torchvision's raises OSError, RuntimeError, ValueError or KeyError.
-        annotations: patterns, below the dataset's folder, of the files with classes and splits.
-        get: downloads it, if torchvision does so by https and with a checksum.
-        how: what to do if it cannot be downloaded; ends with the expected layout.
-    """
-
+    # The images of a part ("train" or "test"), given the data root; any other layout than
+    # torchvision's raises OSError, RuntimeError, ValueError or KeyError.
     files: Callable[[Path, str], Files]
+    # Patterns, below the dataset's folder, of the files with classes and splits.
     annotations: tuple[str, ...] = ()
+    # Downloads it, if torchvision does so by https and with a checksum.
     get: Callable[[Path], object] | None = None
-    how: str = ""
+    how: str = ""  # what to do if it cannot be downloaded; ends with the expected layout
 
 
 def _torchvision_splits(

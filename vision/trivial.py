@@ -21,12 +21,9 @@ LEVELS = 4  # of each colour in the histogram
 class Trivial(nn.Module):
     """Trivial features of normalised images: (B, 3, S, S) -> (B, H).
 
-    Args:
-        features: ``"pixels"``: all of them, H = 3 S S; ``"thumbnail"``: means over an 8 x 8 grid,
-            H = 192; ``"histogram"``: the share of pixels in each of 4 x 4 x 4 bins of the RGB cube,
-            H = 64.
-        mean: per channel, that the images were normalised with.
-        std: per channel.
+    They are ``"pixels"``: all of them, H = 3 S S; ``"thumbnail"``: means over an 8 x 8 grid, H =
+    192; or ``"histogram"``: the share of pixels in each of 4 x 4 x 4 bins of the RGB cube, H = 64.
+    ``mean`` and ``std``, of each channel, are what the images were normalised with.
     """
 
     mean: Tensor
@@ -63,12 +60,8 @@ def calibrate(
 ) -> None:
     """Set the running statistics of every batch norm to those of the training images.
 
-    Args:
-        encoder: (B, 3, S, S) -> (B, H); its mode is restored.
-        images: n images, preprocessed as test images.
-        size: S.
-        mean: per channel, on the scale from 0 to 1.
-        std: per channel.
+    encoder: (B, 3, S, S) -> (B, H); its mode is restored. images: n, preprocessed as test images.
+    mean, std: per channel, on the scale from 0 to 1.
     """
     device = next(encoder.parameters()).device
     everything: Iterable[Tensor]

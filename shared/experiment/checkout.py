@@ -13,9 +13,7 @@ def commit() -> dict[str, Any]:
     """The checked-out commit, and whether code that runs use has uncommitted changes."""
     code = [path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()]
     unknown = {"commit": "unknown", "dirty": True}
-    if not (
-        ROOT / ".git"
-    ).exists():  # else installed, perhaps inside the checkout of another project
+    if not (ROOT / ".git").exists():  # installed, perhaps inside another project's checkout
         return unknown
     try:
         status = git("status", "--porcelain=2", "--branch", "--", "pyproject.toml", *sorted(code))
@@ -31,9 +29,8 @@ def commit() -> dict[str, Any]:
 def git(*arguments: str, stdin: str = "") -> str:
     """What git says in the folder of the code, with ``stdin`` as its input.
 
-    Raises:
-        OSError: there is no git.
-        CalledProcessError: it failed, as outside a checkout.
+    It raises an OSError where there is no git, and a CalledProcessError if git fails, as outside a
+    checkout.
     """
     done = subprocess.run(
         ["git", *arguments], cwd=ROOT, input=stdin, capture_output=True, text=True, check=True

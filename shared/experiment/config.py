@@ -32,7 +32,7 @@ MARK = "\0"  # in the place of the seed
 
 
 class Config(Protocol):
-    """What the core asks of a domain's configuration: a frozen dataclass with a seed."""
+    """What the core requires of a domain's configuration: a frozen dataclass with a seed."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -69,7 +69,7 @@ def changed(config: AnyConfig, changes: Mapping[str, Any], where: str) -> AnyCon
 
 
 def with_seed(config: AnyConfig, seed: int) -> AnyConfig:
-    """``config`` with another seed, and nothing else checked again: a report asks for thousands."""
+    """``config`` with another seed, without checks: a report makes thousands of these."""
     copy = object.__new__(type(config))
     vars(copy).update(vars(config), seed=seed)
     return copy
@@ -154,11 +154,8 @@ def _hashed(text: str) -> str:
 def place_of(domain: str, content: Mapping[str, Any], key: str) -> Path:
     """``<domain>/<dataset>/<method>-<key>``: the key identifies the run, the rest is for people.
 
-    Args:
-        domain: name of the package.
-        content: canonical configuration; the dataset is the first of ``DATA_FIELDS`` that it has,
-            else the alphabetically first field that is a text.
-        key: of the run, see :func:`run_key`.
+    The dataset is the first of ``DATA_FIELDS`` that the canonical configuration has, else the
+    alphabetically first field that is a text.
     """
     # Fields read from a file are in another order; the folder must be the same.
     names = [*DATA_FIELDS, *sorted(content)]
@@ -209,12 +206,7 @@ def _values_before(kind: type) -> dict[str, Any]:
 
 
 def differences(config: Mapping[str, Any], today: Any) -> list[str]:
-    """Where ``config``, of any age, differs from ``today``: one phrase for each key.
-
-    Args:
-        config: canonical, as it was written.
-        today: a configuration.
-    """
+    """Where a canonical ``config``, of any age, differs from ``today``: one phrase for each key."""
     recorded, current = upgraded_config(config, type(today)), canonical(today)
     return [f"{path}: {_difference_text(*pair)}" for path, *pair in differing(recorded, current)]
 
@@ -234,10 +226,8 @@ def differing(recorded: Any, current: Any, path: str = "") -> Iterator[tuple[str
 
 def _difference_text(recorded: Any, current: Any) -> str:
     """``3 there, 4 here``; the name of two functions with one name only once."""
-    first, second = (
-        short_text(recorded),
-        "no such key" if current is NOTHING else short_text(current),
-    )
+    first = short_text(recorded)
+    second = "no such key" if current is NOTHING else short_text(current)
     start = first.rpartition(" ")[0]
     if start.endswith(" with source") and second.startswith(start):
         second = second.removeprefix(start).strip()

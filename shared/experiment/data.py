@@ -16,15 +16,16 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from filelock import FileLock, Timeout
 
-from shared.errors import UserError
+from shared.errors import UserError, first_line
 from shared.experiment.files import replacing, write_atomically
 
-SUMS = "SHA256SUMS"
+SUMS, META = "SHA256SUMS", "meta.json"
 ROOM = "choose a writable data root with free space: --data-root or SUITE_DATA"
 MIRROR = "SUITE_MIRROR"  # an address of archives in place of their own, https or file: for tests
 LARGEST_UNKNOWN = 2**30  # bytes that an archive without a published checksum unpacks to
@@ -153,6 +154,28 @@ def check_sums(folder: Path, remedy: str, names: Iterable[str] | None = None) ->
             raise damaged(f"the SHA-256 of {name} is not the one in {SUMS}")
 
 
+def short_hash(key: Mapping[str, Any]) -> str:
+    """Ten digits that identify a key, to name the folder of what is prepared for it."""
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
+
+
+def write_meta(folder: Path, meta: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Write ``meta.json``, then the sums of the files of a prepared folder, itself among them."""
+    write_atomically(folder / META, json.dumps(meta, indent=2) + "\n")
+    write_sums(folder, {name: sha256_of(folder / name) for name in names})
+
+
+def read_meta(folder: Path, names: Iterable[str]) -> dict[str, Any]:
+    """The content of ``meta.json``, once all files of a prepared folder have been checked.
+
+    Raises:
+        UserError: one is missing or damaged; one line.
+    """
+    check_sums(folder, made_again(folder), names)
+    meta: dict[str, Any] = json.loads((folder / META).read_text(encoding="utf-8"))
+    return meta
+
+
 def remembered(stamp: Path, files: Iterable[Path], compute: Callable[[], str]) -> str:
     """The result of ``compute``, cached in the file ``stamp`` until one of ``files`` changes.
 
@@ -228,7 +251,7 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
         raise UserError(f"{name}: another process is fetching {archive}; {again}") from None
     # The exception depends on the transport and on the archive.
     except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        reason = first_line(error)
         by_hand = f"; without a network, put the file into {folder} and run the same command"
         offline = by_hand if type(error) is URLError else ""  # no answer; an HTTPError is an answer
         raise UserError(f"{name}: {what}: {reason}{again}{wrong}{offline}") from error
@@ -301,7 +324,7 @@ def writing(target: Path, remedy: str = ROOM) -> Iterator[None]:
 def build_once(
     folder: Path,
     build: Callable[[Path], None],
-    last: Sequence[str] = ("meta.json", SUMS),
+    last: Sequence[str] = (META, SUMS),
     *,
     whole: Callable[[Path], bool] | None = None,
     waiting: Callable[[], None] | None = None,

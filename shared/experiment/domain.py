@@ -27,25 +27,16 @@ Missing = Callable[[Its, Path], Sequence[MissingData]]
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """The arguments of ``./reproduce.sh evaluate``; the domain chooses what is left out.
+    """The arguments of ``./reproduce.sh evaluate``; the domain chooses what is left out."""
 
-    Attributes:
-        model: a checkpoint or an exported folder.
-        data: what to score on: a folder, a data set or tasks, depending on the domain.
-        protocols: by name.
-        data_root: the folder of data sets.
-        seed: of all random draws of a protocol.
-        options: further options of the domain, by name.
-        say: prints a line at once.
-    """
-
-    model: Path
+    model: Path  # a checkpoint or an exported folder
+    # What to score on: a folder, a data set or tasks, depending on the domain.
     data: str | None = None
-    protocols: tuple[str, ...] = ()
-    data_root: Path = Path("data")
-    seed: int = 0
-    options: Mapping[str, str] = field(default_factory=dict)
-    say: Callable[[str], None] = print
+    protocols: tuple[str, ...] = ()  # by name
+    data_root: Path = Path("data")  # the folder of data sets
+    seed: int = 0  # of all random draws of a protocol
+    options: Mapping[str, str] = field(default_factory=dict)  # further ones of the domain, by name
+    say: Callable[[str], None] = print  # prints a line at once
 
     def chosen(self, known: Iterable[str], *default: str) -> tuple[str, ...]:
         """The protocols to score with: the named ones, or those of the domain's default.
@@ -95,7 +86,7 @@ class Experiment(Generic[Its]):
 
 @dataclass(frozen=True)
 class OwnData:
-    """How rows are compared on data of a user's, with a reduced budget.
+    """How rows are compared on the user's own data, with a reduced budget.
 
     Args:
         paper: whose table has the rows.
@@ -132,7 +123,7 @@ class Domain:
         score: scores a trained model, this project's or another's, by the domain's protocols.
         scored_by: the options of :attr:`score` beyond those of every domain.
         protocols: the names that a configuration's protocol may have.
-        own_data: how rows are compared on data of a user's.
+        own_data: how rows are compared on the user's own data.
 
     Raises:
         ValueError: a table of another domain, or one without an experiment for its configuration.
@@ -188,7 +179,7 @@ class Domain:
 
 
 def scores_of(
-    asked: EvaluationRequest,
+    request: EvaluationRequest,
     file: Path,
     data: str,
     protocols: Iterable[str],
@@ -198,19 +189,13 @@ def scores_of(
 ) -> Scores:
     """The scores of the model in a file by several protocols, see :func:`measure_protocol`.
 
-    Args:
-        asked: the request.
-        file: of the model.
-        data: name of what it is scored on.
-        protocols: by name.
-        config: the configuration to score with.
-        score: returns the metrics.
-        facts: further ones.
+    data: name of what it is scored on. config: the configuration to score with. score: returns the
+    metrics. facts: further ones.
     """
     return Scores(
         facts={"model": str(file), "sha256": sha256_of(file), **facts, "data": data},
         protocols={
-            protocol: measure_protocol(config, protocol, score, asked) for protocol in protocols
+            protocol: measure_protocol(config, protocol, score, request) for protocol in protocols
         },
     )
 
@@ -219,33 +204,30 @@ def measure_protocol(
     config: Any,
     protocol: str,
     score: "Callable[[Any, Run], Mapping[str, Any]]",
-    asked: EvaluationRequest,
+    request: EvaluationRequest,
 ) -> dict[str, Any]:
     """Score a model with one protocol: its metrics, printed at once, and the environment.
 
-    Args:
-        config: the configuration to score with; its protocol and seed are set here.
-        protocol: its name.
-        score: returns the metrics; its run has a temporary folder.
-        asked: the request, with the seed and the folder of data.
+    Protocol and seed of the configuration are set here. ``score`` returns the metrics; its run has
+    a temporary folder.
     """
     from shared.experiment.run import Run  # needs torch
 
-    config = dataclasses.replace(config, protocol=protocol, seed=asked.seed)
-    asked.say(f"{protocol}: measuring")
+    config = dataclasses.replace(config, protocol=protocol, seed=request.seed)
+    request.say(f"{protocol}: measuring")
     with (
         tempfile.TemporaryDirectory() as folder,
         Run(
             Path(folder) / "run",
             config,
-            data_root=asked.data_root,
-            allow_missing="skip_damaged" in asked.options,
+            data_root=request.data_root,
+            allow_missing="skip_damaged" in request.options,
         ) as run,
     ):
         metrics = dict(score(config, run))
         # At once, so that finished scores are seen even if the next protocol fails.
         for metric, value in metrics.items():
             if isinstance(value, int | float):
-                asked.say(f"{protocol}: {metric} {value:.2f}")
+                request.say(f"{protocol}: {metric} {value:.2f}")
         environment = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
     return {"metrics": metrics, "environment": environment}

@@ -44,53 +44,32 @@ Network = TypeVar("Network", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Export:
-    """What a domain exports of a trained network; the rest of the card is from the run's record.
+    """What a domain exports of a trained network; the rest of the card is from the run's record."""
 
-    Args:
-        files: by name in the exported folder, a file to copy or the content.
-        name: the words of the model's name, before the losses.
-        losses: the losses it was trained with; empty for a baseline.
-        about: what it is and how it was trained.
-        input: what it takes, with shape and range.
-        output: what it gives.
-        loading: how to load the files, Markdown.
-        pipeline: the hub's name of the task.
-        modality: the kind of input, in one word.
-        evaluated: the dataset that it was measured on.
-        left_out: metrics that the card leaves out.
-        notes: paragraphs that follow the numbers.
-        data: the text before the hashes of the data.
-        library: the hub's name of the library that loads it.
-        projected: whether the metrics are of the exported features.
-    """
-
-    files: Mapping[str, Path | bytes]
-    name: Sequence[str]
-    losses: Sequence[str]
-    about: str
-    input: str
-    output: str
-    loading: str
-    pipeline: str
-    modality: str
-    evaluated: str
-    left_out: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    data: str = ""
-    library: str = "pytorch"
-    projected: bool = False
+    files: Mapping[str, Path | bytes]  # by name in the exported folder, a file to copy or content
+    name: Sequence[str]  # the words of the model's name, before the losses
+    losses: Sequence[str]  # that it was trained with; empty for a baseline
+    about: str  # what it is and how it was trained
+    input: str  # what it takes, with shape and range
+    output: str  # what it gives
+    loading: str  # how to load the files, Markdown
+    pipeline: str  # the hub's name of the task
+    modality: str  # the kind of input, in one word
+    evaluated: str  # the dataset that it was measured on
+    left_out: Sequence[str] = ()  # metrics that the card leaves out
+    notes: Sequence[str] = ()  # paragraphs that follow the numbers
+    data: str = ""  # the text before the hashes of the data
+    library: str = "pytorch"  # the hub's name of the library that loads it
+    projected: bool = False  # whether the metrics are of the exported features
 
 
 # Weights
 
 
 def save_weights(module: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
-    """Write ``encoder.safetensors`` into a folder.
+    """Write ``encoder.safetensors`` into a folder, which is made if it is not there.
 
-    Args:
-        module: on any device.
-        folder: made if it is not there; the file in it is replaced in one move.
-        metadata: what rebuilding the network needs.
+    ``metadata`` is what rebuilding the network needs.
     """
     state = {name: item.detach().cpu() for name, item in module.state_dict().items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,9 +80,8 @@ def save_weights(module: nn.Module, folder: Path, metadata: Mapping[str, str]) -
 def read_weights(path: Path, needs: Sequence[str] = ()) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and metadata of a file that :func:`save_weights` left.
 
-    Args:
-        path: the file; or a folder, whose ``SHA256SUMS`` are checked as well.
-        needs: names that the metadata must have.
+    Of a folder the ``SHA256SUMS`` are checked as well. ``needs`` are names that the metadata must
+    have.
     """
     file = file_of(path)
     if path.is_dir() and (path / SUMS).is_file():
@@ -140,11 +118,9 @@ def is_safetensors(file: Path) -> bool:
 
 
 def stating(network: Network, /, **facts: str | None) -> Network:
-    """The network, knowing what its export states of it: what its tensors do not show.
+    """The network, with the facts that its export states of it: what its tensors do not show.
 
-    Args:
-        network: gets the attribute ``facts``.
-        facts: by names of the metadata; None for one that they lack.
+    They are by names of the metadata; None is one that the metadata lack.
     """
     network.facts = facts  # type: ignore[assignment] # an attribute of no parameters
     return network
@@ -257,15 +233,12 @@ def export_run(
 ) -> Path:
     """Write the model of a finished run and its card to the folder ``target``, and return it.
 
-    The folder is filled under another name and moved when it is complete.
+    The folder is filled under another name and moved when it is complete; it replaces an earlier
+    export.
 
-    Args:
-        folder: of the run.
-        target: of a new folder, or of an earlier export, which it replaces.
-        kind: the domain's class of configurations.
-        needs: the files, below the run's folder, that a run with a model keeps.
-        describe: checks them, and returns what to export; called with the run's folder and its
-            record in today's form.
+    kind: the domain's class of configurations. needs: the files, below the run's folder, that a run
+    with a model keeps. describe: checks them, and returns what to export; called with the run's
+    folder and its record in today's form.
     """
     record = read_record(folder, folder.name)
     if record is None:
@@ -386,10 +359,8 @@ def training_of(config: Mapping[str, Any], inputs: str) -> str:
 def loading(package: str, made_by: str, use: str = "") -> str:
     """How to load an encoder, for the card.
 
-    Args:
-        package: of this project.
-        made_by: the network's name, canonical.
-        use: a line with the ``encoder``.
+    package: of this project. made_by: the network's name, canonical. use: a line with the
+    ``encoder``.
     """
     module, _, name = function_name(made_by).rpartition(".")
     by_user = "@" in made_by

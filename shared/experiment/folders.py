@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
-from shared.errors import UserError
+from shared.errors import UserError, first_of
 from shared.experiment.data import MissingData, sha256_of
 
 TRAIN = ("train", "training")
@@ -49,25 +49,15 @@ class LeftOut(UserWarning):
 
 @dataclass(frozen=True)
 class Folder:
-    """The usable content of a folder.
-
-    Attributes:
-        path: the folder.
-        what: the kind of files, such as "images".
-        classes: their names, in the order of their numbers; empty without labels.
-        train: files to train on and the numbers of their classes, -1 without classes.
-        test: likewise to test on; None without such a part.
-        left_out: unused content with its number, for messages.
-        odd: other unexpected content, likewise.
-    """
+    """The usable content of a folder."""
 
     path: Path
-    what: str
-    classes: tuple[str, ...]
-    train: tuple[tuple[Path, int], ...]
-    test: tuple[tuple[Path, int], ...] | None
-    left_out: tuple[str, ...] = ()
-    odd: tuple[str, ...] = ()
+    what: str  # the kind of files, such as "images"
+    classes: tuple[str, ...]  # their names, in the order of their numbers; empty without labels
+    train: tuple[tuple[Path, int], ...]  # files and the numbers of their classes, -1 without
+    test: tuple[tuple[Path, int], ...] | None  # likewise; None without such a part
+    left_out: tuple[str, ...] = ()  # unused content with its number, for messages
+    odd: tuple[str, ...] = ()  # other unexpected content, likewise
 
     def summary(self) -> str:
         """One line: counts, unused and unexpected content."""
@@ -120,10 +110,8 @@ def class_files(
 ) -> list[tuple[Path, int]]:
     """The files of a data set's folders of classes, hidden ones left out, and their numbers.
 
-    Args:
-        folder: holds a folder for each class.
-        classes: their numbers by name; the files come in the order of the names.
-        endings: as of :func:`read_folder`.
+    classes: their numbers by name; the files come in the order of the names. endings: as of
+    :func:`read_folder`.
     """
     reader = _Reader(folder, "files", endings)
     reader.known = reader.read_anyway(folder, folder)
@@ -141,12 +129,8 @@ def undamaged(
 ) -> list[int]:
     """Positions of the undamaged files; every file is checked.
 
-    Args:
-        files: of a folder.
-        fault_of: returns what is wrong with a file, or None; called from several threads.
-        folder: of all files, for messages.
-        what: the kind of files, such as "images".
-        skip_damaged: leave damaged ones out, with a warning that lists them.
+    fault_of: returns what is wrong with a file, or None; called from several threads. folder: of
+    all files, for messages. skip_damaged: leave damaged ones out, with a warning that lists them.
     """
     with ThreadPool() as pool:
         faults = list(pool.imap(fault_of, files, chunksize=16))
@@ -158,8 +142,7 @@ def undamaged(
         for file, fault in zip(files, faults, strict=True)
         if fault is not None
     ]
-    more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
-    text = f"{len(bad)} of {len(files)} {what} are damaged: {', '.join(bad[:MOST_NAMED])}{more}"
+    text = f"{len(bad)} of {len(files)} {what} are damaged: {first_of(bad, MOST_NAMED)}"
     if not skip_damaged:
         remedy = "restore or delete them, or omit them: --skip-damaged"
         raise UserError(f"{printable(folder)}: {text}; {remedy}")
@@ -213,10 +196,8 @@ class _Reader:
             raise self._nothing_found(train)
         if train.parent == root and not classes:
             self._check_no_class_called_train(root, train)
-        trained, tested = (
-            _with_class_numbers(files, classes),
-            self._test_files(test, train, classes),
-        )
+        trained = _with_class_numbers(files, classes)
+        tested = self._test_files(test, train, classes)
         self._check_apart(trained, tested or ())
         return Folder(
             self.path,
@@ -452,7 +433,7 @@ class _Reader:
         """The entries of a folder that are not hidden, by name."""
         with os.scandir(folder) as entries:
             all_entries = sorted(entries, key=lambda entry: entry.name)
-        visible = [item for item in all_entries if not _is_hidden(item.name)]
+        visible = [item for item in all_entries if not is_hidden(item.name)]
         self.hidden += (len(all_entries) - len(visible)) * count
         return visible
 
@@ -469,10 +450,8 @@ class _Reader:
 
     def _nothing_found(self, folder: Path) -> UserError:
         """The error that there is nothing to train on."""
-        if others := ", ".join(f"{count} {ending}" for ending, count in sorted(self.other.items())):
-            hint = f"; there are {others}"
-        else:
-            hint = ""
+        others = ", ".join(f"{count} {ending}" for ending, count in sorted(self.other.items()))
+        hint = f"; there are {others}" if others else ""
         return self._error_at(folder, f"no {self.what} in it ({', '.join(self.endings)}){hint}")
 
     def _error_at(self, folder: Path, why: str) -> UserError:
@@ -486,7 +465,8 @@ def _with_class_numbers(
     return tuple((file, numbers.get(name, -1)) for name, paths in files.items() for file in paths)
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of this name is hidden, or one that a system leaves behind."""
     return name.startswith(".") or name.lower() in LEFTOVERS
 
 
@@ -511,6 +491,4 @@ def _count(number: int, what: str) -> str:
 
 
 def _first_names(names: Sequence[str] | set[str]) -> str:
-    shown = [f"{printable(name)}" for name in sorted(names)]
-    more = f" and {len(shown) - FEWER_NAMED} more" if len(shown) > FEWER_NAMED else ""
-    return f"{', '.join(shown[:FEWER_NAMED])}{more}"
+    return first_of([printable(name) for name in sorted(names)], FEWER_NAMED)

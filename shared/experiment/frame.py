@@ -78,7 +78,7 @@ class Line:
     record: Record | None
     source: Source | None  # the record as it was written
     why: str  # why the cell has no valid record; empty where it has one
-    counts: bool  # whether the line is the one of its cell: the last valid one, else the last
+    counts: bool  # whether the line is the one of its cell: the last valid one, or the last
 
     @property
     def status(self) -> Status:

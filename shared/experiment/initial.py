@@ -15,17 +15,11 @@ FILE = "encoder.safetensors"
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """Weights that training starts from, identified in configurations by their content alone.
+    """Weights that training starts from, identified in configurations by their content alone."""
 
-    Attributes:
-        file: a checkpoint, or a folder that holds a model.
-        sha256: of the file, or over names and contents of the folder's files.
-        prefix: of the network's keys in a checkpoint of several.
-    """
-
-    file: Path = field(compare=False)
-    sha256: str
-    prefix: str | None = option(None)
+    file: Path = field(compare=False)  # a checkpoint, or a folder that holds a model
+    sha256: str  # of the file, or over names and contents of the folder's files
+    prefix: str | None = option(None)  # of the network's keys in a checkpoint of several
 
     @classmethod
     def of(cls, path: Path | str, prefix: str | None = None) -> "InitialWeights":

@@ -40,7 +40,7 @@ def faults(results: Path) -> list[str]:
         files = {str(name): str(digest) for name, digest in content["files"].items()}
         records = {str(name): int(count) for name, count in content["records"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return [f"{file} is no manifest ({error}); restore it from git"]
+        return [f"{file} is not a manifest ({error}); restore it from git"]
     lines = []
     for name in sorted(existing | files.keys()):
         had = f", which had {records[name]} records" if name in records else ""
@@ -54,19 +54,19 @@ def faults(results: Path) -> list[str]:
     return lines
 
 
-def other_texts(results: Path, anew: Path) -> list[str]:
-    """The pages and CSV files below ``results`` that differ from those made again in ``anew``."""
+def other_texts(results: Path, rebuilt: Path) -> list[str]:
+    """The pages and CSV files below ``results`` that differ from those in ``rebuilt``."""
     differences = []
     expected, existing = (
         {name for name in _files(folder) if name.endswith(TEXTS) and "figures" not in name}
-        for folder in (anew, results)
+        for folder in (rebuilt, results)
     )
     for name in sorted(expected | existing):
         if name not in expected:
             differences.append(f"{results / name}: no record gives this file; delete it")
         elif name not in existing:
             differences.append(f"{results / name} is missing; run {program()} report")
-        elif (results / name).read_bytes() != (anew / name).read_bytes():
+        elif (results / name).read_bytes() != (rebuilt / name).read_bytes():
             differences.append(
                 f"{results / name} is not what the records give; run {program()} report"
             )

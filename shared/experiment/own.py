@@ -20,16 +20,9 @@ def record_own(
 ) -> None:
     """Record data that were given to a training, unless its data set was recorded already.
 
-    Where the configuration names a data set of the domain, the written one says "own" instead.
-
-    Their hash is that of types and shapes, and of the content up to :data:`HASHED` bytes in all.
-
-    Args:
-        run: of the training.
-        config: of the training.
-        field: of the configuration, which names the data set.
-        known: the data sets of the domain.
-        content: the data.
+    Where ``field`` of the configuration names a data set of the domain, one of the ``known``, the
+    written configuration says "own" instead. The hash of the data is that of types and shapes, and
+    of the content up to :data:`HASHED` bytes in all.
     """
     name = getattr(config, field)
     if name in run.environment["data"]:

@@ -195,7 +195,7 @@ class Notes(dict[str, str]):
 
 
 def load_notes(file: Path) -> Notes:
-    """Read the notes of a domain's tables: a TOML file of texts by name, wrapped at will.
+    """Read the notes of a domain's tables: a TOML file of texts by name; line breaks do not matter.
 
     Looking up a name that the file lacks raises a ValueError, so that no table can be built.
     """

@@ -68,13 +68,14 @@ from shared.experiment.run_folders import (
     acquire,
     check_config,
     check_same_processes,
+    log_lines,
     stop_signals,
     with_own_data,
 )
 from shared.experiment.states import not_finite, read_state, write_state
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.late import Late
-from shared.notices import listeners, notice
+from shared.notices import Progress, listeners, notice
 from shared.objective import SHARE
 from shared.precision import without_tf32
 from shared.ranges import require_ranges, require_words
@@ -166,7 +167,7 @@ class Run:
         workers: int = 1,
         data_root: Path = Path("data"),
         allow_missing: bool = False,
-        progress: Callable[[int, int, str], None] | None = None,
+        progress: Progress | None = None,
         watch: int | None = None,
         show: Callable[[str], None] | None = None,
         store: Path | None = None,
@@ -284,9 +285,9 @@ class Run:
         return self._seconds_before + time.monotonic() - self._started - self._seconds_stopped
 
     def _watch_clock(self) -> None:
-        """Add up the time for which the process is stopped, in which this thread stands, too.
+        """Add up the time for which the process is stopped, noticed because this thread stops too.
 
-        A computation that keeps Python's lock holds it up as well, but uses the processor.
+        A computation that keeps Python's lock also delays the thread, but uses the processor.
         """
         last, used = time.monotonic(), time.process_time()
         while not self._exited.wait(TICK):
@@ -300,7 +301,7 @@ class Run:
         """Note the hashes of the datasets used, by name.
 
         Raises:
-            Conflict: the folder holds a run on data of a user's own, this one is on a dataset.
+            Conflict: the folder holds a run on the user's own data, this one is on a dataset.
         """
         if any(getattr(self._asked_config, field, None) in fingerprints for field in DATA_FIELDS):
             check_config(self.folder, self._asked_config)
@@ -573,12 +574,12 @@ class Run:
             raise FloatingPointError(_not_finite_text(wrong or "another process's state", step))
 
     def _warn_if_diverged(self) -> None:
-        """Warn once if the loss ends far above its start, or a weight is beyond all measure.
+        """Warn once if the loss ends far above its start, or a weight is far too large.
 
         A loss of cosines is bounded, so that it hardly shows that the weights have exploded.
         """
         remedy = "the training has diverged; lower the learning rate"
-        losses = [float(line["loss"]) for line in _log_lines(self.folder) if "loss" in line]
+        losses = [float(line["loss"]) for line in log_lines(self.folder) if "loss" in line]
         tenth = len(losses) // 10
         first, last = (max(losses[:tenth]), min(losses[-tenth:])) if tenth else (0.0, 0.0)
         modules = [item for item in self._tracked.values() if isinstance(item, nn.Module)]
@@ -790,17 +791,10 @@ def check_processes(config: Config, processes: int) -> None:
         )
 
 
-def _log_lines(folder: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a run's log."""
-    file = folder / LOG
-    for line in file.read_text().splitlines() if file.exists() else ():
-        yield json.loads(line)
-
-
 def _median_shares(folder: Path) -> dict[str, str]:
     """The median over the log of each term's share of the gradient, if it was measured."""
     shares: dict[str, list[float]] = {}
-    for line in _log_lines(folder):
+    for line in log_lines(folder):
         for name, number in line.items():
             if name.startswith(SHARE):
                 shares.setdefault(name, []).append(number)

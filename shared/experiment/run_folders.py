@@ -7,7 +7,9 @@ import dataclasses
 import itertools
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import filelock
 
@@ -70,11 +72,7 @@ def with_own_data(folder: Path, config: Config) -> Config:
 
 
 def check_config(folder: Path, config: Config) -> None:
-    """Compare the folder's configuration with ``config``.
-
-    Raises:
-        Conflict: they differ; the message names the keys.
-    """
+    """Raise a :class:`Conflict` that names the keys in which the folder's configuration differs."""
     file = folder / "config.json"
     if file.exists() and (differing := differences(read_json(file), config)):
         raise Conflict(
@@ -84,11 +82,7 @@ def check_config(folder: Path, config: Config) -> None:
 
 
 def check_same_processes(folder: Path, processes: int) -> None:
-    """Refuse to resume a checkpoint with another number of processes.
-
-    Raises:
-        Conflict: the run was started with another number.
-    """
+    """Raise a :class:`Conflict` for a checkpoint of another number of processes."""
     if not (folder / "checkpoint.pt").exists() or (folder / "result.json").exists():
         return
     before = read_json(folder / "environment.json").get("processes", 1)
@@ -103,8 +97,7 @@ def check_same_processes(folder: Path, processes: int) -> None:
 def archive(folder: Path) -> Path:
     """Move a run to a folder beside its own, ``NAME`` to ``NAME.1``, and return its path.
 
-    Raises:
-        Locked: another process uses the folder.
+    :class:`Locked`: another process uses the folder.
     """
     lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
     acquire(lock, folder)
@@ -122,6 +115,13 @@ def record_failure(folder: Path, why: str, trace: str) -> None:
     write_atomically(folder / "failure.json", json.dumps(content, indent=2) + "\n")
 
 
+def log_lines(folder: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a run's log; none if the run has none."""
+    file = folder / LOG
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        yield json.loads(line)
+
+
 def is_locked(folder: Path) -> bool:
     """Whether a process uses the folder of a run now."""
     if not (folder / ".lock").exists():
@@ -136,11 +136,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def acquire(lock: filelock.BaseFileLock, folder: Path) -> None:
-    """Take the lock of a folder.
-
-    Raises:
-        Locked: another process has it.
-    """
+    """Take the lock of a folder; :class:`Locked` if another process has it."""
     try:
         with naming("flock", folder / ".lock"):
             lock.acquire()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shared.errors import naming
+from shared.errors import first_line, naming
 
 
 def write_state(file: Path, state: Any) -> None:
@@ -24,9 +24,7 @@ def write_state(file: Path, state: Any) -> None:
 def read_state(file: Path) -> Any:
     """The state in a file of :func:`write_state`, on the CPU, read with ``weights_only``.
 
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: a damaged file; one line without the file's name.
+    A damaged file is a ``ValueError`` of one line without the file's name.
     """
     check_state(file)
     with _damage_as_value_error():
@@ -35,12 +33,7 @@ def read_state(file: Path) -> Any:
 
 
 def check_state(file: Path) -> None:
-    """Compare the checksums in a file of :func:`write_state`, which torch does not.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: a damaged file; one line without the file's name.
-    """
+    """Compare the checksums in a file of :func:`write_state`, which torch does not; same errors."""
     with _damage_as_value_error(), zipfile.ZipFile(file) as archive:
         if (damaged := archive.testzip()) is not None:
             raise ValueError(f"the checksum of its part {damaged} is wrong")
@@ -69,7 +62,7 @@ def _damage_as_value_error() -> Iterator[None]:
     except FileNotFoundError:
         raise
     except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        reason = first_line(error)
         if "weights_only" in str(error) or "Weights only" in reason:
             # torch advises to load the file with the code that it may hold.
             reason = "it holds other things than tensors and numbers"

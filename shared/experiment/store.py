@@ -58,14 +58,11 @@ def pretrained(
 
     The run's record names the entry and, if another run trained it, the seconds that took, which
     this run's own time does not include, and what it was trained on where that is not what this run
-    computes on.
+    computes on. The log of the training is kept with the entry.
 
-    Args:
-        run: with a store; its log of the training is kept with the entry.
-        part: the pretraining part of its configuration, canonical.
-        data: what it is trained on.
-        train: trains, and returns a function that writes the result into a folder. With several
-            processes all call it, and only the first continues.
+    part: the pretraining part of the run's configuration, canonical. data: what it is trained on.
+    train: trains, and returns a function that writes the result into a folder. With several
+    processes all call it, and only the first continues.
     """
     assert run.store is not None
     key = key_of(part, data)

@@ -324,15 +324,10 @@ class Cell:
 
 @dataclass
 class _Alike:
-    """What cells that differ only in their seed share.
+    """What cells that differ only in their seed share."""
 
-    Args:
-        content: the canonical form of their configurations, once it was asked for.
-        around: see :func:`key_around_seed`.
-    """
-
-    content: Mapping[str, Any] | None = None
-    around: tuple[str, str] | None = None
+    content: Mapping[str, Any] | None = None  # their canonical form, once it was needed
+    around: tuple[str, str] | None = None  # see key_around_seed
 
     def content_of(self, config: Config) -> Mapping[str, Any]:
         """The canonical form of a configuration of theirs, with any seed."""

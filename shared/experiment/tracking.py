@@ -16,12 +16,9 @@ VARIABLE = "SUITE_WANDB"  # the project to which all runs of the command line ar
 def weights_and_biases(run: "Run", project: str) -> None:
     """Also send what a run logs from now on to a project of Weights & Biases.
 
-    A resumed run continues the same run there. Nothing is sent before the first line of the log;
-    ``WANDB_MODE=offline`` keeps it in the run's folder, and the library's other variables apply.
-
-    Args:
-        run: inside its ``with``.
-        project: its name.
+    A resumed run, inside its ``with``, continues the same run there. Nothing is sent before the
+    first line of the log; ``WANDB_MODE=offline`` keeps it in the run's folder, and the library's
+    other variables apply.
     """
     try:
         import wandb

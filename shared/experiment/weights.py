@@ -4,9 +4,10 @@ A checkpoint of torchvision, timm, lightly, solo-learn, MoCo or DINO holds the b
 under names that end like the network's, behind a prefix (``module.encoder_q.``, ``backbone.``) and
 possibly inside an entry (``state_dict``, ``teacher``); a backbone in an ``nn.Sequential`` has
 numbers instead of the names of its parts. A place in the file fits if it fills every tensor of the
-network and leaves none over below its prefix but heads, queues and the like (:data:`OUTSIDE`): a
-tensor inside the network that has no place in it means another function. Of two places that fit,
-:data:`PREFERRED` says which is used, as in these programs' own evaluations; others are refused.
+network and the only tensors left over below its prefix are heads, queues and the like
+(:data:`OUTSIDE`): a further tensor inside the network means that it computes another function. Of
+two places that fit, :data:`PREFERRED` says which is used, as in these programs' own evaluations;
+others are refused.
 
 An export of this project states its network, and that is compared, too.
 """
@@ -60,15 +61,11 @@ SHOWN = 8  # keys, or kinds of keys, that a message names
 
 
 def initialise(network: nn.Module, init: InitialWeights, remedy: str) -> "Match":
-    """Load all tensors of a network from a checkpoint, and return which were used.
+    """Load all tensors of a network, in place, from a checkpoint; return which were used.
 
     What else the checkpoint holds is printed in one line. An export of this project has to state
-    the network's own facts, see :func:`shared.experiment.export.stating`.
-
-    Args:
-        network: is filled in place, on its device and in its precision.
-        init: of the configuration.
-        remedy: how to configure the network that the file holds.
+    the network's own facts, see :func:`shared.experiment.export.stating`. ``remedy`` is how to
+    configure the network that the file holds.
     """
     init.check()
     if init.file.is_dir():
@@ -100,10 +97,9 @@ def named_tensors(file: Path) -> dict[str, Mapping[str, Tensor]]:
 
 
 def check_weights(file: Path, tensors: Mapping[str, Tensor], network: nn.Module) -> None:
-    """Refuse weights of a training that diverged, and those that are no real numbers.
+    """Refuse weights of a training that diverged, and those that are not real numbers.
 
-    Integers in their place are quantised: the scale that they have to be multiplied with is
-    elsewhere.
+    Integers are quantised weights: the scale by which they have to be multiplied is elsewhere.
     """
     wanted = network.state_dict()
     for key, tensor in tensors.items():
@@ -133,27 +129,18 @@ def unfilled(match: "Match", name: str, remedy: str) -> str:
 
 @dataclass(frozen=True)
 class Match:
-    """Where a network's tensors were found in a checkpoint.
+    """Where a network's tensors were found in a checkpoint."""
 
-    Attributes:
-        place: the entry, the prefix, and the naming scheme if parts are numbered.
-        tensors: those for the network, by its own names.
-        dropped: keys of the entry that are not used.
-        missing: names of the network without a tensor.
-        extra: keys below the prefix that have no place in the network and change its function.
-        rivals: other places that fit as well.
-        numbers: of the network's parts, if the file has numbers for them.
-        assumed: what the network computes that no tensor shows.
-    """
-
-    place: str
-    tensors: Mapping[str, Tensor]
-    dropped: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
+    place: str  # the entry, the prefix, and the naming scheme if parts are numbered
+    tensors: Mapping[str, Tensor]  # those for the network, by its own names
+    dropped: tuple[str, ...] = ()  # keys of the entry that are not used
+    missing: tuple[str, ...] = ()  # names of the network without a tensor
+    # Keys below the prefix that have no place in the network and change its function.
     extra: tuple[str, ...] = ()
-    rivals: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()  # other places that fit as well
+    # Of the network's parts, if the file has numbers for them.
     numbers: Mapping[str, int] = field(default_factory=dict)
-    assumed: str = ""
+    assumed: str = ""  # what the network computes that no tensor shows
 
     @property
     def filled(self) -> bool:
@@ -191,7 +178,7 @@ def read(file: Path) -> Mapping[str, Any]:
     if isinstance(content, Mapping):
         return content
     raise UserError(
-        f"{file}: holds a {type(content).__name__}, no named tensors; save a state_dict"
+        f"{file}: holds a {type(content).__name__}, not named tensors; save a state_dict"
     )
 
 
@@ -249,10 +236,8 @@ def best_match(
 ) -> Match:
     """Where a network's tensors are, by name and shape: a place that fits, or else the nearest.
 
-    Args:
-        states: tensors by key, for each entry of the checkpoint.
-        network: to be filled.
-        prefix: of the keys to use, which may begin with the entry; None: any.
+    states: tensors by key, for each entry of the checkpoint. prefix: of the keys to use, which may
+    begin with the entry; None: any.
     """
     wanted = network.state_dict()
     keys_at: dict[_Place, dict[str, str]] = {}  # by place and name in the network
@@ -292,11 +277,8 @@ def _match_at(
 ) -> Match:
     """The match of one place.
 
-    Args:
-        place: where.
-        keys: by the names in the network, as far as the checkpoint has them.
-        state: the tensors of the entry, by key.
-        wanted: those of the network, by name.
+    keys: by the names in the network, as far as the checkpoint has them. state: the tensors of the
+    entry, by key. wanted: those of the network, by name.
     """
     used = set(keys.values())
     parts = _parts_by_number(wanted, state).get(place.prefix, {}) if place.numbered else {}
@@ -311,7 +293,7 @@ def _match_at(
         elif not _is_outside(modules, f"{parts.get(first, first)}{dot}{rest}"):
             extra.append(key)
     # What follows a network in an nn.Sequential is a classifier or projection if it begins with a
-    # matrix, else a further block or a normalisation.
+    # matrix, otherwise a further block or a normalisation.
     head = behind.get((min(behind)[0], "weight")) if behind else None
     if head is None or state[head].ndim != 2:
         extra.extend(behind.values())

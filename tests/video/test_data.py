@@ -181,7 +181,7 @@ def test_missing_lists_and_classes(official: Path):
 @pytest.mark.parametrize(
     ("file", "line", "expected"),
     [
-        ("trainlist01.txt", "Punch/Punch_1.avi 1", "line 9: 'Punch/Punch_1.avi 1' is no <class>"),
+        ("trainlist01.txt", "Punch/Punch_1.avi 1", "line 9: 'Punch/Punch_1.avi 1' is not <class>"),
         ("trainlist01.txt", "punch/v_Punch_g09_c01.avi 1", "'punch' is not a class of"),
         ("testlist01.txt", "Punch/v_Punch_g02_c01.avi", "is listed twice"),
         ("classInd.txt", "Four", "line 4: 'Four' is not a number and the name"),
@@ -392,7 +392,7 @@ def damage(root: Path) -> dict[str, str]:
         cut: f"truncated, {len(content) - 100} bytes of {len(content)}",
         short: "1 frames, fewer than 2",
         other: "frames of 48 x 32 pixels, most others 32 x 24",
-        text: "no AVI file",
+        text: "not an AVI file",
     }
 
 

@@ -112,10 +112,10 @@ def test_a_damaged_file_is_named_with_the_reason(tmp_path: Path) -> None:
     good = write(tmp_path / "good.avi", frames=40, codec="libx264")
     file = tmp_path / "video.avi"
     assert reason(file, b"") == "empty"
-    assert reason(file, b"I am no video\n" * 99) == "no AVI file"
+    assert reason(file, b"I am no video\n" * 99) == "not an AVI file"
     assert "cannot be decoded" in reason(tmp_path / "video.mp4", b"I am no video\n" * 99)
     Image.new("RGB", (8, 8)).save(tmp_path / "picture.png")
-    assert reason(file, (tmp_path / "picture.png").read_bytes()) == "no AVI file"
+    assert reason(file, (tmp_path / "picture.png").read_bytes()) == "not an AVI file"
     assert "cannot be decoded" in reason(file, good[:12].replace(good[4:8], b"\4\0\0\0"))
     begin = good.index(b"movi")
 

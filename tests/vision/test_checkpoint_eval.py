@@ -422,7 +422,7 @@ def test_files_that_hold_more_than_tensors_are_not_run(tmp_path: Path) -> None:
         ({"best": np.float64(71.2)}, r"holds numpy\.\w+\.multiarray\.scalar, .*save its weights"),
         ({"root": Path("data")}, r"holds pathlib\.[\w.]+, "),
         (network(), r"holds torchvision\.models\.resnet\.ResNet, .*model\.state_dict\(\), NEW"),
-        (torch.zeros(3), "holds a Tensor, no named tensors"),
+        (torch.zeros(3), "holds a Tensor, not named tensors"),
         ({"epoch": 3}, "has no named tensors"),
         ({"conv1.weight": torch.zeros(3)}, "does not fill resnet"),
         (b"", "is empty; copy it again"),

@@ -321,6 +321,14 @@ def test_embed_is_the_encoder_in_evaluation_mode() -> None:
     torch.testing.assert_close(features, expected.detach(), rtol=1e-5, atol=1e-6)
 
 
+def test_embed_leaves_a_frozen_batch_norm_in_evaluation_mode() -> None:
+    encoder = small_encoder().train()
+    encoder[1].eval()
+    embed(encoder, load("digits", Path(), "test"), 8, *PLAIN)
+    assert encoder.training
+    assert not encoder[1].training
+
+
 def test_features_that_are_not_finite_are_refused() -> None:
     encoder = small_encoder()
     encoder[0].weight.data[0, 0, 0, 0] = math.nan

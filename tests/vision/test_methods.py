@@ -178,7 +178,7 @@ CMC = {"method": "cmc", "statistics": "none"}
             "small_crops is not used by method simclr; .* method swav",
         ),
         ({**SWAV, "prototypes": 1}, "prototypes 1: a single one cannot discriminate; use 2"),
-        ({**SWAV, "queue": -1}, "small_crops and queue are at least 0; got 0 and -1"),
+        ({**SWAV, "queue": -1}, "queue is a whole number from 0; got -1"),
         ({"method": "cmc"}, "cmc converts images in .* to Lab; set statistics to 'none', not None"),
         ({**CMC, "queue": 0}, "queue 0: cmc's only negatives come from it"),
         ({**CMC, "memory_momentum": 1.0}, "memory_momentum is from 0 to below 1; got 1.0"),
