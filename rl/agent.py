@@ -299,9 +299,12 @@ class Agent(nn.Module):
     def update_critics(self, batch: Batch) -> dict[str, Tensor]:
         """Train encoder and critics on the targets; ``critic_loss`` and ``q_mean``."""
         encoder, momentum = self.contrast.encoder, self.contrast.momentum_encoder
-        if batch.reward.shape != batch.action.shape[:1]:
-            shapes = tuple(batch.action.shape), tuple(batch.reward.shape)
-            raise ValueError(f"actions are (B, A), rewards (B,); got {shapes[0]} and {shapes[1]}")
+        shapes = [tuple(of.shape) for of in (batch.action, batch.reward, batch.terminated)]
+        if not shapes[0][:1] == shapes[1] == shapes[2]:
+            raise ValueError(
+                f"actions are (B, A), rewards and terminated (B,); got "
+                f"{', '.join(map(str, shapes))}"
+            )
         with torch.no_grad():
             with autocast(self.config, batch.next_observation):
                 gaussian = self.actor(encoder.convolutions(batch.next_observation))
@@ -309,8 +312,8 @@ class Agent(nn.Module):
             with autocast(self.config, batch.next_observation):
                 following = self.target_critics(momentum(batch.next_observation), next_action)
             value = following.amin(1) - self.log_temperature.exp() * log_probability
-            # The tasks end by their time limit only, so every state has a successor.
-            target = batch.reward + self.config.discount * value
+            # A time limit ends an episode whose last state would have a successor.
+            target = batch.reward + self.config.discount * value * (1 - batch.terminated)
         with autocast(self.config, batch.observation):
             values = self.critics(encoder(batch.observation), batch.action)
         loss = (values - target[:, None]).square().mean(0).sum()

@@ -64,7 +64,8 @@ class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
             raise ValueError(
                 f"{self._name}: observations are uint8 of shape {shapes[0]} or {shapes[1]}, got "
                 f"{space.dtype} of shape {space.shape}; wrap it in AddRenderObservation and "
-                f"ResizeObservation of gymnasium.wrappers, or set frame_size"
+                f"ResizeObservation of gymnasium.wrappers, or set frame_size; repeat the channel "
+                f"of grey images three times"
             )
         self._channels_last = space.shape == shapes[0]
         self._box = self._inner.action_space
@@ -191,7 +192,7 @@ def train_agent(config: Config, make: Make, run: Run) -> dict[str, Any]:
         return vector_of(make_checked, config.evaluation_episodes, run.workers)
 
     run.record_data(**{config.task: identity(make).partition("@")[2]})
-    return train_with(config, run, make_checked, make_environments)
+    return train_with(config, run, make_checked, make_environments, episodes=None)
 
 
 def pretrain(config: ProbeConfig, make: Make, run: Run) -> Contrast:

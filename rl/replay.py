@@ -53,7 +53,8 @@ class Batch:
     """A batch of transitions.
 
     observation, next_observation, positive: (B, 3K, C, C) uint8, oldest frame first; the positive
-    is another crop of the observation. action: (B, A) float32. reward: (B,) float32.
+    is another crop of the observation. action: (B, A) float32. reward: (B,) float32. terminated:
+    (B,) float32, 1 where the episode ended other than by its time limit, so that no state follows.
     """
 
     observation: Tensor
@@ -61,6 +62,7 @@ class Batch:
     positive: Tensor
     action: Tensor
     reward: Tensor
+    terminated: Tensor
 
 
 def gather(
@@ -156,6 +158,7 @@ class Replay:
         self._arrays = {
             "action": torch.zeros(capacity, action_dimensions, device=self.home),
             "reward": torch.zeros(capacity, device=self.home),
+            "terminated": torch.zeros(capacity, device=self.home),
             "frame": torch.zeros(capacity, dtype=torch.int64, device=self.home),
             "first": torch.zeros(capacity, dtype=torch.int64, device=self.home),
         }
@@ -174,13 +177,16 @@ class Replay:
         self._append(frame)
         self._episode = self._frames - 1
 
-    def add(self, action: np.ndarray, reward: float, frame: np.ndarray) -> None:
+    def add(
+        self, action: np.ndarray, reward: float, frame: np.ndarray, terminated: bool = False
+    ) -> None:
         """Add a transition of the episode that began last.
 
         Args:
             action: (A,).
             reward: for it.
             frame: (3, S, S) uint8, what it led to.
+            terminated: whether it ended the episode, other than by a time limit.
 
         Raises:
             ValueError: no episode has started, an argument has another shape, or the replay is
@@ -197,6 +203,7 @@ class Replay:
         self._append(frame)
         actions[position] = torch.as_tensor(action)
         self._arrays["reward"][position] = float(reward)
+        self._arrays["terminated"][position] = float(terminated)
         self._arrays["frame"][position] = self._frames - 2
         self._arrays["first"][position] = self._episode
         self._transitions += 1
@@ -235,7 +242,7 @@ class Replay:
             gather(self._stored, newest, first, corners, stack=self._stack, crop=crop)
             for newest, corners in zip((frame, frame + 1, frame), offsets, strict=True)
         )
-        parts = (*crops, drawn["action"], drawn["reward"])
+        parts = (*crops, drawn["action"], drawn["reward"], drawn["terminated"])
         return Batch(*(_moved(part, self.device) for part in parts))
 
     def flush(self) -> None:
@@ -270,7 +277,8 @@ class Replay:
         self._checksums = list(state["checksums"])
         self._transitions = len(state["reward"])
         for name, array in self._arrays.items():
-            array[: len(self)] = state[name]
+            # Older checkpoints are of environments that end by their time limit only.
+            array[: len(self)] = state.get(name, 0)
         if self._frames:
             self._check_header()
             self._read()

@@ -86,7 +86,11 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
     run.record_data(**{config.task: task_fingerprint(config.task)})
     run.record(renderer=renderer_in_use())
     return train_with(
-        config, run, functools.partial(make_environment, config), evaluation_environments
+        config,
+        run,
+        functools.partial(make_environment, config),
+        evaluation_environments,
+        episodes=1 + config.environment_steps // config.episode_steps,
     )
 
 
@@ -110,11 +114,13 @@ def train_with(
     run: Run,
     make: Callable[[], Any],
     several: Callable[[Config, Run], Environments],
+    *,
+    episodes: int | None,
 ) -> dict[str, Any]:
     """The same in any environment with the interface of :class:`rl.environment.DeepMindControl`.
 
     The configuration has been checked. ``make`` makes the environment to train in, ``several``
-    those for all episodes of an evaluation.
+    those for all episodes of an evaluation; ``episodes`` are expected in training (None: any).
     """
     if not config.train:
         with contextlib.closing(several(config, run)) as environments:
@@ -137,7 +143,7 @@ def train_with(
             stack=config.stack,
             action_dimensions=dimensions,
             device=device,
-            episodes=1 + config.environment_steps // config.episode_steps,
+            episodes=episodes,
         )
         progress = Progress(environment)
         opened.callback(replay.close)
@@ -168,7 +174,7 @@ def train_with(
             else:
                 action = (2 * torch.rand(dimensions) - 1).numpy()
             _, reward, terminated, truncated, _ = environment.step(action)
-            replay.add(action, reward, environment.frame)
+            replay.add(action, reward, environment.frame, terminated)
             if terminated or truncated:
                 _begin_episode(environment, replay)
 

@@ -287,7 +287,8 @@ def rl(**always: Any) -> dict[str, Step]:
             crops = torch.randint(0, 256, (3, *shape), dtype=torch.uint8).to(device)
             action = 2 * torch.rand(config.batch_size, 2) - 1
             reward = torch.rand(config.batch_size)
-            given = Batch(*crops, action.to(device, dtype), reward.to(device, dtype))
+            terminated = (torch.arange(config.batch_size) % 4 == 0).to(device, dtype)
+            given = Batch(*crops, action.to(device, dtype), reward.to(device, dtype), terminated)
             return outcome([agent], lambda: agent.update(given, 2))
 
         return step

@@ -133,7 +133,8 @@ def on_meta(config: Config) -> Any:
     shape = (3, config.batch_size, 3 * config.stack, config.crop, config.crop)
     crops = torch.empty(shape, dtype=torch.uint8, device=META)
     action = torch.empty(config.batch_size, 2, device=META)
-    return found, Batch(*crops, action, torch.empty(config.batch_size, device=META))
+    reward, terminated = torch.empty(2, config.batch_size, device=META)
+    return found, Batch(*crops, action, reward, terminated)
 
 
 @pytest.mark.parametrize("step", [1, 2])  # without and with a step of the actor
@@ -505,7 +506,8 @@ def test_no_node_of_the_agent_outlives_its_update() -> None:
     found = Agent(config, 2)
     shape = (3, config.batch_size, 3 * config.stack, config.crop, config.crop)
     crops = torch.randint(0, 256, shape, dtype=torch.uint8)
-    batch = Batch(*crops, torch.rand(config.batch_size, 2), torch.rand(config.batch_size))
+    reward, terminated = torch.rand(config.batch_size), torch.zeros(config.batch_size)
+    batch = Batch(*crops, torch.rand(config.batch_size, 2), reward, terminated)
     assert outliving(found, lambda: found.update(batch, 2)) == 0
 
 

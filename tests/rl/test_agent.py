@@ -52,6 +52,7 @@ def batch(seed: int = 0, count: int = 5) -> Batch:
         positive=crops(10 * seed + 3, count),
         action=2 * torch.rand(count, A, generator=generator) - 1,
         reward=3 * torch.rand(count, generator=generator),
+        terminated=(torch.arange(count) % 3 == 1).float(),
     )
 
 
@@ -170,7 +171,10 @@ class Plain:
             latent = self.encode("contrast.momentum_encoder.", batch.next_observation)
             following = torch.minimum(*self.judge("target_critics.", latent, action))
             alpha = self.values["log_temperature"].exp()
-            target = batch.reward + self.config.discount * (following - alpha * log_probability)
+            value = following - alpha * log_probability
+            target = batch.reward + self.config.discount * value.masked_fill(
+                batch.terminated > 0, 0
+            )
         latent = self.encode("contrast.encoder.", batch.observation)
         one, two = self.judge("critics.", latent, batch.action.double())
         loss = ((one - target) ** 2).mean() + ((two - target) ** 2).mean()
@@ -285,7 +289,7 @@ def test_what_has_no_meaning_is_refused() -> None:
     with pytest.raises(ValueError, match="too small"):
         Agent(config(crop=4), A)
     column = dataclasses.replace(batch(), reward=torch.ones(5, 1))
-    with pytest.raises(ValueError, match=r"rewards \(B,\); got \(5, 2\) and \(5, 1\)"):
+    with pytest.raises(ValueError, match=r"terminated \(B,\); got \(5, 2\), \(5, 1\), \(5,\)"):
         made().update_critics(column)
 
 

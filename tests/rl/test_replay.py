@@ -49,7 +49,8 @@ def fill(replay: Replay, start: int, stop: int, episode: int = 7) -> list[tuple[
         if number % episode == 0:
             replay.begin(frame_of(number))
         else:
-            replay.add(action_of(number), number / 4, frame_of(number))
+            over = number % episode == episode - 1
+            replay.add(action_of(number), number / 4, frame_of(number), over)
             made.append((number - 1, number // episode * episode))
     return made
 
@@ -119,6 +120,7 @@ def test_a_batch_is_what_the_transitions_say(tmp_path: Path):
             np.testing.assert_array_equal(part[row], expected)
         np.testing.assert_array_equal(batch.action[row], action_of(newest + 1))
         assert batch.reward[row] == (newest + 1) / 4
+        assert batch.terminated[row] == ((newest + 1) % 7 == 6)
     assert seen == set(range(6))  # the beginnings of episodes among them
     assert batch.action.dtype == batch.reward.dtype == torch.float32
 

@@ -325,6 +325,7 @@ def plain_loop() -> Agent:
                 positive=crops(before, corners[2]),
                 action=torch.from_numpy(np.stack(actions)),
                 reward=torch.tensor(rewards),
+                terminated=torch.zeros(len(rewards)),
             )
             agent.update(batch, decision)
         following, reward, _, truncated, _ = environment.step(action.numpy())
