@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -26,7 +27,14 @@ from shared.experiment import run as run_module
 from shared.experiment.environment import lock_hash
 from shared.experiment.records import read_failure, read_record
 from shared.experiment.run import Means, Run
-from shared.experiment.run_folders import INTERRUPTED, Conflict, Interrupted, Locked, record_failure
+from shared.experiment.run_folders import (
+    INTERRUPTED,
+    OWN_DATA,
+    Conflict,
+    Interrupted,
+    Locked,
+    record_failure,
+)
 from shared.experiment.weights import read
 from shared.objective import SHARE
 
@@ -383,6 +391,35 @@ def test_a_run_resumed_at_another_commit_says_where_its_checkpoint_was_made(
             assert run.environment["notices"] == [text]
             assert run.environment["commit"] == before["commit"]
             assert run.environment["dirty"]
+
+
+@pytest.mark.parametrize("name", ["toys", OWN_DATA])
+def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path, name: str) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class OnToys(Config):
+        dataset: str = "toys"
+
+    def record(run: Run, digest: str) -> None:
+        if name == OWN_DATA:
+            run.record_own_data(digest, None)
+        else:
+            run.record_data(**{name: digest}, labels="of no training")
+
+    folder = tmp_path / "run"
+    with Run(folder, OnToys()) as run:
+        record(run, 64 * "a")
+        record(run, 64 * "b")  # nothing was trained on the first
+        run.track()
+        run.checkpoint(1)
+    with Run(folder, OnToys()):
+        pass  # stopped before its data were read
+    with Run(folder, OnToys()) as run:
+        text = rf"checkpoint that was trained on other data \({name}: b{{12}}, now c{{12}}\); give"
+        with pytest.raises(Conflict, match=text):
+            record(run, 64 * "c")
+        record(run, 64 * "b")
+        run.record_data(labels="others")
+        assert run.environment["data"][name] == 64 * "b"
 
 
 def test_random_state_survives_the_round_trip(tmp_path: Path) -> None:

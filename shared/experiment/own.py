@@ -25,7 +25,7 @@ def record_own(
     of the content up to :data:`HASHED` bytes in all.
     """
     name = getattr(config, field)
-    if name in run.environment["data"]:
+    if run.has_recorded(name):
         return
     whole = sum(item.nbytes for item in content) <= HASHED
     digest = hashlib.sha256()

@@ -57,11 +57,12 @@ from shared.experiment.randomness import (
 )
 from shared.experiment.records import HASH, content_hash, read_json
 from shared.experiment.run_folders import (
-    DATA_FIELDS,
     LOCK_WAIT,
     LOG,
     OWN_DATA,
+    OWN_DATA_FIELDS,
     WATCHED,
+    Conflict,
     Interrupted,
     Locked,
     WorkerDone,
@@ -193,6 +194,8 @@ class Run:
         self.processes = 1
         self._is_first = True
         self._random_states_of_others: list[dict[str, Any]] = []
+        self._data_before: Mapping[str, str] = {}  # hashes of the steps before the checkpoint
+        self._recorded: set[str] = set()  # the data recorded since
         self._progress = progress
         self._show = show
         self._tracked: dict[str, Stateful] = {}
@@ -260,6 +263,7 @@ class Run:
             self._environment["allow_missing"] = True
         if before := self._environment_of_checkpoint():
             _continue_from(before, self._environment)
+            self._data_before = before["data"]
         if self._is_first:
             for part in self.folder.glob(".*.part"):  # partial files of killed processes
                 part.unlink(missing_ok=True)
@@ -301,12 +305,21 @@ class Run:
         """Note the hashes of the datasets used, by name.
 
         Raises:
-            Conflict: the folder holds a run on the user's own data, this one is on a dataset.
+            Conflict: the folder holds a run on the user's own data, this one is on a dataset; or
+                its checkpoint was trained on other files.
         """
-        if any(getattr(self._asked_config, field, None) in fingerprints for field in DATA_FIELDS):
+        if any(
+            getattr(self._asked_config, field, None) in fingerprints for field in OWN_DATA_FIELDS
+        ):
             check_config(self.folder, self._asked_config)
+        self._check_same_data(fingerprints)
+        self._recorded |= fingerprints.keys()
         self._environment["data"] |= fingerprints
         self._write_environment()
+
+    def has_recorded(self, name: str) -> bool:
+        """Whether the hash of these data was noted since the run was entered."""
+        return name in self._recorded
 
     def record_own_data(self, digest: str, field: str | None) -> None:
         """Note the hash of data that a training was given.
@@ -315,7 +328,11 @@ class Run:
             digest: their hash.
             field: of the configuration, if it names a dataset for which these data may not stand:
                 the run's and the written one then say :data:`OWN_DATA`.
+
+        Raises:
+            Conflict: the checkpoint was trained on others.
         """
+        self._check_same_data({OWN_DATA: digest})
         if field is not None:
             self.config = dataclasses.replace(self.config, **{field: OWN_DATA})
             self._asked_config = self.config  # the encoder may be scored on any dataset
@@ -324,6 +341,19 @@ class Run:
                 write_atomically(self.folder / "config.json", canonical_json(self.config))
         self._environment["data"][OWN_DATA] = digest
         self._write_environment()
+
+    def _check_same_data(self, fingerprints: Mapping[str, str]) -> None:
+        """Refuse to go on training on other data than the steps before the checkpoint."""
+        fields = (*OWN_DATA_FIELDS, "task")
+        trained_on = {OWN_DATA, *(getattr(self.config, field, None) for field in fields)}
+        for name, digest in fingerprints.items():
+            before = self._data_before.get(name, digest)
+            if name in trained_on and digest != before:
+                raise Conflict(
+                    f"{self.folder} holds a checkpoint that was trained on other data ({name}: "
+                    f"{before[:12]}, now {digest[:12]}); give the same, or rename the "
+                    f"folder to start over; --again does so for a table's cells"
+                )
 
     def record(self, **facts: str) -> None:
         """Note further facts about the environment of the run, by name."""
@@ -818,7 +848,8 @@ def _not_finite_text(what: str, step: int) -> str:
 def _continue_from(before: Mapping[str, Any], environment: dict[str, Any]) -> None:
     """Add to an environment what holds of the steps before the checkpoint, made in another one.
 
-    Their warnings, that the code had changes, and commit and torch where these were others.
+    Their warnings, the hashes of their data, that the code had changes, and commit and torch where
+    these were others.
     """
     notices = list(before.get("notices", []))
     versions_before, versions = (
@@ -830,6 +861,7 @@ def _continue_from(before: Mapping[str, Any], environment: dict[str, Any]) -> No
         notices.append(text)
     if notices:
         environment["notices"] = notices
+    environment["data"] = dict(before["data"])
     environment["dirty"] = environment["dirty"] or before["dirty"]
 
 

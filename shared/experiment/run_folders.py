@@ -21,7 +21,7 @@ from shared.experiment.records import read_json
 
 LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command continues where this one stopped
-DATA_FIELDS = ("dataset", "corpus")  # of configurations, which name data that can be given
+OWN_DATA_FIELDS = ("dataset", "corpus")  # of configurations, which name data that can be given
 OWN_DATA = "own"  # the dataset of a training that was given data, where they have no other name
 LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
@@ -65,7 +65,7 @@ def with_own_data(folder: Path, config: Config) -> Config:
     written = read_json(file) if file.exists() else {}
     own_data = {
         field: OWN_DATA
-        for field in DATA_FIELDS
+        for field in OWN_DATA_FIELDS
         if written.get(field) == OWN_DATA and hasattr(config, field)
     }
     return dataclasses.replace(config, **own_data) if own_data else config
