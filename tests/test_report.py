@@ -26,6 +26,7 @@ from shared.experiment.tables import (
     Comparison,
     Published,
     Row,
+    Seeds,
     Table,
     Tier,
     Value,
@@ -359,6 +360,17 @@ def test_latex_has_intervals_when_asked_and_seeds_added_after_a_look_are_marked(
     assert not any("†" in line for line in legend_of(measure(TABLE, "paper", RECORDS)))
     with pytest.raises(ValueError, match="undeclared rows: \\['no row'\\]"):
         make_table(looked={"paper": {"no row": 1}})
+
+
+def test_seeds_that_were_run_and_failed_are_not_said_to_be_not_run() -> None:
+    failed = {"failed: singular": Seeds((1,), ("MUTAG",), (OWN,))}
+    lines = [legend_of(measure(make_table(failed=each), "paper", RECORDS)) for each in (failed, {})]
+    assert lines == [
+        ["(1) 8 of 18 numbers: not run", "(2) 1 of 18 numbers: failed: singular"],
+        ["(1) 9 of 18 numbers: not run"],
+    ]
+    with pytest.raises(ValueError, match="undeclared rows or columns: \\['no row'\\]"):
+        make_table(failed={"failed": Seeds((1,), rows=("no row",))})
 
 
 def test_the_csv_is_what_was_measured(measured: Measured) -> None:

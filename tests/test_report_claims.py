@@ -19,7 +19,7 @@ from shared.command.cells import DOMAINS
 from shared.experiment.config import canonical
 from shared.experiment.published import with_claims
 from shared.experiment.records import Record
-from shared.experiment.tables import Claim, Published, Setting, Table, Value
+from shared.experiment.tables import Claim, Published, Seeds, Setting, Table, Value
 from shared.experiment.templates import escaped
 from shared.objective import SHARE
 from shared.report.claims import (
@@ -552,6 +552,13 @@ def test_a_page_says_what_its_mark_beside_a_number_of_seeds_means() -> None:
         tables = (measured(UP, looked=looked),)
         page = paper_page(Results(tables, readings(tables)), CLAIM.paper)
         assert (f"| 3 {LOOKED} |" in page, note in page) == (marked, marked)
+
+
+def test_a_finding_says_how_many_seeds_failed() -> None:
+    for failed in ({"failed: singular": Seeds((2,), rows=("better",))}, {}):
+        tables = (measured((72.5, 73.5), failed=failed),)
+        page = paper_page(Results(tables, readings(tables)), CLAIM.paper)
+        assert page.count("left; 1 of 3 seeds of better failed)") == bool(failed)
 
 
 def test_a_page_marks_what_only_the_adjustment_leaves_open() -> None:

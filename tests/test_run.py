@@ -138,6 +138,19 @@ def test_sigterm_saves_and_exits_75(tmp_path: Path, uninterrupted: Path) -> None
     assert losses(folder) == losses(uninterrupted)
 
 
+def test_a_script_of_one_s_own_says_that_it_was_interrupted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for progress, said in ((None, 1), (lambda *_: None, 0)):  # a cell has a table's progress
+        folder = tmp_path / f"run-{said}"
+        with pytest.raises(Interrupted), Run(folder, Config(5), progress=progress) as run:
+            run.track()
+            signal.raise_signal(signal.SIGINT)
+            run.checkpoint(2)
+        line = f"{folder}: interrupted, saved at step 2; run it again to resume\n"
+        assert capsys.readouterr().err == line * said
+
+
 def test_saves_may_be_spaced_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, clock = tmp_path / "run", [100.0]
     monkeypatch.setattr(run_module.time, "monotonic", lambda: clock[0])

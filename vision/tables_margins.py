@@ -519,6 +519,11 @@ TABLE_2_CIFAR10 = derived(
     rows=CIFAR10_ROWS,
     title="CIFAR-10 on one core: margins, their effects, and the losses of the other papers",
     seeds={"short": tuple(range(10)), "smoke": (0,)},
+    failed={
+        "failed: the kernel's matrix became singular": Seeds(
+            (1, 2, 3, 4, 5, 7), rows=("MMCL INV, tanh kernel",), tiers=("short",)
+        )
+    },
     looked={
         "short": {
             label: 3

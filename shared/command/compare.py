@@ -338,6 +338,7 @@ def _on_data(
         references=(),
         fewer=(),
         looked={},
+        failed={},
         settings={},
         notes=(),
     )

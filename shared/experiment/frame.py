@@ -257,7 +257,7 @@ def join(
         for index, ((source, today), fault) in enumerate(zip(records, faults, strict=True)):
             lines.append(Line(table, tier, cell, today, source, fault or "", index == counting))
         if not records:
-            why = (status or {}).get(cell.address, NOT_RUN)
+            why = (status or {}).get(cell.address, table.failure_of(cell) or NOT_RUN)
             lines.append(Line(table, tier, cell, None, None, why, counts=True))
     declared = {cell.address for cell in cells}
     for address, undeclared in by_address.items():

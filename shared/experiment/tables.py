@@ -356,6 +356,7 @@ class Table:
         fewer: exceptions for rows or columns with only some of their tier's seeds, or none.
         looked: by tier and label of a row, the first of its seeds that were declared after earlier
             ones had been seen.
+        failed: by what ended them, the seeds that were run and gave no number.
         published: the published numbers; by default there is no paper.
         claims: the claims about it, which ``shared.experiment.published`` fills in.
         settings: by tier how it relates to the paper, if not by default: ``paper's`` in the paper
@@ -393,6 +394,7 @@ class Table:
     aggregates: tuple[str, ...] = ()
     fewer: tuple[Seeds, ...] = ()
     looked: Mapping[Tier, Mapping[str, int]] = field(default_factory=dict)
+    failed: Mapping[str, Seeds] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[Tier, Setting] = field(default_factory=dict)
     blocked: bool = False
@@ -459,7 +461,7 @@ class Table:
         for row in self.rows:
             if unknown := set(row.seeds or ()) - common:
                 yield f"{row.label}: seeds {sorted(unknown)} are of no tier"
-        for fewer in self.fewer:
+        for fewer in (*self.fewer, *self.failed.values()):
             if missing := (set(fewer.rows) - rows) | (set(fewer.columns) - columns):
                 yield f"seeds of undeclared rows or columns: {sorted(missing)}"
             for tier in fewer.tiers:
@@ -529,6 +531,15 @@ class Table:
             if fewer.applies_to(tier, row, column):
                 seeds = fewer.seeds
         return tuple(_seeds_of(row, seeds))
+
+    def failure_of(self, cell: Cell) -> str | None:
+        """What ended a cell that was run and gave no number, where that is declared."""
+        for why, of in self.failed.items():
+            if cell.tier in of.tiers and cell.seed in of.seeds:
+                if cell.row in (of.rows or (cell.row,)):
+                    if cell.column in (of.columns or (cell.column,)):
+                        return why
+        return None
 
     def setting(self, tier: Tier) -> Setting:
         """How a tier relates to the paper."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from shared.experiment.files import write_atomically
+from shared.experiment.frame import NOT_RUN
 from shared.experiment.records import Record
 from shared.experiment.tables import Claim, Comparison, SettingWord, Table, Tier, Value
 from shared.objective import SHARE
@@ -100,6 +101,7 @@ class Reading:
     seeds_better: tuple[int, ...] = ()  # finished seeds of ``better``
     seeds_than: tuple[int, ...] = ()  # finished seeds of ``than``
     looked: bool = False  # whether seeds of a row were added after others had been seen
+    failed: str = ""  # how many seeds of which rows were run and gave no number
     # Seeds of each row with which 80% of studies would see the published or claimed gain after
     # Holm's adjustment; None unless there is one above 0 and the reading is open.
     seeds_needed: int | None = None
@@ -454,6 +456,7 @@ def _reading_of(
         seeds_better=tuple(sorted(first)),
         seeds_than=tuple(sorted(second)),
         looked=better.looked or than.looked,
+        failed=", ".join(filter(None, map(_failed, (better, than)))),
     )
     if not (first and second):
         return replace(reading, outcome="not run")
@@ -592,6 +595,12 @@ def _seeds_needed(reading: Reading, family: int) -> int | None:
     widest = wider(reading.estimates)
     sd = widest.error / math.sqrt(1 / seeds[0] + 1 / seeds[1])
     return seeds_for(target, sd, LEVEL / family, is_paired=widest.model == "paired")
+
+
+def _failed(cell: MeasuredCell) -> str:
+    """How many of a cell's seeds were run and gave no number; empty for none."""
+    count = sum(not why.startswith(NOT_RUN) for why in cell.missing.values())
+    return f"{count} of {len(cell.declared)} seeds of {cell.row.label} failed" if count else ""
 
 
 def _remarks(

@@ -343,7 +343,8 @@ def _gains(finding: Finding) -> str:
 def _gain(reading: Reading) -> str:
     """Rows, column and gain with its interval."""
     gain = gain_text(reading.gain, reading.low, reading.high)
-    return f"{gain} ({escaped(f'{rows_of(reading)}, {reading.column}')})"
+    failed = f"; {reading.failed}" * bool(reading.failed)
+    return f"{gain} ({escaped(f'{rows_of(reading)}, {reading.column}{failed}')})"
 
 
 def _run(finding: Finding) -> str:
