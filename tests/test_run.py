@@ -143,10 +143,11 @@ def test_a_script_of_one_s_own_says_that_it_was_interrupted(
 ) -> None:
     for progress, said in ((None, 1), (lambda *_: None, 0)):  # a cell has a table's progress
         folder = tmp_path / f"run-{said}"
-        with pytest.raises(Interrupted), Run(folder, Config(5), progress=progress) as run:
+        with Run(folder, Config(5), progress=progress) as run:
             run.track()
             signal.raise_signal(signal.SIGINT)
-            run.checkpoint(2)
+            with pytest.raises(Interrupted):
+                run.checkpoint(2)
         line = f"{folder}: interrupted, saved at step 2; run it again to resume\n"
         assert capsys.readouterr().err == line * said
 
@@ -427,12 +428,16 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path, name: str) -> Non
     with Run(folder, OnToys()):
         pass  # stopped before its data were read
     with Run(folder, OnToys()) as run:
-        text = rf"checkpoint that was trained on other data \({name}: b{{12}}, now c{{12}}\); give"
+        text = rf"holds a run that was trained on other data \({name}: b{{12}}, now c{{12}}\); give"
         with pytest.raises(Conflict, match=text):
             record(run, 64 * "c")
         record(run, 64 * "b")
         run.record_data(labels="others")
         assert run.environment["data"][name] == 64 * "b"
+        run.keep_checkpoint = False
+        run.finish({})
+    with Run(folder, OnToys()) as run, pytest.raises(Conflict, match=text):
+        record(run, 64 * "c")
 
 
 def test_random_state_survives_the_round_trip(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ class Run:
         self.processes = 1
         self._is_first = True
         self._random_states_of_others: list[dict[str, Any]] = []
-        self._data_before: Mapping[str, str] = {}  # hashes of the steps before the checkpoint
+        self._data_before: Mapping[str, str] = {}  # hashes, of the checkpoint or result
         self._recorded: set[str] = set()  # the data recorded since
         self._progress = progress
         self._show = show
@@ -261,9 +261,10 @@ class Run:
             _check_alike(self._environment, self.config)
         if self.allow_missing:
             self._environment["allow_missing"] = True
-        if before := self._environment_of_checkpoint():
-            _continue_from(before, self._environment)
+        if before := self._environment_before():
             self._data_before = before["data"]
+            if (self.folder / "checkpoint.pt").exists():
+                _continue_from(before, self._environment)
         if self._is_first:
             for part in self.folder.glob(".*.part"):  # partial files of killed processes
                 part.unlink(missing_ok=True)
@@ -306,7 +307,7 @@ class Run:
 
         Raises:
             Conflict: the folder holds a run on the user's own data, this one is on a dataset; or
-                its checkpoint was trained on other files.
+                its checkpoint or result is of other files.
         """
         if any(
             getattr(self._asked_config, field, None) in fingerprints for field in OWN_DATA_FIELDS
@@ -330,7 +331,7 @@ class Run:
                 the run's and the written one then say :data:`OWN_DATA`.
 
         Raises:
-            Conflict: the checkpoint was trained on others.
+            Conflict: the folder's checkpoint or result is of others.
         """
         self._check_same_data({OWN_DATA: digest})
         if field is not None:
@@ -343,14 +344,14 @@ class Run:
         self._write_environment()
 
     def _check_same_data(self, fingerprints: Mapping[str, str]) -> None:
-        """Refuse to go on training on other data than the steps before the checkpoint."""
+        """Refuse to train on other data than the folder's checkpoint or result."""
         fields = (*OWN_DATA_FIELDS, "task")
         trained_on = {OWN_DATA, *(getattr(self.config, field, None) for field in fields)}
         for name, digest in fingerprints.items():
             before = self._data_before.get(name, digest)
             if name in trained_on and digest != before:
                 raise Conflict(
-                    f"{self.folder} holds a checkpoint that was trained on other data ({name}: "
+                    f"{self.folder} holds a run that was trained on other data ({name}: "
                     f"{before[:12]}, now {digest[:12]}); give the same, or rename the "
                     f"folder to start over; --again does so for a table's cells"
                 )
@@ -721,12 +722,11 @@ class Run:
             notices.append(text)
             self._write_environment()
 
-    def _environment_of_checkpoint(self) -> dict[str, Any]:
-        """The environment that the checkpoint was made in; empty without a checkpoint."""
+    def _environment_before(self) -> dict[str, Any]:
+        """The environment that the checkpoint or result was made in; empty without either."""
+        made = (self.folder / name for name in ("checkpoint.pt", "result.json"))
         file = self.folder / "environment.json"
-        if not file.exists() or not (self.folder / "checkpoint.pt").exists():
-            return {}
-        return read_json(file)
+        return read_json(file) if file.exists() and any(map(Path.exists, made)) else {}
 
     def _write_environment(self) -> None:
         if not self._is_first or (self.folder / "result.json").exists():
