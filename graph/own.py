@@ -55,6 +55,7 @@ def from_pyg(dataset: Iterable[Any]) -> Graphs:
     features: list[Tensor | None] = []
     members, labels = [], []
     dropped: set[str] = set()
+    has_positions = False
     for number, item in enumerate(_single_graphs(dataset)):
         try:
             _check_kind(item)
@@ -66,6 +67,7 @@ def from_pyg(dataset: Iterable[Any]) -> Graphs:
             raise ValueError(f"graph {number} {error}") from None
         features.append(x)
         dropped |= {name for name in EDGE_FEATURES if name in item and item[name] is not None}
+        has_positions |= "pos" in item and item.pos is not None
         edges = to_undirected(remove_self_loops(edges)[0], num_nodes=nodes)
         members.append(Data(edge_index=edges, num_nodes=nodes))
     if not members:
@@ -74,6 +76,11 @@ def from_pyg(dataset: Iterable[Any]) -> Graphs:
         warnings.warn(
             f"{' and '.join(sorted(dropped))} of the edges are not used: no network here takes "
             f"them; omit them",
+            stacklevel=2,
+        )
+    if has_positions:
+        warnings.warn(
+            "pos of the nodes is not used: no network here takes it; append it to x, or omit it",
             stacklevel=2,
         )
     _check_widths([0 if x is None else x.shape[1] for x in features])

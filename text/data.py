@@ -480,6 +480,14 @@ _QUESTION = re.compile(rf"({'|'.join(_COARSE)}):\w+ (.*)")
 _PAIR = re.compile(r"([01])\t\d+\t\d+\t([^\t]*)\t([^\t]*)")
 
 
+def check_tasks(tasks: Sequence[str]) -> None:
+    """Refuse no tasks at all, and a string, whose letters would be taken for names."""
+    if isinstance(tasks, str):
+        raise ValueError(f"tasks are a sequence of names, such as ({tasks!r},); got a string")
+    if not tasks:
+        raise ValueError("no tasks to evaluate on")
+
+
 def _task_files(name: str, data_root: Path) -> list[Path]:
     if name not in _FILES:
         raise ValueError(f"task must be one of {', '.join((*_FILES, *_EMBEDDED))}, got {name!r}")

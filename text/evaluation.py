@@ -54,7 +54,7 @@ from shared import logistic
 from shared.notices import Progress
 from text import senteval
 from text.config import TASKS
-from text.data import Task, load_task
+from text.data import Task, check_tasks, load_task
 
 if TYPE_CHECKING:  # transformers takes seconds to import, which every process of tfidf would wait
     from text.encoder import Encode, HasEncode
@@ -241,6 +241,7 @@ def majority(
     50: the majority class of the training part is the minority class of the test fold.
     """
     searches = _protocol(protocol)
+    check_tasks(tasks)
     details = {}
     for name in tasks:
         task = searches.load(name, data_root)
@@ -305,6 +306,7 @@ def _search_and_score(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     searches = _protocol(protocol)
+    check_tasks(tasks)
     details = {}
     for done, name in enumerate(tasks):
         if progress is not None:
@@ -359,8 +361,6 @@ def _scores(task: Task, splits: Sequence[Split], predicted: Sequence[np.ndarray]
 
 
 def _summary(protocol: str, details: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    if not details:
-        raise ValueError("no tasks to evaluate on")
     accuracies = {name: float(np.mean(of["fold_accuracies"])) for name, of in details.items()}
     f1 = {
         f"{name}_f1": float(np.mean(of["fold_f1"]))

@@ -29,7 +29,7 @@ from scipy.stats import pearsonr, spearmanr
 from shared.errors import UserError, program, suggestion
 from shared.experiment.data import MissingData, sha256_of_files, sha256_of_lines
 from shared.notices import Progress, notice
-from text.data import SENTEVAL, lines_of
+from text.data import SENTEVAL, check_tasks, lines_of
 from text.evaluation import checked_vectors
 
 if TYPE_CHECKING:  # takes seconds to import
@@ -93,8 +93,7 @@ def evaluate_sts(
         MissingData: a file of a task is not there.
         UserError: a file that cannot be parsed.
     """
-    if not tasks:
-        raise ValueError("no tasks to evaluate on")
+    check_tasks(tasks)
     metrics: dict[str, float] = {}
     details: dict[str, Any] = {}
     for done, name in enumerate(tasks):

@@ -351,7 +351,8 @@ def training_of(config: Mapping[str, Any], inputs: str) -> str:
         method += f" from the weights with SHA-256\n{config['init']['sha256']}"
     return (
         f"trained without labels on {inputs}{method} with\nthe loss "
-        f"`{' + '.join(loss_names(config['objective']))}`: {config['epochs']} epochs{steps}, "
+        f"`{' + '.join(loss_names(config['objective']))}`: {config['epochs']} "
+        f"epoch{'s' * (config['epochs'] != 1)}{steps}, "
         f"batches of {config['batch_size']}, seed {config['seed']}"
     )
 

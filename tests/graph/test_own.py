@@ -338,6 +338,9 @@ def test_double_precision_is_kept_and_edge_features_are_named() -> None:
     item.edge_attr = torch.ones(1, 2)
     with pytest.warns(UserWarning, match="edge_attr of the edges are not used: no network here"):
         from_pyg([item])
+    item = Data(x=exact, pos=torch.ones(2, 3), edge_index=item.edge_index)
+    with pytest.warns(UserWarning, match="pos of the nodes is not used: .* append it to x"):
+        from_pyg([item])
 
 
 def test_a_training_records_the_graphs_it_was_given(

@@ -196,6 +196,8 @@ def test_wrong_names_are_refused() -> None:
         evaluate(encode, NOWHERE, protocol="v2")
     with pytest.raises(ValueError, match="no tasks"):
         majority(NOWHERE, tasks=[])
+    with pytest.raises(ValueError, match=r"such as \('topics',\); got a string"):
+        evaluate(encode, NOWHERE, tasks="topics")
     with pytest.raises(ValueError, match="'CoLA'"):
         tfidf(NOWHERE, tasks=["CoLA"])
 
