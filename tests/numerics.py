@@ -208,7 +208,9 @@ def page(all_errors: list[Error]) -> str:
         f"{' and '.join(reference.DIFFERENTIATED_BY_HAND)} the first derivative is compared with",
         f"{BY_HAND}, the second with {DIFFERENCES}",
         f"(step {STEP:g}, themselves off by up to 1e-8). Inputs in bfloat16 are cast to float32;",
-        "their gradients are rounded to bfloat16, whose resolution is 4e-3.",
+        "their gradients are rounded to bfloat16, whose resolution is 4e-3. The reference of",
+        "margin_nce has the 1e-7 of its sine ([losses](losses.md)), too: beside the equation as",
+        "printed, without it, its values are off by some 1e-7.",
         "",
     ]
     for name, values in (("loss", LOSSES), ("builder", BUILDERS), ("penalty", PENALTIES)):
