@@ -176,7 +176,7 @@ def main() -> None:
     torch.manual_seed(0)
     table = f"""
 Measured by `python benchmarks/peers.py --write` on {machine(1)}. Processor
-time of a training step of the suite and of what takes its place, in turns in one process: medians,
+time of a training step of the suite and of what takes its place, alternating in one process: medians,
 of the ratios too. The bare network has the same optimiser, a plain loss, and views that are ready.
 
 | step | this suite | beside | the other | ratio |\n|---|---|---|---|---|
@@ -195,7 +195,7 @@ of the ratios too. The bare network has the same optimiser, a plain loss, and vi
                 print(line, end="", flush=True)
                 table += line
     if options.write:
-        write_section("\n## Training steps beside peers\n", table)
+        write_section("\n## Training steps compared with other libraries\n", table)
 
 
 if __name__ == "__main__":

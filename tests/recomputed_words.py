@@ -296,7 +296,7 @@ def word_of(some: list[dict[str, Any]]) -> str:
     if set(words) == {"not run"}:
         return "not run"
     if not telling:
-        return "open" if "one seed" in words else "says nothing"
+        return "open" if "one seed" in words else "uninformative"
     if claim.scope == "every":
         whole = good == len(words)
         return no if bad else yes if whole else "open"

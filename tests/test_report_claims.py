@@ -252,7 +252,7 @@ def test_rows_that_collapse_or_are_inert_say_nothing() -> None:
     shares = {(made.table.address, made.tier, "better"): 0.005}
     assert readings([made], shares)[0].outcome == "inert"
     finding = findings(readings([made], shares))[0]
-    assert (finding.outcome, finding.informative) == ("says nothing", ())
+    assert (finding.outcome, finding.informative) == ("uninformative", ())
 
 
 def test_remarks_change_no_word() -> None:

@@ -1,6 +1,6 @@
 """Rows of a table beside each other: declared ones, those with settings, and losses of the user's.
 
-Where a run of the same configuration is finished here, or its record is known, it stands in; the
+Where a run of the same configuration is finished here, or its record is known, it is reused; the
 rest is run, below ``runs/own/`` what a user has changed and as any cell of the table what not. A
 folder that a comparison was written to can be extended: it holds the records, and what they are.
 

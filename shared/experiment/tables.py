@@ -105,7 +105,7 @@ class Row:
             tunes per dataset.
         seeds: the seeds of a row that does not depend on them; None for those of the tier.
         baseline: whether it is a trivial baseline, in which nothing is learned.
-        bar: whether it is the baseline below which two rows say nothing of a claim.
+        bar: whether it is the baseline below which two rows are uninformative about a claim.
         majority: whether it is the baseline that predicts the largest class.
     """
 

@@ -35,7 +35,7 @@ from shared.report.statistics import (
 )
 
 CLAIMS, SHARES, ITERATIONS = "claims.json", "shares.json", "iterations.json"
-FORM = "claims-v6"
+FORM = "claims-v7"
 SAME_COST = 1.25  # times the baseline's seconds an iteration, the margin of the suite
 INERT = 0.01  # share of the gradient on the embeddings below which a term is inert
 NEAR = 1.0  # point, from the accuracy of the largest class, within which a row has collapsed
@@ -54,7 +54,7 @@ Outcome = Literal[
     "baseline collapsed",
     "below the bar",
     "inert",
-    "says nothing",
+    "uninformative",
     "not run",
 ]
 SILENT: tuple[Outcome, ...] = ("collapsed", "baseline collapsed", "below the bar", "inert")
@@ -80,13 +80,13 @@ class Reading:
     metric: str  # key of the result
     unit: str  # of the metric
     protocol: str  # name and version of the evaluation protocol
-    outcome: Outcome = "open"  # its word, or why it has none
+    outcome: Outcome = "open"  # or why it has none
     # ``better`` minus ``than`` in the unit of the metric: the difference of the means, of the
     # estimate with the wider interval if there is one.
     gain: float | None = None
     low: float | None = None  # lower end of the wider 95% interval; None without one
     high: float | None = None  # its upper end
-    estimates: tuple[Estimate, ...] = ()  # of the gain; both have to give a word
+    estimates: tuple[Estimate, ...] = ()  # of the gain; both have to give the outcome
     p: float | None = None  # the larger p value of the two estimates
     # ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset; None for a
     # reading that is in no family.
@@ -487,7 +487,7 @@ def _why_silent(
     collapsed: frozenset[str],
     inert: set[str],
 ) -> Outcome:
-    """Why a reading says nothing of its claim; "open" if it may."""
+    """Why a reading is not informative about its claim; "open" if it may."""
     pair = {better.row.label, than.row.label}
     with_baseline = better.row.baseline or than.row.baseline
     if than.row.label in collapsed:
@@ -636,7 +636,7 @@ def _outcome_of_finding(finding: Finding) -> Outcome:
         return "not run"
     if not informative:
         one_seed = any(reading.outcome == "one seed" for reading in finding.measured)
-        return "open" if one_seed else "says nothing"
+        return "open" if one_seed else "uninformative"
     count, declared = len(informative), len(finding.readings)
     agreeing = sum(reading.outcome in FOR for reading in informative)
     disagreeing = sum(reading.outcome in AGAINST for reading in informative)

@@ -472,7 +472,7 @@ def csv_text(comparison: Comparison) -> str:
     writer.writerow(
         ["table", "tier", "changed", "row", "against", "column", "metric", "unit", "protocol"]
         + ["mean", "sd", "low", "high", "seeds", "gain", "gain_low", "gain_high", "p", "p_holm"]
-        + ["word", *(f"seed_{seed}" for seed in seeds)]
+        + ["outcome", *(f"seed_{seed}" for seed in seeds)]
         + [f"{metric}_mean" for metric in comparison.also]
         + ["seconds", "peak_memory_bytes", "processor", "origin"]
     )
@@ -520,7 +520,7 @@ def forest(comparison: Comparison) -> Picture | None:
     empty = {label: () for panel in panels for label in panel.lines}
     panels = [dataclasses.replace(panel, lines=empty | dict(panel.lines)) for panel in panels]
     meanings = {f"{word}, 95% interval": color for word, color in COLOURS.items()}
-    meanings |= {"without an interval or a word": GREY}
+    meanings |= {"without an interval or an outcome": GREY}
     legend = {meaning: color for meaning, color in meanings.items() if color in shown}
     return Picture(panels, ACROSS, legend, rule=comparison.against)
 

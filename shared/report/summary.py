@@ -61,7 +61,7 @@ COUNTED: Mapping[str, tuple[Outcome, ...]] = {
     "agree": FOR,
     "disagree": AGAINST,
     "open": ("open", "mixed"),
-    "say nothing": ("says nothing",),
+    "uninformative": ("uninformative",),
 }
 LABEL = 44  # characters of a line of a claim in the picture
 UNITS = {"%": "percentage points", "": "no unit"}  # of a difference
