@@ -54,7 +54,7 @@ WHY: Mapping[Outcome, str] = {
     "baseline collapsed": "compared with a row that has collapsed",
     "below the bar": "below {bar}",
     "inert": "with an inert term",
-    "one seed": "of one seed",
+    "one seed": "with one seed",
 }
 # The columns of the table of outcomes.
 COUNTED: Mapping[str, tuple[Outcome, ...]] = {
@@ -347,19 +347,30 @@ def _gain(reading: Reading) -> str:
     return f"{gain} ({escaped(f'{rows_of(reading)}, {reading.column}{failed}')})"
 
 
-def _run(finding: Finding) -> str:
-    """The tables behind a finding: seeds, what differs from the paper, the level of the rows."""
+def _run(finding: Finding, above: Sequence[Finding]) -> str:
+    """The tables behind a finding: seeds, what differs from the paper, the level of the rows.
+
+    What differs is not repeated where one of the findings ``above`` it says the same of a table.
+    """
     texts = []
+    told = {
+        (path, readings[0].differences)
+        for other in above
+        for path, readings in _by_table(other).items()
+    }
     for path, readings in _by_table(finding).items():
         counts = sorted({len(seeds) for r in readings for seeds in (r.seeds_better, r.seeds_than)})
         seeds = (
             f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else counted(counts[0], "seed")
         )
-        parts = [seeds, *(text.rstrip(".") for text in readings[0].differences)]
+        differences = readings[0].differences
+        if differences and (path, differences) in told:
+            differences = ("Setting as above",)
+        parts = [seeds, *(text.rstrip(".") for text in differences)]
         levels = [(r.level, r.bar, r.bar_row) for r in readings if r.bar is not None]
         if len({reading.column for reading in readings}) == 1 and levels:
             level, bar, name = levels[0]
-            parts.append(f"The rows reach {level:.0f}, '{name}' {bar:.0f}")
+            parts.append(f"The mean of both rows is {level:.0f}, that of '{name}' {bar:.0f}")
         texts.append(f"[{path}]({path}.md): {escaped('. '.join(parts))}")
     if finding.setting != "paper's":
         texts.append("The paper's setting: not run")
