@@ -24,6 +24,7 @@ import resource
 import shutil
 import signal
 import statistics
+import sys
 import threading
 import time
 import warnings
@@ -76,7 +77,7 @@ from shared.experiment.run_folders import (
 from shared.experiment.states import not_finite, read_state, write_state
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.late import Late
-from shared.notices import Progress, listeners, notice, remark
+from shared.notices import Progress, listeners, notice
 from shared.objective import SHARE
 from shared.precision import without_tf32
 from shared.ranges import require_ranges, require_words
@@ -593,7 +594,8 @@ class Run:
         self.saved_step, self._saved = step, time.monotonic()
         if any(any_rank(self.stopping)):
             if self._progress is None and self._is_first:  # a user's own script
-                remark(f"{self.folder}: interrupted, saved at step {step}; run it again to resume")
+                text = f"{self.folder}: interrupted, saved at step {step}; run it again to resume"
+                print(text, file=sys.stderr)
             raise Interrupted
 
     def _states(self) -> dict[str, Any]:
