@@ -224,6 +224,7 @@ def test_the_card_is_the_record_as_the_hub_reads_it(tmp_path: Path) -> None:
         f"commit `{environment['commit']}`",
         f"- atlas: SHA-256 `{'5f' * 32}`",
         "Protocol `svm-10fold-nested-v1` on atlas, tier `own`",
+        "in percent. The run is outside the tables: the protocol is the one that its configuration",
         "| accuracy | 61.50 |",
         "- graphs: 90",
         f"- `{FILE}`: SHA-256 `{sha256_of(tmp_path / 'export' / FILE)}`",
