@@ -425,8 +425,8 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path, name: str) -> Non
         record(run, 64 * "b")  # nothing was trained on the first
         run.track()
         run.checkpoint(1)
-    with Run(folder, OnToys()):
-        pass  # stopped before its data were read
+    with Run(folder, OnToys()) as run:  # stopped before its data were read
+        assert run.environment["data"][name] == 64 * "b"
     with Run(folder, OnToys()) as run:
         text = rf"holds a run that was trained on other data \({name}: b{{12}}, now c{{12}}\); give"
         with pytest.raises(Conflict, match=text):

@@ -233,12 +233,12 @@ class Seeds:
     rows: tuple[str, ...] = ()
     tiers: tuple[Tier, ...] = ("paper",)
 
-    def applies_to(self, tier: Tier, row: Row, column: Column) -> bool:
-        """Whether these are the seeds of ``row`` in ``column`` in ``tier``."""
+    def applies_to(self, tier: Tier, row: str, column: str) -> bool:
+        """Whether these are the seeds of a row in a column of ``tier``, given by their labels."""
         return (
             tier in self.tiers
-            and row.label in (self.rows or (row.label,))
-            and column.label in (self.columns or (column.label,))
+            and row in (self.rows or (row,))
+            and column in (self.columns or (column,))
         )
 
 
@@ -470,7 +470,7 @@ class Table:
                     yield f"seeds {sorted(unknown)} in {where} are none of the {tier} tier's"
         for tier in self.tiers:
             for row, column in itertools.product(self.rows, self.columns_of(tier)):
-                if sum(fewer.applies_to(tier, row, column) for fewer in self.fewer) > 1:
+                if sum(fewer.applies_to(tier, row.label, column.label) for fewer in self.fewer) > 1:
                     yield f"seeds of {row.label} in {column.label} are declared twice"
         if missing := set(itertools.chain(*self.looked.values())) - rows:
             yield f"seeds added to undeclared rows: {sorted(missing)}"
@@ -528,17 +528,15 @@ class Table:
         """The declared seeds of a row in a column; empty where it has no cell."""
         seeds = self.seeds.get(tier, ())
         for fewer in self.fewer:
-            if fewer.applies_to(tier, row, column):
+            if fewer.applies_to(tier, row.label, column.label):
                 seeds = fewer.seeds
         return tuple(_seeds_of(row, seeds))
 
     def failure_of(self, cell: Cell) -> str | None:
         """What ended a cell that was run and gave no number, where that is declared."""
         for why, of in self.failed.items():
-            if cell.tier in of.tiers and cell.seed in of.seeds:
-                if cell.row in (of.rows or (cell.row,)):
-                    if cell.column in (of.columns or (cell.column,)):
-                        return why
+            if cell.seed in of.seeds and of.applies_to(cell.tier, cell.row, cell.column):
+                return why
         return None
 
     def setting(self, tier: Tier) -> Setting:
