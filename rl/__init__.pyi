@@ -19,9 +19,9 @@ from .evaluation import evaluate_policy as evaluate_policy
 from .evaluation import state_probe as state_probe
 from .expert import Expert as Expert
 from .expert import trained_expert as trained_expert
-from .own import OwnEnvironment as OwnEnvironment
 from .own import pretrain as pretrain
 from .own import train_agent as train_agent
+from .own_environment import OwnEnvironment as OwnEnvironment
 from .replay import Batch as Batch
 from .replay import Replay as Replay
 from .tables import TABLES as TABLES

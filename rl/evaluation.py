@@ -25,6 +25,7 @@ pixels of a frame, C pixels of a crop, H width of the embedding, A dimensions of
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -37,7 +38,8 @@ from torch import Tensor
 from rl.config import Config
 from rl.data import Frames
 from rl.encoder import Encoder
-from rl.environment import make_vector, settings_of
+from rl.environment import make_environment, vector_of
+from rl.own_environment import Make, checked_maker
 from rl.replay import gather
 from shared.modes import evaluating
 from shared.notices import Progress
@@ -78,6 +80,7 @@ def evaluate_policy(
     config: Config,
     *,
     seed: int,
+    make: Make | None = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> list[float]:
@@ -90,18 +93,19 @@ def evaluate_policy(
             device.
         config: names the task and its frames.
         seed: not negative; other seeds give other episodes.
+        make: your environment, as of :func:`rl.train_agent`, in place of a task of DM Control.
         workers: with more than one, every environment runs in a separate process.
         progress: called after each action with the number of actions done, their total, and a
             description.
 
     Raises:
+        ValueError: what :class:`rl.OwnEnvironment` refuses of ``make``.
         FloatingPointError: a reward or state that is not finite.
     """
     seeds = [episode_seed(seed, episode) for episode in range(config.evaluation_episodes)]
     decisions = config.episode_steps // config.action_repeat
-    with contextlib.closing(
-        make_vector(len(seeds), workers, **settings_of(config))
-    ) as environments:
+    make_one = checked_maker(config, make) if make else partial(make_environment, config)
+    with contextlib.closing(vector_of(make_one, len(seeds), workers)) as environments:
         return returns(act, environments, seeds, decisions, progress)
 
 

@@ -189,8 +189,8 @@ class Replay:
             terminated: whether it ended the episode, other than by a time limit.
 
         Raises:
-            ValueError: no episode has started, an argument has another shape, or the replay is
-                full.
+            ValueError: no episode has started, an argument has another shape, a number is not
+                finite, or the replay is full.
             UserError: the frame cannot be stored.
         """
         actions, position = self._arrays["action"], self._transitions
@@ -198,6 +198,8 @@ class Replay:
             raise ValueError("call begin with the first frame of an episode before add")
         if action.shape != actions.shape[1:]:
             raise ValueError(f"an action has {actions.shape[1]} numbers, not shape {action.shape}")
+        if not (np.isfinite(action).all() and np.isfinite(reward)):
+            raise ValueError(f"not finite: action {action}, reward {reward}")
         if position == len(actions):
             raise ValueError(f"the replay is full: it was made for {position} transitions")
         self._append(frame)

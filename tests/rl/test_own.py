@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import rl
+from rl import export
 from rl.config import Config, ProbeConfig
-from rl.own import OwnEnvironment
+from rl.own_environment import OwnEnvironment
 from shared.errors import UserError
 from shared.experiment.run import Run
 from tests.training import stop
@@ -170,6 +171,13 @@ def test_an_agent_learns_and_resumes_with_the_same_bits(tmp_path: Path) -> None:
     assert curves[0] == curves[1]
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "halves")]
     assert files[0] == files[1]
+    policy: Any = export.read(tmp_path / "halves")
+    seed = CONFIG.seed * 1_000_000 + CONFIG.environment_steps  # of the run's last evaluation
+    sums = rl.evaluate_policy(policy, CONFIG, seed=seed, make=pendulum)
+    assert sums == halves["metrics"]["details"]["curve"][-1]["episodes"]
+    assert rl.evaluate_policy(policy, CONFIG, seed=seed + 1, make=pendulum) != sums
+    with pytest.raises(ValueError, match="states: observations are uint8 of shape"):
+        rl.evaluate_policy(policy, CONFIG, seed=seed, make=states)
 
 
 @pytest.mark.parametrize("make", [pendulum, discrete])

@@ -139,6 +139,9 @@ def test_draws_and_additions_out_of_order_are_refused(tmp_path: Path):
             replay.add(action_of(1), 0.0, frame)
     with pytest.raises(ValueError, match="2 numbers"):
         replay.add(np.zeros(3, dtype=np.float32), 0.0, frame_of(1))
+    for action, reward in ((action_of(1), np.nan), (np.full_like(action_of(1), np.inf), 0.0)):
+        with pytest.raises(ValueError, match="not finite: action "):
+            replay.add(action, reward, frame_of(1))
     assert len(replay) == 0
     replay.add(action_of(1), 0.0, frame_of(1))
     for crop in (0, SIZE + 1):
