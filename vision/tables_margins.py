@@ -174,6 +174,8 @@ def _low_rank(**options: Any) -> dict[str, Any]:
     )
 
 
+TYPES = {"I": "row", "II": "positive"}  # of attenuation, in Table 1
+
 # SimCLR with the losses of the other three papers, under this table's protocol.
 OTHERS = (
     row("DCL", trained_with(term(debiased_nce, temperature=TEMPERATURE, tau_plus=0.1))),
@@ -200,7 +202,7 @@ OTHERS = (
 TUNED = row("SimCLR, tuned temperature", trained_with(term(info_nce, temperature=0.1)), "tuned")
 
 # Rows for claims of MMCL on its slack and its kernels, and of margins' Figures 3 and 6, whose s = 1
-# and 20 at c = 1 are MoCo and MoCo + pos.; in the reduced table alone.
+# and 20 at c = 1 are MoCo and MoCo + pos., and Table 1; in the reduced table alone.
 OF_CLAIMS = (
     row(
         "MMCL INV, C = 0.01",
@@ -227,9 +229,15 @@ OF_CLAIMS = (
         )
         for emphasis in (20.0, 40.0)
     ),
+    *(
+        row(
+            f"MoCo, alpha = 1, type {name}",
+            {"method": "moco_v3", **_margin(attenuation=1.0, attenuation_scope=scope)},
+            "table-1-rows attenuation",
+        )
+        for name, scope in TYPES.items()
+    ),
 )
-
-TYPES = {"typeI": "row", "typeII": "positive"}
 
 TABLE_1 = _margins_table(
     "table-1",
@@ -239,7 +247,7 @@ TABLE_1 = _margins_table(
             f"{label}, alpha={alpha:g}",
             {"method": method},
             in_columns={
-                f"{column.label}_{name}": _margin(attenuation=alpha, attenuation_scope=scope)
+                f"{column.label}_type{name}": _margin(attenuation=alpha, attenuation_scope=scope)
                 for column in COLUMNS
                 for name, scope in TYPES.items()
                 if alpha
@@ -249,7 +257,7 @@ TABLE_1 = _margins_table(
         for alpha in (0.0, 0.25, 1.0)
     ],
     [
-        dataclasses.replace(column, label=f"{column.label}_{name}")
+        dataclasses.replace(column, label=f"{column.label}_type{name}")
         for column in COLUMNS
         for name in TYPES
     ],
