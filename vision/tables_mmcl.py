@@ -433,14 +433,14 @@ FIGURE_3C = table(
     "mmcl",
     "figure-3c",
     "Accuracy against epochs",
-    Config(**{**KNN, **STL10}),
+    Config(**KNN),
     [
         row("SimCLR", trained_with(SIMCLR)),
         row("MMCL_PGD", ON_STL10["MMCL_PGD"], "pgd both-views"),
         row("MMCL_INV", ON_STL10["MMCL_INV"], "inv both-views"),
     ],
     [
-        hcl_column(f"{epochs} epochs", {"epochs": epochs}, "STL10", epochs, 256)
+        hcl_column(f"{epochs} epochs", {**STL10, "epochs": epochs}, "STL10", epochs, 256)
         for epochs in (25, 50, 100, 200, 400)
     ],
     f"epochs-grid knn-assumed knn kernel-stl10 {HCL_NOTES} one-seed",
