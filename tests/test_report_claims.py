@@ -179,7 +179,8 @@ def found(*gains: Sequence[float], claim: Claim | None = None, **changes: Any) -
         ((UP, UP), "agrees", "agrees", "agrees"),
         ((UP, LEVEL), "agrees in 1 of 2", "open", "open"),
         ((UP, DOWN), "mixed", "disagrees", "disagrees"),
-        ((LEVEL, DOWN), "disagrees", "disagrees", "disagrees"),
+        ((DOWN, DOWN), "disagrees", "disagrees", "disagrees"),
+        ((LEVEL, DOWN), "disagrees in 1 of 2", "disagrees", "disagrees"),
         ((LEVEL, LEVEL), "open", "open", "open"),
         ((UP, (70.0,)), "agrees", "open", "open"),
         ((UP, UP, DOWN), "mixed", "disagrees", "agrees"),
@@ -201,6 +202,7 @@ def test_questions_are_answered_yes_or_no() -> None:
         assert found(UP, claim=question, settings=at).word == "yes"
         assert found(DOWN, claim=question, settings=at).word == "no"
         assert found(UP, LEVEL, claim=question, settings=at).word == "yes in 1 of 2"
+        assert found(DOWN, LEVEL, LEVEL, claim=question, settings=at).word == "no in 1 of 3"
 
 
 def beside(
@@ -301,7 +303,11 @@ def test_gains_are_significant_by_the_papers_own_deviations() -> None:
         assert (claim.id, column, found_) == ("toy-table-1", "left", clear)
         test = scipy.stats.ttest_ind_from_stats(high, 1.5, 5, 70.0, 2.0, 5, equal_var=False)
         assert bool(test.pvalue < 0.05 and high > 70) is clear
-    assert list(significant(measured(UP, None, (Value(85.0), Value(70.0))).table)) == []
+    for published in ((Value(85.0), Value(70.0)), (Value(85.0, None, 0.4), Value(70.0, None, 0.4))):
+        assert list(significant(measured(UP, None, published).table)) == []
+    none_claimed = said("no gain", margin=1.0)
+    published = (Value(85.0, 1.5), Value(70.0, 2.0))
+    assert list(significant(measured(UP, none_claimed, published).table)) == []
 
 
 def test_the_list_of_readings_names_each_claim_once() -> None:

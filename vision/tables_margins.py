@@ -202,7 +202,7 @@ OTHERS = (
 TUNED = row("SimCLR, tuned temperature", trained_with(term(info_nce, temperature=0.1)), "tuned")
 
 # Rows for claims of MMCL on its slack and its kernels, and of margins' Figures 3 and 6, whose s = 1
-# and 20 at c = 1 are MoCo and MoCo + pos., and Table 1; in the reduced table alone.
+# and 20 without curvature are MoCo and MoCo + pos., and Table 1; in the reduced table alone.
 OF_CLAIMS = (
     row(
         "MMCL INV, C = 0.01",

@@ -10,6 +10,7 @@ from other papers whose claims are judged on the table, and ``""`` for additiona
 
 import dataclasses
 import functools
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ NUMBERS: Mapping[Form, str] = {
     "null": "margin",
     "no gain": "margin",
 }
+PRINTED = ("mean", "std", "interval")  # keys of a row's numbers, fields of Value
 PLACES = {"tables", "pairs", "columns", "tiers", "metric", "beside"}
 
 
@@ -145,13 +147,13 @@ def load_published(file: Path, table: str) -> Published:
         rows: dict[str, tuple[Value | None, ...]] = {}
         notes: dict[str, str] = {}
         for label, row in entry["rows"].items():
-            means, stds = row["mean"], row.get("std", [None] * len(columns))
-            if not len(means) == len(stds) == len(columns):
+            numbers = [row.get(key, [math.nan] * len(columns)) for key in PRINTED]
+            if any(len(of_columns) != len(columns) for of_columns in numbers):
                 raise ValueError(f"{file}: {table}: {label}: not one number per column")
             # TOML has no null: nan stands for a number that the paper does not print.
             rows[label] = tuple(
-                None if mean != mean else Value(mean, None if std is None or std != std else std)
-                for mean, std in zip(means, stds, strict=True)
+                None if math.isnan(mean) else Value(mean, *(None if x != x else x for x in spread))
+                for mean, *spread in zip(*numbers, strict=True)
             )
             if "note" in row:
                 notes[label] = row["note"]

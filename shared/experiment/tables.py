@@ -44,10 +44,11 @@ UNITS: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Value:
-    """A published number: its mean and, where the paper gives one, its standard deviation."""
+    """A published number: its mean and, where the paper gives one, its spread."""
 
     mean: float
-    std: float | None = None
+    std: float | None = None  # standard deviation over runs
+    interval: float | None = None  # half the width of a 95% interval within one run
 
 
 @dataclass(frozen=True)

@@ -156,11 +156,22 @@ class Finding:
     @property
     def word(self) -> str:
         """Its outcome as the reader sees it."""
-        if self.outcome == "partly" and (self.setting != "paper's" or self.claim.additional):
-            agreeing = sum(reading.outcome in FOR for reading in self.informative)
-            word = outcome_text("agrees", self.claim)
-            return f"{word} in {agreeing} of {len(self.informative)}"
-        return outcome_text(self.outcome, self.claim)
+        at_paper = self.setting == "paper's" and not self.claim.additional
+        outcome = "agrees" if self.outcome == "partly" and not at_paper else self.outcome
+        word = outcome_text(outcome, self.claim)
+        return f"{word} {self.in_part}" if self.in_part else word
+
+    @property
+    def in_part(self) -> str:
+        """In how many of its informative readings the outcome holds; empty if in all, or by rule.
+
+        A rule decides claims about every dataset or most of them.
+        """
+        same = next((group for group in (FOR, AGAINST) if self.outcome in group), ())
+        decided = sum(reading.outcome in same for reading in self.informative)
+        if self.claim.scope != "each" or decided in (0, len(self.informative)):
+            return ""
+        return f"in {decided} of {len(self.informative)}"
 
 
 def outcome_text(outcome: Outcome, claim: Claim) -> str:
@@ -221,13 +232,15 @@ def findings(readings: Iterable[Reading]) -> tuple[Finding, ...]:
 def significant(table: Table) -> Iterator[tuple[Claim, Comparison, str, bool]]:
     """Whether the published gains of a table's claims are significant by the paper's deviations.
 
-    Yields, for each pair of published rows and column in which the paper prints deviations, claim,
-    comparison, column, and whether Welch's test of the published numbers gives p < 0.05 for a gain
+    Yields, for each claim of a gain, pair of published rows and column in which the paper prints
+    deviations over runs, claim, comparison, column, and whether Welch's test of the published numbers gives p < 0.05 for a gain
     above 0. A number of runs that is not stated is taken as ``RUNS``.
     """
     labels = {row.label: row.published for row in table.rows}
     seen: set[tuple[str, str | None, str | None, str]] = set()
     for claim in table.claims:
+        if claim.form in ("null", "no gain"):
+            continue
         for pair in claim.comparisons:
             for column in pair.columns if "paper" in pair.tiers else ():
                 key = (claim.id, labels[pair.better], labels[pair.than], column)

@@ -210,7 +210,7 @@ def _count(findings: Sequence[Finding]) -> str:
             kind
             for kind, holds in (
                 ("rebuilt", finding.setting == "rebuilt"),
-                ("in part", finding.outcome == "partly"),
+                ("in part", finding.in_part or finding.outcome == "partly"),
                 ("mixed", finding.outcome == "mixed"),
             )
             if holds
@@ -223,14 +223,20 @@ def _count(findings: Sequence[Finding]) -> str:
 
 
 def _significant(results: Results, paper: str) -> list[bool]:
-    """For each claimed gain of a paper's own tables with deviations, whether it is significant."""
-    return [
-        clear
-        for measured in results.tables
-        if measured.tier == "paper" and measured.table.paper == paper
-        for claim, _, _, clear in significant(measured.table)
-        if claim.paper == paper
-    ]
+    """For each claimed gain of a paper's own tables with deviations, whether it is significant.
+
+    A gain that several claims are about counts once.
+    """
+    clear_gains: dict[tuple[str, str | None, str | None, str], bool] = {}
+    for measured in results.tables:
+        table = measured.table
+        if measured.tier == "paper" and table.paper == paper:
+            printed = {row.label: row.published for row in table.rows}
+            for claim, pair, column, clear in significant(table):
+                if claim.paper == paper:
+                    key = (table.name, printed[pair.better], printed[pair.than], column)
+                    clear_gains[key] = clear
+    return list(clear_gains.values())
 
 
 def write_in_short(document: Path, results: Results) -> None:
@@ -321,6 +327,11 @@ def _gains(finding: Finding) -> str:
         for why, text in WHY.items()
         if why in silent
     ]
+    # Other tables that were not run at all are those of further budgets.
+    places = {(r.address, r.tier) for r in finding.measured}
+    declared = sum((r.address, r.tier) in places for r in finding.readings)
+    if unmeasured := declared - len(finding.measured):
+        reasons.append(f"{unmeasured} of {declared} not run")
     ordered = sorted(
         (r for r in finding.informative if r.low is not None and r.high is not None),
         key=lambda reading: reading.gain or 0.0,

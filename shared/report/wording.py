@@ -96,7 +96,7 @@ def metric_text(metric: str, unit: str) -> str:
 
 def published_value(value: Value | None) -> str:
     """A published number; a dash where the paper gives none."""
-    return DASH if value is None else mean_sd(value.mean, value.std)
+    return DASH if value is None else mean_sd(value.mean, value.std or value.interval)
 
 
 def gain_text(gain: float | None, low: float | None = None, high: float | None = None) -> str:
