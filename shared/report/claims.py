@@ -233,8 +233,9 @@ def significant(table: Table) -> Iterator[tuple[Claim, Comparison, str, bool]]:
     """Whether the published gains of a table's claims are significant by the paper's deviations.
 
     Yields, for each claim of a gain, pair of published rows and column in which the paper prints
-    deviations over runs, claim, comparison, column, and whether Welch's test of the published numbers gives p < 0.05 for a gain
-    above 0. A number of runs that is not stated is taken as ``RUNS``.
+    deviations over runs, claim, comparison, column, and whether Welch's test of the published
+    numbers gives p < 0.05 for a gain above 0. A number of runs that is not stated is taken as
+    ``RUNS``.
     """
     labels = {row.label: row.published for row in table.rows}
     seen: set[tuple[str, str | None, str | None, str]] = set()
