@@ -37,6 +37,7 @@ from shared.experiment.config import canonical
 from shared.lazy import LazyImport
 from shared.objective import SHARE
 from tests import layouts, reference
+from tests.errors import error_of
 
 NCE = term(info_nce, temperature=0.3)
 POLARIZED = (
@@ -343,6 +344,40 @@ def one(pairs: Pairs, similarity: Tensor) -> float:
 
 def matrix(pairs: Pairs, similarity: Tensor) -> Tensor:
     return similarity
+
+
+def in_place(pairs: Pairs, similarity: Tensor, *, what: str) -> Tensor:
+    """A margin on the positives, or only the harder half of the negatives; both in place."""
+    tensor = similarity if what == "similarity" else getattr(pairs, what)
+    if what == "similarity":
+        tensor[pairs.positive] -= 0.2
+    else:
+        tensor[similarity < similarity.median()] = 0
+    return similarity.sum(1)
+
+
+@pytest.mark.parametrize("what", ["similarity", "positive", "negative"])
+def test_a_term_that_changes_what_others_are_computed_of_is_refused(what: str) -> None:
+    rows = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    for objective in (
+        Objective(term(in_place, what=what), POLARIZED),
+        Objective(NCE, (term(in_place, what=what), *POLARIZED)),
+    ):
+        text = error_of(lambda it=objective: it.build(3)(two_views(*rows)), ValueError)  # type: ignore[misc]
+        assert text.startswith(f"in_place changes {what} in place")
+        assert text.endswith(f"change a copy, {what}.clone()")
+
+
+def test_changes_in_place_are_not_looked_for_where_nothing_counts_them() -> None:
+    """In inference mode, and under transforms."""
+    criterion, rows = Objective(NCE, POLARIZED).build(3), torch.randn(2, 4, 3)
+    expected = criterion(two_views(*rows))[0]
+    with torch.inference_mode():
+        assert torch.equal(criterion(two_views(*rows))[0], expected)
+    slopes = torch.func.grad(
+        lambda views: NCE(pairs := two_views(*views), cosine(pairs.anchor, pairs.candidate)).sum()
+    )
+    assert slopes(rows).isfinite().all()
 
 
 def wrong_calls() -> dict[str, tuple[Any, str]]:
