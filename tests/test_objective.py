@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import shared
 from shared import (
@@ -513,3 +514,26 @@ def test_shares_with_a_projection_are_measured_where_all_terms_lead(beyond: bool
     assert float(parts[f"{SHARE}projection"]) == pytest.approx(share, rel=1e-4)
     detached = criterion(pairs, features=features if beyond else first.detach(), step=0)[1]
     assert any(key.startswith(SHARE) for key in detached) is beyond
+
+
+@pytest.mark.parametrize("name", ["penalty", "projection"])
+def test_shares_are_left_out_behind_a_reentrant_checkpoint_and_the_run_goes_on(name: str) -> None:
+    torch.manual_seed(0)
+    head, views = nn.Linear(5, 5), torch.randn(2, 12, 5)
+    criterion = SEVERAL_TERMS[name].build(dim=5)
+
+    def step(reentrant: bool) -> tuple[dict[str, Tensor], Tensor]:
+        features = [each.clone().requires_grad_() for each in views]
+        embeddings = [checkpoint(head, each, use_reentrant=reentrant) for each in features]
+        head.zero_grad()
+        loss, parts = criterion(two_views(*embeddings), features=features, step=0)
+        loss.backward()
+        return parts, head.weight.grad.clone()
+
+    (parts, found), (expected_parts, expected) = step(True), step(False)
+    assert torch.equal(found, expected)
+    # With a projection they are measured on the features, beyond the checkpoint.
+    left_out = expected_parts.keys() - parts.keys()
+    shares = {key for key in expected_parts if key.startswith(SHARE)}
+    assert left_out == (shares if name == "projection" else set())
+    assert shares
