@@ -440,6 +440,7 @@ def _check_finite(finite: Tensor, value: Tensor, step: int | None) -> None:
 
 def _upcast_pairs(pairs: Pairs) -> Pairs:
     """The pairs in at least single precision; one tensor stays one tensor."""
+    pairs.check_unchanged()
     anchor = upcast(pairs.anchor)
     candidate = anchor if pairs.candidate is pairs.anchor else upcast(pairs.candidate)
     return replace(pairs, anchor=anchor, candidate=candidate, trusted=True)
