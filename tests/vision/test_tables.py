@@ -11,6 +11,7 @@ from shared.experiment.published import load_published
 from shared.experiment.tables import TIERS, Row, Table
 from vision.augmentation import POLICIES
 from vision.config import Config
+from vision.datasets import describe
 from vision.evaluation import PROTOCOLS
 from vision.methods import check
 from vision.tables import TABLES
@@ -95,3 +96,21 @@ def test_reduced_runs_are_described_by_what_they_change() -> None:
     assert note in ALL["margins/table-2"].notes
     with pytest.raises(ValueError, match="reduced runs: no description of precision"):
         reduced_note({**SHORT, "precision": "float32"})
+
+
+def test_what_is_left_of_a_teachers_start_is_as_the_note_says() -> None:
+    note = " ".join(NOTES["small"].split())
+    for name, table in ALL.items():
+        if not name.endswith("-small"):
+            continue
+        for cell in table.cells("short"):
+            config = cell.config
+            if not isinstance(config, Config) or config.method != "moco_v2":
+                continue
+            if (config.dataset, config.epochs) not in (("CIFAR10", 5), ("imagenette", 40)):
+                continue
+            steps = config.epochs * (describe(config.dataset).train // config.batch_size)
+            left = config.teacher_momentum**steps
+            assert config.teacher_schedule == "constant"
+            assert f"{left:.0%}" in note, cell
+            assert f"{steps:,} " in note, cell
