@@ -15,7 +15,7 @@ from vision.datasets import describe
 from vision.evaluation import PROTOCOLS
 from vision.methods import check
 from vision.tables import TABLES
-from vision.tables_common import NOTES, PUBLISHED, reduced_note
+from vision.tables_common import KNN_METRIC, NOTES, PUBLISHED, reduced_note
 from vision.tables_margins import SHORT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,3 +114,22 @@ def test_what_is_left_of_a_teachers_start_is_as_the_note_says() -> None:
             assert config.teacher_schedule == "constant"
             assert f"{left:.0%}" in note, cell
             assert f"{steps:,} " in note, cell
+
+
+def test_claims_of_mmcl_are_compared_with_the_epochs_and_the_read_out_of_their_tables() -> None:
+    """On CIFAR-10 as in Table 2 of margins: Table 6 and Figure 3a are k-NN after 200 epochs."""
+    at = ALL["margins/table-2-cifar10"]
+    read = {claim.id for claim in at.claims if claim.paper == "mmcl"}
+    epochs, metric = at.setting("short").differences_of("mmcl")[1:]
+    found = set()
+    for name, table in ALL.items():
+        if not (name.startswith("mmcl/") and "paper" in table.tiers):
+            continue
+        if read.isdisjoint(claim.id for claim in table.claims):
+            continue
+        for cell in table.cells("paper"):
+            assert isinstance(cell.config, Config)
+            found.add((cell.config.epochs, table.metric == KNN_METRIC))
+    assert found == {(400, False), (200, True)}
+    assert "400 (in Table 6 and Figure 3a 200)" in epochs
+    assert "linear classifier (in Table 6 and Figure 3a k-NN)" in metric
