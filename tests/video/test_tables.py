@@ -3,6 +3,8 @@
 ``tests/gate`` holds the configuration of every cell, and a table checks itself when it is made.
 """
 
+from pathlib import Path
+
 import torch
 
 from shared.experiment.published import load_notes
@@ -10,6 +12,8 @@ from video import augmentation
 from video.config import Config
 from video.encoder import check
 from video.tables import CLAIMED, PUBLISHED, TABLE_5, TABLES
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_row_states_its_own_deviation() -> None:
@@ -49,3 +53,12 @@ def test_tables_say_how_flow_is_augmented_and_what_retrieval_crops() -> None:
     edge = torch.zeros(1, 3, 1, 32, 40, dtype=torch.uint8)
     edge[..., 0, :] = 255  # the first row, which a crop of 7/8 would leave out
     assert float(augmentation.centre(edge, 32)[..., 0, :].min()) > 0
+
+
+def test_the_epochs_of_the_printed_baseline_are_told_by_number() -> None:
+    page = " ".join((ROOT / "docs/papers.md").read_text().split())
+    (told,) = (text for text in page.split("- **") if text.startswith("Video.**"))
+    settings = TABLES["mmcl"][0].setting("paper").differences_of("mmcl")
+    for text in (told, " ".join(settings), load_notes(PUBLISHED / "notes.toml").text("moco")):
+        for epochs in ("500", "399", "396"):
+            assert epochs in text
