@@ -368,7 +368,8 @@ def _gradient_shares(
     """The share of each term in the gradient on the embeddings; none where it is not taken.
 
     None are given without a graph, nor where it does not lead from every term to ``embeddings``, as
-    for features whose chunks have backward passes of their own.
+    for features whose chunks have backward passes of their own, nor where it leads through a
+    checkpoint with ``use_reentrant=True``, which only a whole backward pass can cross.
     """
     several = [embeddings] if isinstance(embeddings, Tensor) else embeddings
     inputs = list({id(each): each for each in several if each.requires_grad}.values())
@@ -379,7 +380,12 @@ def _gradient_shares(
         if not value.requires_grad:
             norms.append(value.new_zeros(()))
             continue
-        found = torch.autograd.grad(value, inputs, retain_graph=True, allow_unused=True)
+        try:
+            found = torch.autograd.grad(value, inputs, retain_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            if "use_reentrant" not in str(error):
+                raise
+            return {}
         some = [each.float().norm() for each in found if each is not None]
         if not some:
             return {}
@@ -434,6 +440,7 @@ def _check_finite(finite: Tensor, value: Tensor, step: int | None) -> None:
 
 def _upcast_pairs(pairs: Pairs) -> Pairs:
     """The pairs in at least single precision; one tensor stays one tensor."""
+    pairs.check_unchanged()
     anchor = upcast(pairs.anchor)
     candidate = anchor if pairs.candidate is pairs.anchor else upcast(pairs.candidate)
     return replace(pairs, anchor=anchor, candidate=candidate, trusted=True)

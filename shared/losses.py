@@ -186,6 +186,7 @@ def _hard_nce(
     log_sum, score = _logsumexp_and_pick(
         sloped, (1 + beta) / divisor, positives, excluded, pairs.complete, pick_scale=1 / divisor
     )
+    unknown = log_sum.isnan()
     if beta > 0:
         log_weights, plain_score = _logsumexp_and_pick(
             scores, beta / divisor, positives, excluded, pairs.complete, pick_scale=1 / divisor
@@ -200,6 +201,8 @@ def _hard_nce(
         lowest = similarity.detach().masked_fill(~pairs.negative, math.inf).amin(1)
         # Without negatives it would be infinite, and the temperature's gradient NaN.
         log_floor = log_count + torch.where(count > 0, lowest, 0.0) / temperature
+    # No comparison with NaN holds, so that it would end as the floor and look like a loss.
+    log_floor = log_floor.masked_fill(unknown, math.nan)
     log_negatives = log_sum
     if tau_plus > 0:
         log_positive = score[:, 0] if single else _log_mean_exp(score, positives)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 SHARE = "gradient_share_"  # begins the names of the terms' shares of the gradient among the parts
 Pairing = Literal["both", "both_views", "first_view", "second_view"]  # see shared.paired_views
 CRITERION = LazyImport("shared.criterion:Criterion")
+PAIRS = ("anchor", "candidate", "positive", "negative")  # the tensors that terms are computed of
 LOW_RANK = "LowRankProjection"
 PROJECTION: Mapping[str, Range] = {  # its keyword arguments
     "form": one_of("paper", "authors"),
@@ -66,11 +67,23 @@ class Term:
         """The value for each anchor, (N,), without the weight; ``others`` replace its arguments.
 
         Raises:
-            ValueError: a function that returns anything else, such as the mean over the batch.
+            ValueError: a function that returns anything else, such as the mean over the batch, or
+                that changes its arguments in place: the terms after it are computed of them, too.
         """
         from torch import Tensor
 
+        from shared.versions import versions_of
+
+        given = {name: getattr(pairs, name) for name in PAIRS} | {"similarity": similarity}
+        before = versions_of(*given.values())
         value = self.function(pairs, similarity, **{**self.kwargs, **others})
+        after = versions_of(*given.values())
+        for name, earlier, later in zip(given, before, after, strict=True):
+            if earlier != later:
+                raise ValueError(
+                    f"{self.function.__name__} changes {name} in place, which penalties are "
+                    f"computed of, too; change a copy, {name}.clone()"
+                )
         if not isinstance(value, Tensor) or value.shape != (len(pairs.anchor),):
             found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(

@@ -19,7 +19,7 @@ numbers -1 is none: such a row has no class, and no duplicates.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import InitVar, dataclass, field, replace
 from numbers import Integral
 from typing import Any, Literal, get_args
 
@@ -29,6 +29,7 @@ from torch import Tensor
 from shared.distributed import local_slice, world_size
 from shared.objective import Pairing
 from shared.precision import full_precision, upcast
+from shared.versions import versions_of
 
 Duplicates = bool | Tensor  # see above
 NO_LABEL = -1
@@ -43,7 +44,8 @@ class Pairs:
         anchor: (N, D).
         candidate: (M, D); may be the same tensor as ``anchor``.
         positive: (N, M) bool.
-        negative: (N, M) bool; a pair in neither mask is ignored.
+        negative: (N, M) bool; a pair in neither mask is ignored. Where indices are given, as by the
+            builders, neither mask may be changed in place: put another there by ``replace``.
         positive_index: (N, P) int, the positives of each anchor, -1 where it has fewer than P.
             Computed from ``positive`` if not given, which waits for the device once.
         non_negative_index: (N, Q) int, likewise the candidates that are not negatives.
@@ -72,6 +74,7 @@ class Pairs:
     blocks: int = 0
     complete: bool = False
     trusted: InitVar[bool] = False
+    _versions: list[int | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self, trusted: bool) -> None:
         _check_tensors(self.anchor, self.candidate)
@@ -93,6 +96,8 @@ class Pairs:
             _check_device(name, mask, self.anchor)
         if not trusted:
             object.__setattr__(self, "complete", False)
+        # The indices are those of the masks as they are now.
+        object.__setattr__(self, "_versions", versions_of(self.positive, self.negative))
         if trusted or not readable(self.positive):
             return
         if (self.positive & self.negative).any():
@@ -111,12 +116,34 @@ class Pairs:
         anchors, candidates, width = *self.positive.shape, self.anchor.shape[1]
         return f"Pairs({anchors} anchors, {candidates} candidates, {width} dimensions)"
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Masks that are copied or unpickled have counts of their own.
+        return vars(self) | {"_versions": [None, None]}
+
+    def check_unchanged(self) -> None:
+        """Raise a ``ValueError`` if a mask was changed in place and its indices were not.
+
+        Losses read the indices, so that the change would have no effect, or half of one.
+        """
+        versions = versions_of(self.positive, self.negative)
+        indices = (self.positive_index, self.non_negative_index)
+        for name, index, then, now in zip(
+            ("positive", "negative"), indices, self._versions, versions, strict=True
+        ):
+            if index is not None and None not in (then, now) and then != now:
+                raise ValueError(
+                    f"pairs.{name} was changed in place, and the indices that losses read were "
+                    f"not; make Pairs(anchor, candidate, positive, negative) of the changed masks"
+                )
+
     def positives(self) -> Tensor:
         """The candidate indices of each anchor's positives, (N, P), padded with -1."""
+        self.check_unchanged()
         return _indices(self.positive) if self.positive_index is None else self.positive_index
 
     def non_negatives(self) -> Tensor:
         """The candidates that are not negatives of each anchor, (N, Q), padded with -1."""
+        self.check_unchanged()
         return (
             _indices(~self.negative) if self.non_negative_index is None else self.non_negative_index
         )
@@ -126,6 +153,7 @@ class Pairs:
 
         As (N, K) indices, padded with -1, if the indices are known and few, else as an (N, M) mask.
         """
+        self.check_unchanged()
         index = self.non_negative_index
         if index is None or 2 * index.shape[1] > self.negative.shape[1]:
             return ~self.negative if positives else ~(self.negative | self.positive)
@@ -294,6 +322,7 @@ def with_own_negatives(pairs: Pairs, own: Tensor) -> Pairs:
     if own.ndim != 3 or len(own) != len(pairs.anchor) or own.shape[2] != pairs.candidate.shape[1]:
         shape = (len(pairs.anchor), "S", pairs.candidate.shape[1])
         raise ValueError(f"own is of shape {shape}; got {tuple(own.shape)}")
+    pairs.check_unchanged()
     own_mask = torch.eye(len(own), dtype=torch.bool, device=own.device)
     own_mask = own_mask.repeat_interleave(own.shape[1], dim=1)
     return replace(

@@ -4,6 +4,7 @@ Tests with a ``core`` run on mutated copies of it, too (``test_mutation.py``). M
 support vector machines behind ``max_margin`` have files of their own.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -146,3 +147,26 @@ def test_edges_are_finite_and_equal_the_loops(
             torch.testing.assert_close(value.double(), expected, rtol=0, atol=tolerance * scale)
             for found in layouts.differentiated(value, [first, second], 2):
                 assert torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize("layout", ["two views", "masks"])
+@pytest.mark.parametrize(("function", "numbers"), SETTINGS[:8], ids=str)
+def test_a_negative_that_is_nan_makes_the_loss_nan_and_an_ignored_one_does_not(
+    function: str, numbers: dict[str, Any], layout: str, core: Any
+) -> None:
+    """In a loop of the user's, which sees at once that something is wrong."""
+    case = layouts.make(layout, 5)
+    pairs = case.pairs(list(case.leaves), core)
+    similarity = core.cosine(pairs.anchor, pairs.candidate).detach()
+    expected = getattr(core, function)(pairs, similarity, **numbers)
+    ignored = ~(pairs.positive | pairs.negative)
+    assert ignored.any()
+    bad = similarity.masked_fill(ignored, math.nan)
+    assert torch.equal(getattr(core, function)(pairs, bad, **numbers), expected)
+    for row in pairs.negative.any(1).nonzero().flatten().tolist():
+        bad = similarity.clone()
+        bad[row, pairs.negative[row].nonzero()[0]] = math.nan
+        found = getattr(core, function)(pairs, bad, **numbers)
+        known = torch.arange(len(found)) != row
+        assert torch.equal(found[known], expected[known])
+        assert found[row].isnan() == pairs.positive[row].any()

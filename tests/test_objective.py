@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import shared
 from shared import (
@@ -37,6 +38,7 @@ from shared.experiment.config import canonical
 from shared.lazy import LazyImport
 from shared.objective import SHARE
 from tests import layouts, reference
+from tests.errors import error_of
 
 NCE = term(info_nce, temperature=0.3)
 POLARIZED = (
@@ -345,6 +347,40 @@ def matrix(pairs: Pairs, similarity: Tensor) -> Tensor:
     return similarity
 
 
+def in_place(pairs: Pairs, similarity: Tensor, *, what: str) -> Tensor:
+    """A margin on the positives, or only the harder half of the negatives; both in place."""
+    tensor = similarity if what == "similarity" else getattr(pairs, what)
+    if what == "similarity":
+        tensor[pairs.positive] -= 0.2
+    else:
+        tensor[similarity < similarity.median()] = 0
+    return similarity.sum(1)
+
+
+@pytest.mark.parametrize("what", ["similarity", "positive", "negative"])
+def test_a_term_that_changes_what_others_are_computed_of_is_refused(what: str) -> None:
+    rows = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    for objective in (
+        Objective(term(in_place, what=what), POLARIZED),
+        Objective(NCE, (term(in_place, what=what), *POLARIZED)),
+    ):
+        text = error_of(lambda it=objective: it.build(3)(two_views(*rows)), ValueError)  # type: ignore[misc]
+        assert text.startswith(f"in_place changes {what} in place")
+        assert text.endswith(f"change a copy, {what}.clone()")
+
+
+def test_changes_in_place_are_not_looked_for_where_nothing_counts_them() -> None:
+    """In inference mode, and under transforms."""
+    criterion, rows = Objective(NCE, POLARIZED).build(3), torch.randn(2, 4, 3)
+    expected = criterion(two_views(*rows))[0]
+    with torch.inference_mode():
+        assert torch.equal(criterion(two_views(*rows))[0], expected)
+    slopes = torch.func.grad(
+        lambda views: NCE(pairs := two_views(*views), cosine(pairs.anchor, pairs.candidate)).sum()
+    )
+    assert slopes(rows).isfinite().all()
+
+
 def wrong_calls() -> dict[str, tuple[Any, str]]:
     """What a criterion, an objective or a loss refuses, with its words."""
     loss = term(info_nce, temperature=0.5)
@@ -478,3 +514,26 @@ def test_shares_with_a_projection_are_measured_where_all_terms_lead(beyond: bool
     assert float(parts[f"{SHARE}projection"]) == pytest.approx(share, rel=1e-4)
     detached = criterion(pairs, features=features if beyond else first.detach(), step=0)[1]
     assert any(key.startswith(SHARE) for key in detached) is beyond
+
+
+@pytest.mark.parametrize("name", ["penalty", "projection"])
+def test_shares_are_left_out_behind_a_reentrant_checkpoint_and_the_run_goes_on(name: str) -> None:
+    torch.manual_seed(0)
+    head, views = nn.Linear(5, 5), torch.randn(2, 12, 5)
+    criterion = SEVERAL_TERMS[name].build(dim=5)
+
+    def step(reentrant: bool) -> tuple[dict[str, Tensor], Tensor]:
+        features = [each.clone().requires_grad_() for each in views]
+        embeddings = [checkpoint(head, each, use_reentrant=reentrant) for each in features]
+        head.zero_grad()
+        loss, parts = criterion(two_views(*embeddings), features=features, step=0)
+        loss.backward()
+        return parts, head.weight.grad.clone()
+
+    (parts, found), (expected_parts, expected) = step(True), step(False)
+    assert torch.equal(found, expected)
+    # With a projection they are measured on the features, beyond the checkpoint.
+    left_out = expected_parts.keys() - parts.keys()
+    shares = {key for key in expected_parts if key.startswith(SHARE)}
+    assert left_out == (shares if name == "projection" else set())
+    assert shares

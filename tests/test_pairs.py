@@ -1,6 +1,8 @@
 """Who is compared with whom, and how similar they are."""
 
+import copy
 import dataclasses
+import pickle
 from typing import Any, get_args
 
 import numpy as np
@@ -9,17 +11,21 @@ import torch
 from torch import Tensor
 
 from shared import (
+    Objective,
     Pairs,
     context_window,
     cosine,
+    info_nce,
     inner_product,
     local_global,
     query_key,
     same_label,
+    term,
     two_views,
 )
 from shared.pairs import Pairing, paired_views, with_own_negatives
 from tests import layouts, reference
+from tests.errors import error_of
 
 
 def indices(mask: Tensor) -> reference.Indices:
@@ -175,6 +181,31 @@ def test_a_row_of_zeros_has_cosine_0_and_a_finite_gradient(core: Any) -> None:
     for some in (rows, torch.zeros_like(rows, requires_grad=True)):
         (slope,) = torch.autograd.grad(core.cosine(some, rows.detach()).sum(), some)
         assert slope[0].tolist() == pytest.approx([0.6, 0.8])
+
+
+@pytest.mark.parametrize("mask", ["positive", "negative"])
+def test_a_mask_that_was_changed_beside_its_indices_is_refused(mask: str) -> None:
+    first, second = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
+
+    def value(pairs: Pairs) -> Tensor:
+        return info_nce(pairs, cosine(pairs.anchor, pairs.candidate), temperature=0.5)
+
+    criterion = Objective(term(info_nce, temperature=0.5)).build(3)
+    made = two_views(first, second)
+    for pairs in (made, copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert torch.equal(value(pairs), value(made))
+    changed = getattr(made, mask)
+    changed[:, 5] = False
+    for use in (value, criterion, lambda it: with_own_negatives(it, first.repeat(2, 1)[:, None])):
+        text = error_of(lambda use=use: use(made), ValueError)  # type: ignore[misc]
+        assert text.startswith(f"pairs.{mask} was changed in place, and the indices that losses")
+    # What the message says helps, and masks without indices may be changed: they are read later.
+    pairs = Pairs(made.anchor, made.candidate, made.positive, made.negative)
+    expected = value(pairs)
+    assert not torch.equal(expected, value(two_views(first, second)))
+    changed[:, 5] = True
+    changed[:, 5] = False
+    assert torch.equal(value(pairs), expected)
 
 
 def test_pairs_print_their_sizes_and_no_numbers() -> None:

@@ -11,10 +11,11 @@ from shared.experiment.published import load_published
 from shared.experiment.tables import TIERS, Row, Table
 from vision.augmentation import POLICIES
 from vision.config import Config
+from vision.datasets import describe
 from vision.evaluation import PROTOCOLS
 from vision.methods import check
 from vision.tables import TABLES
-from vision.tables_common import NOTES, PUBLISHED, reduced_note
+from vision.tables_common import KNN_METRIC, NOTES, PUBLISHED, reduced_note
 from vision.tables_margins import SHORT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,3 +96,40 @@ def test_reduced_runs_are_described_by_what_they_change() -> None:
     assert note in ALL["margins/table-2"].notes
     with pytest.raises(ValueError, match="reduced runs: no description of precision"):
         reduced_note({**SHORT, "precision": "float32"})
+
+
+def test_what_is_left_of_a_teachers_start_is_as_the_note_says() -> None:
+    note = " ".join(NOTES["small"].split())
+    for name, table in ALL.items():
+        if not name.endswith("-small"):
+            continue
+        for cell in table.cells("short"):
+            config = cell.config
+            if not isinstance(config, Config) or config.method != "moco_v2":
+                continue
+            if (config.dataset, config.epochs) not in (("CIFAR10", 5), ("imagenette", 40)):
+                continue
+            steps = config.epochs * (describe(config.dataset).train // config.batch_size)
+            left = config.teacher_momentum**steps
+            assert config.teacher_schedule == "constant"
+            assert f"{left:.0%}" in note, cell
+            assert f"{steps:,} " in note, cell
+
+
+def test_claims_of_mmcl_are_compared_with_the_epochs_and_the_read_out_of_their_tables() -> None:
+    """On CIFAR-10 as in Table 2 of margins: Table 6 and Figure 3a are k-NN after 200 epochs."""
+    at = ALL["margins/table-2-cifar10"]
+    read = {claim.id for claim in at.claims if claim.paper == "mmcl"}
+    epochs, metric = at.setting("short").differences_of("mmcl")[1:]
+    found = set()
+    for name, table in ALL.items():
+        if not (name.startswith("mmcl/") and "paper" in table.tiers):
+            continue
+        if read.isdisjoint(claim.id for claim in table.claims):
+            continue
+        for cell in table.cells("paper"):
+            assert isinstance(cell.config, Config)
+            found.add((cell.config.epochs, table.metric == KNN_METRIC))
+    assert found == {(400, False), (200, True)}
+    assert "400 (in Table 6 and Figure 3a 200)" in epochs
+    assert "linear classifier (in Table 6 and Figure 3a k-NN)" in metric
