@@ -184,6 +184,21 @@ def test_a_loss_may_fill_a_cache_and_draw_from_the_global_generator(
     assert load_loss(losses, "f", []).function.__name__ == "f"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        # What checks the arguments of these hangs on them, and cannot be pickled.
+        f"from shared import info_nce, hard_nce, max_margin, distance_polarization\n{PLAIN}",
+        f"def g():\n    return 1\ng.check = lambda: 1\n{PLAIN}",
+    ],
+)
+def test_a_file_of_a_loss_may_have_functions_with_attributes_of_any_kind(
+    losses: Path, body: str
+) -> None:
+    losses.write_text(body)
+    assert load_loss(losses, "f", []).function.__name__ == "f"
+
+
 def test_none_is_none_where_a_number_has_no_type(losses: Path) -> None:
     losses.write_text("def f(pairs, s, *, w=1):\n    return s.sum(1) * (w or 1)\n")
     assert load_loss(losses, "f", ["w=None"]).kwargs == {"w": None}

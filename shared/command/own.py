@@ -270,12 +270,13 @@ def _check_state(loss: Term, file: Path) -> None:
 
 def _comparable(value: Any) -> Any:
     """A variable in a form that two moments can be compared by."""
+    state = value
     if inspect.isfunction(value):
-        value = [value.__defaults__, value.__kwdefaults__, vars(value)]  # may keep a state
+        state = [value.__defaults__, value.__kwdefaults__, vars(value)]  # may keep a state
     try:
-        return pickle.dumps(value)
+        return pickle.dumps(state)
     except Exception:  # whatever an object of the user's raises
-        return id(value)
+        return id(value)  # the list is another one every time
 
 
 def _globals(loss: Term) -> dict[tuple[str, str], Any]:
