@@ -159,6 +159,22 @@ def test_rows_with_other_seeds_are_named_where_no_count_stands() -> None:
     assert " over seeds 0-3." in headline(comparison(rows=rows))
 
 
+def test_failed_seeds_are_named_wherever_a_mean_over_the_others_stands() -> None:
+    lacking = {1: "failed: the loss is NaN", 3: "failed: the loss is NaN", 4: "not run"}
+    kept = {0: 80.0, 2: 80.5}
+    numbers = comparison().numbers | {("up", "MUTAG"): replace(number("up", kept), missing=lacking)}
+    found = comparison(numbers=numbers)
+    for text in (headline(found), latex(found)):
+        assert "seeds 0, 2 (up)" in text
+        assert " Failed: seeds 1, 3 of up. " in text
+    assert " Not in these numbers are seeds 1, 3 of up, whose runs failed. " in methods(found)
+    columns = (Column("MUTAG"), Column("DD"))
+    numbers |= {(label, "DD"): number(label, some) for label, some in VALUES.items()}
+    assert "seeds 1, 3 of up in MUTAG." in headline(comparison(columns=columns, numbers=numbers))
+    for text in (headline(comparison()), methods(comparison())):
+        assert "ailed" not in text
+
+
 def test_comparisons_of_one_table_have_labels_of_their_own() -> None:
     columns = (Column("DD"),)
     numbers = {(label, "DD"): number(label, some) for label, some in VALUES.items()}

@@ -12,7 +12,7 @@ import itertools
 import json
 import re
 import statistics
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,6 +129,11 @@ class Number:
     def lacking(self) -> str:
         """The word for a number without a finished run: whether any was tried."""
         return "failed" if set(self.missing.values()) - {NOT_RUN} else NOT_RUN
+
+    @property
+    def failed(self) -> list[int]:
+        """The seeds whose runs have failed."""
+        return [seed for seed, why in self.missing.items() if why.startswith("failed")]
 
     @property
     def summary(self) -> Summary | None:
@@ -336,6 +341,8 @@ def headline(comparison: Comparison, spread: Spread = "deviation") -> str:
         f"{comparison.title} ({comparison.scale}), on {comparison.data}: "
         f"{' and '.join(metrics)}, {mean}{_seeds(comparison)}."
     ]
+    if failed := failures(comparison):
+        sentences.append(f"Failed: {failed}.")
     if trained := budget(comparison):
         sentences.append(f"Budget: {trained}.")
     sentences.append(f"Protocol {comparison.protocol}.")
@@ -348,6 +355,11 @@ def headline(comparison: Comparison, spread: Spread = "deviation") -> str:
     if comparison.looked:
         sentences.append(LOOKED_NOTE)
     return " ".join(sentences)
+
+
+def failures(comparison: Comparison) -> str:
+    """The seeds that no number holds since their runs failed, by row; empty without any."""
+    return _named(comparison, lambda number: number.failed)
 
 
 def budget(comparison: Comparison) -> str:
@@ -714,6 +726,20 @@ def _seeds(comparison: Comparison) -> str:
         return named_seeds(next(iter(places_by_seeds)))
     texts = (f"{named_seeds(seeds)} ({'; '.join(at)})" for seeds, at in places_by_seeds.items())
     return " and ".join(texts) or named_seeds(_all_seeds(comparison))
+
+
+def _named(comparison: Comparison, seeds_of: Callable[[Number], Iterable[int]]) -> str:
+    """Some seeds of rows, and of which columns if not of all: ``seeds 1, 3 of HCL in MUTAG``."""
+    texts = []
+    for row in comparison.rows:
+        columns_by_seeds: dict[tuple[int, ...], list[str]] = {}
+        for column in comparison.columns:
+            if seeds := tuple(sorted(seeds_of(comparison.numbers[row.label, column.label]))):
+                columns_by_seeds.setdefault(seeds, []).append(column.label)
+        for seeds, columns in columns_by_seeds.items():
+            where = f" in {', '.join(columns)}" if len(columns) < len(comparison.columns) else ""
+            texts.append(f"{named_seeds(seeds)} of {row.label}{where}")
+    return "; ".join(texts)
 
 
 def _seed_counts(comparison: Comparison, label: str, column: str) -> str:
