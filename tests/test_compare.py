@@ -175,6 +175,35 @@ def test_failed_seeds_are_named_wherever_a_mean_over_the_others_stands() -> None
         assert "ailed" not in text
 
 
+def test_seeds_that_ran_another_source_of_their_loss_are_named() -> None:
+    then, now = (f"losses.up@{digit * 64}" for digit in "12")
+    joined = {"facts": {"same_loss": f"losses.far@{'4' * 64} for losses.far@3, {now} for {then}"}}
+    numbers = dict(comparison().numbers)
+    # The command noted it in every run, also in those of rows with another loss.
+    for label, function in (("up", then), ("same", "info_nce")):
+        sources = {
+            seed: replace(
+                source,
+                record=replace(
+                    source.record,
+                    config={"objective": {"loss": {"function": function, "numbers": {}}}},
+                    environment=ENVIRONMENT | (joined if seed > 1 else {}),
+                ),
+            )
+            for seed, source in numbers[label, "MUTAG"].sources.items()
+        }
+        numbers[label, "MUTAG"] = Number("accuracy", "%", sources)
+    found = comparison(numbers=numbers)
+    text = (
+        f"The source of the loss that seeds 2-3 of up ran has the SHA-256 {'2' * 10}, their "
+        f"configuration names {'1' * 10}: --same-loss took the two as the same on the user's word"
+    )
+    (sentence,) = (each for each in remarks(found) if "--same-loss" in each)
+    assert sentence.startswith(text)
+    assert sentence in methods(found)
+    assert "--same-loss" not in methods(comparison())
+
+
 def test_comparisons_of_one_table_have_labels_of_their_own() -> None:
     columns = (Column("DD"),)
     numbers = {(label, "DD"): number(label, some) for label, some in VALUES.items()}

@@ -362,6 +362,35 @@ def failures(comparison: Comparison) -> str:
     return _named(comparison, lambda number: number.failed)
 
 
+def other_sources(comparison: Comparison) -> list[str]:
+    """Sentences on seeds that ran another source of their loss than their configuration names."""
+    pairs = dict.fromkeys(pair for record in comparison.records for pair in _same_loss(record))
+    sentences = []
+    for pair in pairs:
+        ran, named = (identity.rpartition("@")[2][:SHORT_COMMIT] for identity in pair)
+        seeds = _named(comparison, functools.partial(_joined_by, pair))
+        sentences.append(
+            f"The source of the loss that {seeds} ran has the SHA-256 {ran}, their configuration "
+            f"names {named}: --same-loss took the two as the same on the user's word, unchecked."
+        )
+    return sentences
+
+
+def _same_loss(record: Record) -> Iterator[tuple[str, str]]:
+    """The identity of the loss that ran and that of the configuration, where they differ."""
+    objective = record.config.get("objective")
+    function = objective["loss"]["function"] if isinstance(objective, Mapping) else None
+    for text in record.environment.get("facts", {}).get("same_loss", "").split(", "):
+        ran, _, named = text.partition(" for ")
+        if ran and named == function:  # it names those of all rows of the command
+            yield ran, named
+
+
+def _joined_by(pair: tuple[str, str], number: Number) -> list[int]:
+    """The seeds whose runs hold such a pair of identities."""
+    return [seed for seed, source in number.sources.items() if pair in _same_loss(source.record)]
+
+
 def budget(comparison: Comparison) -> str:
     """How long and on how much the rows train, where all agree."""
     configs = [record.config for record in comparison.records if record.config.get("train", True)]
@@ -386,6 +415,7 @@ def commits(comparison: Comparison) -> str:
 def remarks(comparison: Comparison) -> list[str]:
     """What a reader has to know of the numbers, a sentence each."""
     sentences = [f"{row.label}: {row.about}." for row in comparison.rows if row.about]
+    sentences += other_sources(comparison)
     if note := TIER_NOTES[comparison.tier]:
         sentences.append(note)
     for column in comparison.columns:
