@@ -561,6 +561,27 @@ def test_an_other_comparison_in_the_folder_is_refused(tmp_path: Path, at_once: A
     assert "holds a comparison with settings epochs=3, not none; choose another --to" in err
 
 
+def test_files_of_the_folder_that_are_of_no_comparison_are_kept(
+    tmp_path: Path, at_once: AtOnce
+) -> None:
+    config = dict(TABLE_4.cells("smoke", row="HCL")[0].content)
+    sent(tmp_path / "paper/records/theirs", "HCL", config, 0)
+    (tmp_path / "paper/METHODS.md").write_text("A chapter.\n")
+    choice = ("--rows", "hcl", "--seeds", "0", "--to", "paper")
+    for words in (SMOKE, ("plan", *SMOKE)):
+        _, err = at_once(*words, *choice, code=2)
+        assert "paper holds METHODS.md without the records/comparison.json of a comp" in err
+        assert err.count("\n") == 1
+    assert {file.name for file in (tmp_path / "paper").iterdir()} == {"METHODS.md", "records"}
+    assert (tmp_path / "paper/METHODS.md").read_text() == "A chapter.\n"
+    (tmp_path / "paper/METHODS.md").rename(tmp_path / "paper/chapter.md")
+    for _ in range(2):  # its own files are written again
+        at_once(*SMOKE, *choice)
+    assert command.WRITTEN[:4] == ("table.md", "table.tex", "table.csv", "METHODS.md")
+    there = {file.name for file in (tmp_path / "paper").iterdir()}
+    assert there - set(command.WRITTEN) == {"chapter.md", "records"}
+
+
 def sent(folder: Path, row: str, config: dict[str, object], *seeds: int) -> Path:
     """A comparison of someone else in a folder, with finished runs of one row."""
     runs, lines = [], []

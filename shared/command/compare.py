@@ -57,6 +57,7 @@ from shared.experiment.tables import Cell, Column, Published, Row, Table, Tier
 from shared.objective import Objective, Term
 from shared.report.comparison import (
     KEPT,
+    WRITTEN,
     Comparison,
     ComparisonRow,
     Number,
@@ -260,6 +261,8 @@ def _select(
         raise UserError(f"--to {options.to} takes one table; choose with --table: {names}")
     config_types = {type(cell.config) for selection in selections for cell in selection.cells}
     domain, tier = options.words[0], options.tier
+    if options.to is not None:
+        _check_files(options.to)
     indexes = _read_indexes(options.to) if options.to is not None else {}
     reusable = Reusable(
         places,
@@ -470,6 +473,17 @@ def _records_in(
         run = frame.folder_of(record, domain, tier, runs)
         sources[key] = Source(record, recorded_at(record), run and run / LOG)
     return sources
+
+
+def _check_files(folder: Path) -> None:
+    """Refuse to write over files of the user's that only have the names of a comparison's."""
+    if (folder / KEPT / INDEX).exists():
+        return
+    if names := [name for name in WRITTEN if (folder / name).exists()]:
+        raise UserError(
+            f"{folder} holds {', '.join(names)} without the {KEPT}/{INDEX} of a comparison, and "
+            f"would lose them; choose another --to, or move them away"
+        )
 
 
 def _read_indexes(folder: Path) -> dict[Path, Index]:

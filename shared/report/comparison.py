@@ -45,6 +45,9 @@ from shared.report.wording import (
 )
 
 GAINS, CURVES = "gains.png", "curves.pdf"  # the first is written as PDF as well
+TABLE, TEX, SHEET, METHODS = "table.md", "table.tex", "table.csv", "METHODS.md"
+# The files in the folder of a comparison, all replaced when it is written again.
+WRITTEN = (TABLE, TEX, SHEET, METHODS, GAINS, str(Path(GAINS).with_suffix(".pdf")), CURVES)
 KEPT = "records"  # the folder of the records, and of those that others have sent
 RULES = (
     "Of a gain's estimates, the largest p value is shown, adjusted by Holm's procedure over all "
@@ -670,10 +673,10 @@ def _papers_of(config: Mapping[str, Any], domain: str) -> Iterator[str]:
 def write(folder: Path, comparison: Comparison, *, spread: Spread = "deviation") -> list[Path]:
     """Write a comparison into a folder, each file atomically, and return the files."""
     texts = {
-        "table.md": markdown(comparison, spread),
-        "table.tex": latex(comparison, spread),
-        "table.csv": csv_text(comparison),
-        "METHODS.md": methods(comparison, spread),
+        TABLE: markdown(comparison, spread),
+        TEX: latex(comparison, spread),
+        SHEET: csv_text(comparison),
+        METHODS: methods(comparison, spread),
         f"{KEPT}/{slug(comparison.address)}{RECORDS}": "".join(
             map(record_line, comparison.records)
         ),
