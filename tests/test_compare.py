@@ -650,6 +650,31 @@ def test_a_folder_that_lacks_records_or_says_not_what_they_are_is_refused(
     assert "lies without comparison.json, which says of what rows it is; copy the folder" in err
 
 
+def test_labels_that_their_records_contradict_are_refused(tmp_path: Path, at_once: AtOnce) -> None:
+    folder = tmp_path / "paper/records/theirs"
+    (dcl, hcl) = (dict(TABLE_4.cells("smoke", row=row)[0].content) for row in ("DCL", "HCL"))
+    sent(folder / "a", "DCL", dcl, 0, 1)
+    sent(folder / "b", "HCL", hcl, 0, 1)
+    choice = ("plan", *SMOKE, "--rows", "graphcl", "--to", "paper")
+    out, _ = at_once(*choice)
+    assert "DCL: seeds 0-1 recorded at 391a9aa" in out
+    file = folder / "a/comparison.json"
+    text = file.read_text()
+    for label, other in (("DCL", "HCL"), ("DCL", "Other"), ("embedded sample", "MUTAG")):
+        file.write_text(text.replace(f'"{label}"', f'"{other}"'))
+        _, err = at_once(*choice, code=2)
+        assert "theirs/a/comparison.json calls " in err
+        assert "seed 0, what is the run own/smoke/graph/mmcl/table-4/DCL/embedded-sample/see" in err
+        assert err.count("\n") == 1
+    # Another label of the same configuration is none of them: one run, two rows.
+    sheet = json.loads(text)
+    sheet["runs"] += [{**run, "row": "twin"} for run in sheet["runs"]]
+    sheet["rows"] += [{"label": "twin"}]
+    file.write_text(json.dumps(sheet))
+    out, _ = at_once(*choice)
+    assert "twin: seeds 0-1 recorded at 391a9aa" in out
+
+
 def test_a_failed_seed_is_named_as_long_as_nothing_takes_its_place(
     tmp_path: Path, at_once: AtOnce
 ) -> None:
@@ -715,7 +740,7 @@ def test_a_record_of_ones_own_is_kept_whole(tmp_path: Path) -> None:
     # By today's key, and by that of a sheet from before a field was added.
     config = {**kept.config, **_values_before(type(TABLE_4.config))}
     assert found.keys() == {run_key("paper", kept.config), run_key("paper", config)}
-    assert all(each.record == kept for each in found.values())
+    assert all(each.record == kept for (each,) in found.values())
     assert baseline_of(TABLE_4, "paper").label == "GraphCL"
 
 

@@ -138,6 +138,8 @@ class Reusable:
     places: Places
     # By key, the records of the folder that is written to, and their origin.
     in_folder: Mapping[str, Source] = field(default_factory=dict)
+    # By key, the ends of the addresses of these records, as :func:`_end` has them.
+    ends_in_folder: Mapping[str, Collection[str]] = field(default_factory=dict)
     # By key, the committed records.
     committed: Mapping[str, Sequence[Record]] = field(default_factory=dict)
     processor: str = ""  # of this machine; committed records of others do not count
@@ -264,11 +266,18 @@ def _select(
     if options.to is not None:
         _check_files(options.to)
     indexes = _read_indexes(options.to) if options.to is not None else {}
-    reusable = Reusable(
-        places,
+    in_folder = (
         _records_in(options.to, places.runs, domain, tier, config_types)
         if options.to is not None
-        else {},
+        else {}
+    )
+    reusable = Reusable(
+        places,
+        {key: first for key, (first, *_) in in_folder.items()},
+        {
+            key: {_end(*source.record.address.split("/")[-3:]) for source in sources}
+            for key, sources in in_folder.items()
+        },
         {} if options.run_all else _committed(places, domain, tier, config_types),
         processor_of(Record("", {}, current_environment(1), {})),
         options.run_all,
@@ -458,7 +467,7 @@ def _committed(
 
 def _records_in(
     folder: Path, runs: Path, domain: str, tier: Tier, config_types: set[type]
-) -> dict[str, Source]:
+) -> dict[str, list[Source]]:
     """By key the records in the folder that is written to, the user's and those of others.
 
     Where the run is on this disk, its log is known, so that rows of an earlier call have curves.
@@ -469,10 +478,18 @@ def _records_in(
         raise Damaged(f"{text}; ask for the file again, or move it away")
     by_key = frame.by_key(loaded.sources, tier, config_types, users=True)
     sources = {}
-    for key, (record, *_) in by_key.items():
-        run = frame.folder_of(record, domain, tier, runs)
-        sources[key] = Source(record, recorded_at(record), run and run / LOG)
+    for key, records in by_key.items():
+        folders = (frame.folder_of(record, domain, tier, runs) for record in records)
+        sources[key] = [
+            Source(record, recorded_at(record), run and run / LOG)
+            for record, run in zip(records, folders, strict=True)
+        ]
     return sources
+
+
+def _end(row: str, column: str, seed: str) -> str:
+    """How the address of a run ends."""
+    return "/".join(map(slug, (row, column, seed)))
 
 
 def _check_files(folder: Path) -> None:
@@ -597,7 +614,13 @@ def _check_earlier(
     contents: dict[tuple[str, str], Mapping[str, Any]] = {
         (cell.row, cell.column): cell.content for cell in selection.cells
     }
+    columns = selection.table.columns_of(selection.index.tier)
+    names = {column.label: column.source for column in columns}
     for file, index in reusable.indexes.items():
+        ends: dict[str, set[str]] = {}  # by key; rows of equal configurations share one
+        for (row, column, seed), key in index.runs.items():
+            end = _end(row, names.get(column, column), f"seed-{seed}")
+            ends.setdefault(key, set()).add(end)
         for run, key in index.runs.items():
             row, column, seed = run
             source = reusable.in_folder.get(key)
@@ -608,6 +631,12 @@ def _check_earlier(
                         f"not beside it; copy the folder again, or move it away"
                     )
                 continue
+            if ends[key].isdisjoint(reusable.ends_in_folder[key]):
+                raise UserError(
+                    f"{file} calls {row} in {column}, seed {seed}, what is the run "
+                    f"{source.record.address} in its records; copy the folder again, or move it "
+                    f"away"
+                )
             earlier = source.record.upgraded(config_type).config
             now = {**contents.setdefault((row, column), earlier), "seed": earlier["seed"]}
             equal = earlier == now
