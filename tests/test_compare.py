@@ -23,6 +23,7 @@ from shared.command.own import baseline_of
 from shared.errors import UserError
 from shared.experiment.config import _values_before, run_key
 from shared.experiment.records import Record, content_hash, record_line
+from shared.experiment.run_folders import is_locked
 from shared.experiment.tables import Column
 from shared.report.comparison import (
     Comparison,
@@ -673,6 +674,44 @@ def test_labels_that_their_records_contradict_are_refused(tmp_path: Path, at_onc
     file.write_text(json.dumps(sheet))
     out, _ = at_once(*choice)
     assert "twin: seeds 0-1 recorded at 391a9aa" in out
+
+
+def test_what_another_process_writes_meanwhile_is_kept(
+    tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (dcl, hcl) = (dict(TABLE_4.cells("smoke", row=row)[0].content) for row in ("DCL", "HCL"))
+    records = tmp_path / "paper/records"
+    sent(records / "theirs", "HCL", hcl, 0)
+    meanwhile = sent(tmp_path / "meanwhile", "DCL", dcl, 0, 1)
+    show, locked = command._print_comparison, []
+
+    def written_by_another(*given: object) -> None:
+        shutil.copytree(meanwhile, records, dirs_exist_ok=True)
+        show(*given)  # type: ignore[arg-type]
+
+    def write_and_look(folder: Path, comparison: Comparison, *, spread: Spread) -> list[Path]:
+        locked.append(is_locked(records))
+        return write(folder, comparison, spread=spread)
+
+    monkeypatch.setattr(command, "write", write_and_look)
+    monkeypatch.setattr(command, "_print_comparison", written_by_another)
+    choice = (*SMOKE, "--rows", "hcl", "--seeds", "0", "--to", "paper")
+    out, _ = at_once(*choice)
+    assert "paper: a comparison was written there meanwhile; its rows and seeds are kept" in out
+    assert locked == [True]
+    with (tmp_path / "paper/table.csv").open() as stream:
+        assert [row["row"] for row in csv.DictReader(stream)] == ["DCL", "HCL"]
+    index = json.loads((records / "comparison.json").read_text())
+    assert [(run["row"], run["seed"]) for run in index["runs"]] == [
+        ("DCL", 0),
+        ("DCL", 1),
+        ("HCL", 0),
+    ]
+    assert (records / "graph-mmcl-table-4.records.jsonl").read_text().count("\n") == 3
+    monkeypatch.setattr(command, "_print_comparison", show)
+    out, _ = at_once(*choice)
+    assert "meanwhile" not in out
+    assert not is_locked(records)
 
 
 def test_a_failed_seed_is_named_as_long_as_nothing_takes_its_place(

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import filelock
 from rich.console import Console
 from rich.text import Text
 
@@ -238,10 +239,25 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
         _print_comparison(console, comparison)
         _print_folders(console, selection, places)
         if options.to is not None:
-            with writing(options.to, "choose another folder with --to"):
+            with writing(options.to, "choose another folder with --to"), _locked(options.to):
+                now = _with_folder(reusable, selection, options.to)
+                if now.indexes != reusable.indexes:
+                    text = "a comparison was written there meanwhile; its rows and seeds are kept"
+                    say(console, f"{options.to}: {text}")
+                    selection = _with_earlier(selection, now, options)
+                    comparison = _comparison_of(selection, now, outcomes)
                 names = _write(options.to, comparison, selection, options.spread, console)
             say(console, f"written to {options.to}: {', '.join(names)}, {KEPT}/")
     return print_ending(console, pool, again=options.again) if pool else 0
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Wait for other processes to have written to the folder, and keep them from it."""
+    kept = folder / KEPT
+    kept.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(kept / ".lock"):
+        yield
 
 
 def _select(
@@ -265,25 +281,15 @@ def _select(
     domain, tier = options.words[0], options.tier
     if options.to is not None:
         _check_files(options.to)
-    indexes = _read_indexes(options.to) if options.to is not None else {}
-    in_folder = (
-        _records_in(options.to, places.runs, domain, tier, config_types)
-        if options.to is not None
-        else {}
-    )
     reusable = Reusable(
         places,
-        {key: first for key, (first, *_) in in_folder.items()},
-        {
-            key: {_end(*source.record.address.split("/")[-3:]) for source in sources}
-            for key, sources in in_folder.items()
-        },
-        {} if options.run_all else _committed(places, domain, tier, config_types),
-        processor_of(Record("", {}, current_environment(1), {})),
-        options.run_all,
-        data_hashes,
-        indexes,
+        committed={} if options.run_all else _committed(places, domain, tier, config_types),
+        processor=processor_of(Record("", {}, current_environment(1), {})),
+        only_runs=options.run_all,
+        data_hashes=data_hashes,
     )
+    if options.to is not None:
+        reusable = _with_folder(reusable, selections[0], options.to)
     _find_older_sources(selections, losses, reusable, options, console)
     if functions.same:  # new cells, since these have cached the key of the other source
         selections = [
@@ -490,6 +496,22 @@ def _records_in(
 def _end(row: str, column: str, seed: str) -> str:
     """How the address of a run ends."""
     return "/".join(map(slug, (row, column, seed)))
+
+
+def _with_folder(reusable: Reusable, selection: Selection, folder: Path) -> Reusable:
+    """What can be reused, with what the folder that is written to holds now."""
+    table, tier = selection.table, selection.index.tier
+    config_types = {type(cell.config) for cell in selection.cells}
+    sources = _records_in(folder, reusable.places.runs, table.domain, tier, config_types)
+    return dataclasses.replace(
+        reusable,
+        in_folder={key: first for key, (first, *_) in sources.items()},
+        ends_in_folder={
+            key: {_end(*source.record.address.split("/")[-3:]) for source in of_key}
+            for key, of_key in sources.items()
+        },
+        indexes=_read_indexes(folder),
+    )
 
 
 def _check_files(folder: Path) -> None:
