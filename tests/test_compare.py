@@ -23,6 +23,7 @@ from shared.command.own import baseline_of
 from shared.errors import UserError
 from shared.experiment.config import _values_before, run_key
 from shared.experiment.records import Record, content_hash, record_line
+from shared.experiment.run_folders import is_locked
 from shared.experiment.tables import Column
 from shared.report.comparison import (
     Comparison,
@@ -157,6 +158,51 @@ def test_rows_with_other_seeds_are_named_where_no_count_stands() -> None:
     assert " and seed 0 (plain in DD; up in DD; " in found
     rows = tuple(ComparisonRow(label, "", label == "single") for label in VALUES)
     assert " over seeds 0-3." in headline(comparison(rows=rows))
+
+
+def test_failed_seeds_are_named_wherever_a_mean_over_the_others_stands() -> None:
+    lacking = {1: "failed: the loss is NaN", 3: "failed: the loss is NaN", 4: "not run"}
+    kept = {0: 80.0, 2: 80.5}
+    numbers = comparison().numbers | {("up", "MUTAG"): replace(number("up", kept), missing=lacking)}
+    found = comparison(numbers=numbers)
+    for text in (headline(found), latex(found)):
+        assert "seeds 0, 2 (up)" in text
+        assert " Failed: seeds 1, 3 of up. " in text
+    assert " Not in these numbers are seeds 1, 3 of up, whose runs failed. " in methods(found)
+    columns = (Column("MUTAG"), Column("DD"))
+    numbers |= {(label, "DD"): number(label, some) for label, some in VALUES.items()}
+    assert "seeds 1, 3 of up in MUTAG." in headline(comparison(columns=columns, numbers=numbers))
+    for text in (headline(comparison()), methods(comparison())):
+        assert "ailed" not in text
+
+
+def test_seeds_that_ran_another_source_of_their_loss_are_named() -> None:
+    then, now = (f"losses.up@{digit * 64}" for digit in "12")
+    joined = {"facts": {"same_loss": f"losses.far@{'4' * 64} for losses.far@3, {now} for {then}"}}
+    numbers = dict(comparison().numbers)
+    # The command noted it in every run, also in those of rows with another loss.
+    for label, function in (("up", then), ("same", "info_nce")):
+        sources = {
+            seed: replace(
+                source,
+                record=replace(
+                    source.record,
+                    config={"objective": {"loss": {"function": function, "numbers": {}}}},
+                    environment=ENVIRONMENT | (joined if seed > 1 else {}),
+                ),
+            )
+            for seed, source in numbers[label, "MUTAG"].sources.items()
+        }
+        numbers[label, "MUTAG"] = Number("accuracy", "%", sources)
+    found = comparison(numbers=numbers)
+    text = (
+        f"The source of the loss that seeds 2-3 of up ran has the SHA-256 {'2' * 10}, their "
+        f"configuration names {'1' * 10}: --same-loss took the two as the same on the user's word"
+    )
+    (sentence,) = (each for each in remarks(found) if "--same-loss" in each)
+    assert sentence.startswith(text)
+    assert sentence in methods(found)
+    assert "--same-loss" not in methods(comparison())
 
 
 def test_comparisons_of_one_table_have_labels_of_their_own() -> None:
@@ -516,6 +562,27 @@ def test_an_other_comparison_in_the_folder_is_refused(tmp_path: Path, at_once: A
     assert "holds a comparison with settings epochs=3, not none; choose another --to" in err
 
 
+def test_files_of_the_folder_that_are_of_no_comparison_are_kept(
+    tmp_path: Path, at_once: AtOnce
+) -> None:
+    config = dict(TABLE_4.cells("smoke", row="HCL")[0].content)
+    sent(tmp_path / "paper/records/theirs", "HCL", config, 0)
+    (tmp_path / "paper/METHODS.md").write_text("A chapter.\n")
+    choice = ("--rows", "hcl", "--seeds", "0", "--to", "paper")
+    for words in (SMOKE, ("plan", *SMOKE)):
+        _, err = at_once(*words, *choice, code=2)
+        assert "paper holds METHODS.md without the records/comparison.json of a comp" in err
+        assert err.count("\n") == 1
+    assert {file.name for file in (tmp_path / "paper").iterdir()} == {"METHODS.md", "records"}
+    assert (tmp_path / "paper/METHODS.md").read_text() == "A chapter.\n"
+    (tmp_path / "paper/METHODS.md").rename(tmp_path / "paper/chapter.md")
+    for _ in range(2):  # its own files are written again
+        at_once(*SMOKE, *choice)
+    assert command.WRITTEN[:4] == ("table.md", "table.tex", "table.csv", "METHODS.md")
+    there = {file.name for file in (tmp_path / "paper").iterdir()}
+    assert there - set(command.WRITTEN) == {"chapter.md", "records"}
+
+
 def sent(folder: Path, row: str, config: dict[str, object], *seeds: int) -> Path:
     """A comparison of someone else in a folder, with finished runs of one row."""
     runs, lines = [], []
@@ -584,6 +651,69 @@ def test_a_folder_that_lacks_records_or_says_not_what_they_are_is_refused(
     assert "lies without comparison.json, which says of what rows it is; copy the folder" in err
 
 
+def test_labels_that_their_records_contradict_are_refused(tmp_path: Path, at_once: AtOnce) -> None:
+    folder = tmp_path / "paper/records/theirs"
+    (dcl, hcl) = (dict(TABLE_4.cells("smoke", row=row)[0].content) for row in ("DCL", "HCL"))
+    sent(folder / "a", "DCL", dcl, 0, 1)
+    sent(folder / "b", "HCL", hcl, 0, 1)
+    choice = ("plan", *SMOKE, "--rows", "graphcl", "--to", "paper")
+    out, _ = at_once(*choice)
+    assert "DCL: seeds 0-1 recorded at 391a9aa" in out
+    file = folder / "a/comparison.json"
+    text = file.read_text()
+    for label, other in (("DCL", "HCL"), ("DCL", "Other"), ("embedded sample", "MUTAG")):
+        file.write_text(text.replace(f'"{label}"', f'"{other}"'))
+        _, err = at_once(*choice, code=2)
+        assert "theirs/a/comparison.json calls " in err
+        assert "seed 0, what is the run own/smoke/graph/mmcl/table-4/DCL/embedded-sample/see" in err
+        assert err.count("\n") == 1
+    # Another label of the same configuration is none of them: one run, two rows.
+    sheet = json.loads(text)
+    sheet["runs"] += [{**run, "row": "twin"} for run in sheet["runs"]]
+    sheet["rows"] += [{"label": "twin"}]
+    file.write_text(json.dumps(sheet))
+    out, _ = at_once(*choice)
+    assert "twin: seeds 0-1 recorded at 391a9aa" in out
+
+
+def test_what_another_process_writes_meanwhile_is_kept(
+    tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (dcl, hcl) = (dict(TABLE_4.cells("smoke", row=row)[0].content) for row in ("DCL", "HCL"))
+    records = tmp_path / "paper/records"
+    sent(records / "theirs", "HCL", hcl, 0)
+    meanwhile = sent(tmp_path / "meanwhile", "DCL", dcl, 0, 1)
+    show, locked = command._print_comparison, []
+
+    def written_by_another(*given: object) -> None:
+        shutil.copytree(meanwhile, records, dirs_exist_ok=True)
+        show(*given)  # type: ignore[arg-type]
+
+    def write_and_look(folder: Path, comparison: Comparison, *, spread: Spread) -> list[Path]:
+        locked.append(is_locked(records))
+        return write(folder, comparison, spread=spread)
+
+    monkeypatch.setattr(command, "write", write_and_look)
+    monkeypatch.setattr(command, "_print_comparison", written_by_another)
+    choice = (*SMOKE, "--rows", "hcl", "--seeds", "0", "--to", "paper")
+    out, _ = at_once(*choice)
+    assert "paper: a comparison was written there meanwhile; its rows and seeds are kept" in out
+    assert locked == [True]
+    with (tmp_path / "paper/table.csv").open() as stream:
+        assert [row["row"] for row in csv.DictReader(stream)] == ["DCL", "HCL"]
+    index = json.loads((records / "comparison.json").read_text())
+    assert [(run["row"], run["seed"]) for run in index["runs"]] == [
+        ("DCL", 0),
+        ("DCL", 1),
+        ("HCL", 0),
+    ]
+    assert (records / "graph-mmcl-table-4.records.jsonl").read_text().count("\n") == 3
+    monkeypatch.setattr(command, "_print_comparison", show)
+    out, _ = at_once(*choice)
+    assert "meanwhile" not in out
+    assert not is_locked(records)
+
+
 def test_a_failed_seed_is_named_as_long_as_nothing_takes_its_place(
     tmp_path: Path, at_once: AtOnce
 ) -> None:
@@ -649,7 +779,7 @@ def test_a_record_of_ones_own_is_kept_whole(tmp_path: Path) -> None:
     # By today's key, and by that of a sheet from before a field was added.
     config = {**kept.config, **_values_before(type(TABLE_4.config))}
     assert found.keys() == {run_key("paper", kept.config), run_key("paper", config)}
-    assert all(each.record == kept for each in found.values())
+    assert all(each.record == kept for (each,) in found.values())
     assert baseline_of(TABLE_4, "paper").label == "GraphCL"
 
 

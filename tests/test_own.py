@@ -45,6 +45,17 @@ def my_loss(pairs, similarity, *, temperature: float, turned: bool = False):
 
 
 TORCH = "import torch\n"
+# A loss that counts its calls without an effect at first, and one that a function does it for.
+COUNTED = "def f(p, s):\n    {0} += 1\n    return s.sum(1) * (2 if {0} > 50 else 1)\n"
+CLOSURE = """\
+def make():
+    n = [0]
+    def count():
+        n[0] += 1
+        return n[0]
+    return count
+"""
+TICKING = "def f(p, s):\n    return s.sum(1) * (2 if tick() > 50 else 1)\n"
 PLAIN = "def f(pairs, s):\n    return s.sum(1)\n"
 
 
@@ -127,6 +138,31 @@ def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
                     "def f(p, s):\n    return s.sum(1) * torch.rand((), generator=g)\n",
                     "g",
                 ),
+                (f"class S:\n    n = 0\n{COUNTED.format('S.n')}", "S.n"),
+                (f"class S:\n    class T:\n        n = 0\n{COUNTED.format('S.T.n')}", "S.T.n"),
+                (f"{CLOSURE}tick = make()\n{TICKING}", "tick.n"),
+                # Of a function in a closure, and in one that a decorator hides.
+                (
+                    f"{CLOSURE}def twice(g):\n    def h():\n        return 2 * g()\n    return h\n"
+                    f"tick = twice(make())\n{TICKING}",
+                    "tick.g.n",
+                ),
+                (
+                    f"import functools\n{CLOSURE}tick = functools.wraps(abs)(make())\n"
+                    f"tick.__module__ = __name__\n{TICKING}",
+                    "tick.n",
+                ),
+            )
+        ),
+        *(
+            (body, "f", [], "f gives other values when it is called again with the same argum")
+            for body in (
+                "import itertools\ndef g():\n    yield from itertools.count(1)\nn = g()\n"
+                "def f(p, s):\n    return s.sum(1) * next(n)\n",
+                "import functools\n@functools.lru_cache(None)\ndef n():\n    return [0]\n"
+                "def f(p, s):\n    n()[0] += 1\n    return s.sum(1) * n()[0]\n",
+                f"{TORCH}import functools\n@functools.cache\ndef n():\n    return torch.rand(())\n"
+                "def f(p, s):\n    return s.sum(1) * n() + torch.rand(())\n",
             )
         ),
         ("class f:\n    pass\n", "f", [], "f is a class; a loss is a function (pairs, similarity)"),
@@ -175,9 +211,31 @@ def test_functions_that_are_no_losses_are_refused_in_one_line(
         # A cache that the first call fills, and the global generator, which checkpoints hold.
         f"{TORCH}c = {{}}\ndef f(p, s):\n    return s.sum(1) * c.setdefault(1, torch.ones(()))\n",
         f"{TORCH}def f(p, s):\n    return (s + torch.randn_like(s)).sum(1)\n",
+        "import random\nimport numpy as np\n"
+        "def f(p, s):\n    return s.sum(1) * random.random() + np.random.rand()\n",
+        # No state: constants of classes and closures, a function that knows itself, no number.
+        "class S:\n    n = [1]\n    @property\n    def m(self):\n        return self.n\n"
+        "def make(n):\n    def g(k):\n        return n if k == 0 else g(k - 1)\n    return g\n"
+        "g = make(2)\ndef f(p, s):\n    return s.sum(1) * g(3) * S().m[0]\n",
+        f"{PLAIN[:-1]} * float('nan')\n",
     ],
 )
 def test_a_loss_may_fill_a_cache_and_draw_from_the_global_generator(
+    losses: Path, body: str
+) -> None:
+    losses.write_text(body)
+    assert load_loss(losses, "f", []).function.__name__ == "f"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # What checks the arguments of these hangs on them, and cannot be pickled.
+        f"from shared import info_nce, hard_nce, max_margin, distance_polarization\n{PLAIN}",
+        f"def g():\n    return 1\ng.check = lambda: 1\n{PLAIN}",
+    ],
+)
+def test_a_file_of_a_loss_may_have_functions_with_attributes_of_any_kind(
     losses: Path, body: str
 ) -> None:
     losses.write_text(body)

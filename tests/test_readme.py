@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from shared import cosine, info_nce, two_views
 from shared.command import cells, reproduce, verbs
 from shared.command.cells import Places, tables_of
 from shared.command.own import load_loss
@@ -46,7 +48,7 @@ def commands_of(text: str) -> list[str]:
 
 COMMANDS = sorted({command for text in PAGES.values() for command in commands_of(text)})
 BLOCKS = re.findall(r"```python\n(.*?)```", OWN.partition("## A domain\n")[0], re.DOTALL)
-LOSS, CODE = BLOCKS[0], BLOCKS[1:]
+LOSS, REGULARISED, *CODE = BLOCKS
 
 
 def test_there_is_something_to_check() -> None:
@@ -130,6 +132,24 @@ def check_run(words: list[str], tmp_path: Path) -> None:
             sys.modules.pop("losses")
             sys.path.remove(str(tmp_path))
     assert reproduce.main([*start, *words, "--runs", str(tmp_path)]) == 0
+
+
+def test_a_loss_may_hold_a_regulariser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "regularised.py").write_text(REGULARISED)
+    pairs = two_views(*0.3 * torch.randn(2, 5, 4))
+    similarity = cosine(pairs.anchor, pairs.candidate)
+    values = {
+        strength: load_loss(tmp_path / "regularised.py", "regularised", [f"strength={strength}"])(
+            pairs, similarity
+        )
+        for strength in ("0", "2")
+    }
+    sys.modules.pop("regularised")
+    torch.testing.assert_close(values["0"], info_nce(pairs, similarity, temperature=0.5))
+    added = 2 * (1 - pairs.anchor.std(0)).relu().mean()
+    assert added > 0
+    torch.testing.assert_close(values["2"], values["0"] + added)
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import filelock
 from rich.console import Console
 from rich.text import Text
 
@@ -57,6 +58,7 @@ from shared.experiment.tables import Cell, Column, Published, Row, Table, Tier
 from shared.objective import Objective, Term
 from shared.report.comparison import (
     KEPT,
+    WRITTEN,
     Comparison,
     ComparisonRow,
     Number,
@@ -137,6 +139,8 @@ class Reusable:
     places: Places
     # By key, the records of the folder that is written to, and their origin.
     in_folder: Mapping[str, Source] = field(default_factory=dict)
+    # By key, the ends of the addresses of these records, as :func:`_end` has them.
+    ends_in_folder: Mapping[str, Collection[str]] = field(default_factory=dict)
     # By key, the committed records.
     committed: Mapping[str, Sequence[Record]] = field(default_factory=dict)
     processor: str = ""  # of this machine; committed records of others do not count
@@ -235,10 +239,25 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
         _print_comparison(console, comparison)
         _print_folders(console, selection, places)
         if options.to is not None:
-            with writing(options.to, "choose another folder with --to"):
+            with writing(options.to, "choose another folder with --to"), _locked(options.to):
+                now = _with_folder(reusable, selection, options.to)
+                if now.indexes != reusable.indexes:
+                    text = "a comparison was written there meanwhile; its rows and seeds are kept"
+                    say(console, f"{options.to}: {text}")
+                    selection = _with_earlier(selection, now, options)
+                    comparison = _comparison_of(selection, now, outcomes)
                 names = _write(options.to, comparison, selection, options.spread, console)
             say(console, f"written to {options.to}: {', '.join(names)}, {KEPT}/")
     return print_ending(console, pool, again=options.again) if pool else 0
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Wait for other processes to have written to the folder, and keep them from it."""
+    kept = folder / KEPT
+    kept.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(kept / ".lock"):
+        yield
 
 
 def _select(
@@ -260,18 +279,17 @@ def _select(
         raise UserError(f"--to {options.to} takes one table; choose with --table: {names}")
     config_types = {type(cell.config) for selection in selections for cell in selection.cells}
     domain, tier = options.words[0], options.tier
-    indexes = _read_indexes(options.to) if options.to is not None else {}
+    if options.to is not None:
+        _check_files(options.to)
     reusable = Reusable(
         places,
-        _records_in(options.to, places.runs, domain, tier, config_types)
-        if options.to is not None
-        else {},
-        {} if options.run_all else _committed(places, domain, tier, config_types),
-        processor_of(Record("", {}, current_environment(1), {})),
-        options.run_all,
-        data_hashes,
-        indexes,
+        committed={} if options.run_all else _committed(places, domain, tier, config_types),
+        processor=processor_of(Record("", {}, current_environment(1), {})),
+        only_runs=options.run_all,
+        data_hashes=data_hashes,
     )
+    if options.to is not None:
+        reusable = _with_folder(reusable, selections[0], options.to)
     _find_older_sources(selections, losses, reusable, options, console)
     if functions.same:  # new cells, since these have cached the key of the other source
         selections = [
@@ -455,7 +473,7 @@ def _committed(
 
 def _records_in(
     folder: Path, runs: Path, domain: str, tier: Tier, config_types: set[type]
-) -> dict[str, Source]:
+) -> dict[str, list[Source]]:
     """By key the records in the folder that is written to, the user's and those of others.
 
     Where the run is on this disk, its log is known, so that rows of an earlier call have curves.
@@ -466,10 +484,45 @@ def _records_in(
         raise Damaged(f"{text}; ask for the file again, or move it away")
     by_key = frame.by_key(loaded.sources, tier, config_types, users=True)
     sources = {}
-    for key, (record, *_) in by_key.items():
-        run = frame.folder_of(record, domain, tier, runs)
-        sources[key] = Source(record, recorded_at(record), run and run / LOG)
+    for key, records in by_key.items():
+        folders = (frame.folder_of(record, domain, tier, runs) for record in records)
+        sources[key] = [
+            Source(record, recorded_at(record), run and run / LOG)
+            for record, run in zip(records, folders, strict=True)
+        ]
     return sources
+
+
+def _end(row: str, column: str, seed: str) -> str:
+    """How the address of a run ends."""
+    return "/".join(map(slug, (row, column, seed)))
+
+
+def _with_folder(reusable: Reusable, selection: Selection, folder: Path) -> Reusable:
+    """What can be reused, with what the folder that is written to holds now."""
+    table, tier = selection.table, selection.index.tier
+    config_types = {type(cell.config) for cell in selection.cells}
+    sources = _records_in(folder, reusable.places.runs, table.domain, tier, config_types)
+    return dataclasses.replace(
+        reusable,
+        in_folder={key: first for key, (first, *_) in sources.items()},
+        ends_in_folder={
+            key: {_end(*source.record.address.split("/")[-3:]) for source in of_key}
+            for key, of_key in sources.items()
+        },
+        indexes=_read_indexes(folder),
+    )
+
+
+def _check_files(folder: Path) -> None:
+    """Refuse to write over files of the user's that only have the names of a comparison's."""
+    if (folder / KEPT / INDEX).exists():
+        return
+    if names := [name for name in WRITTEN if (folder / name).exists()]:
+        raise UserError(
+            f"{folder} holds {', '.join(names)} without the {KEPT}/{INDEX} of a comparison, and "
+            f"would lose them; choose another --to, or move them away"
+        )
 
 
 def _read_indexes(folder: Path) -> dict[Path, Index]:
@@ -583,7 +636,13 @@ def _check_earlier(
     contents: dict[tuple[str, str], Mapping[str, Any]] = {
         (cell.row, cell.column): cell.content for cell in selection.cells
     }
+    columns = selection.table.columns_of(selection.index.tier)
+    names = {column.label: column.source for column in columns}
     for file, index in reusable.indexes.items():
+        ends: dict[str, set[str]] = {}  # by key; rows of equal configurations share one
+        for (row, column, seed), key in index.runs.items():
+            end = _end(row, names.get(column, column), f"seed-{seed}")
+            ends.setdefault(key, set()).add(end)
         for run, key in index.runs.items():
             row, column, seed = run
             source = reusable.in_folder.get(key)
@@ -594,6 +653,12 @@ def _check_earlier(
                         f"not beside it; copy the folder again, or move it away"
                     )
                 continue
+            if ends[key].isdisjoint(reusable.ends_in_folder[key]):
+                raise UserError(
+                    f"{file} calls {row} in {column}, seed {seed}, what is the run "
+                    f"{source.record.address} in its records; copy the folder again, or move it "
+                    f"away"
+                )
             earlier = source.record.upgraded(config_type).config
             now = {**contents.setdefault((row, column), earlier), "seed": earlier["seed"]}
             equal = earlier == now

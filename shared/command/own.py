@@ -17,7 +17,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import CellType, ModuleType
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ from shared.experiment.config import (
     short_text,
 )
 from shared.experiment.frame import finished
+from shared.experiment.randomness import seed_everything
 from shared.experiment.records import Damaged, read_json
 from shared.experiment.tables import Cell, Column, Row, Table, Tier
 from shared.objective import Objective, Term
@@ -123,8 +124,9 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
         numbers[key] = typed(f"{name}'s {key}", text, known[key])
     loss = checked_term(function, 1.0, numbers)
     _check_modules(loss)
-    _check_call(loss, file)
-    _check_state(loss, file)
+    first = _check_call(loss, file)
+    _check_torch_settings(file, before)  # which change the values of the next call
+    _check_state(loss, file, first)
     _check_torch_settings(file, before)
     return loss
 
@@ -218,8 +220,12 @@ def without_hashes(config: Mapping[str, Any]) -> str:
     return HASH.sub("", json.dumps(config, sort_keys=True))
 
 
-def _check_call(loss: Term, file: Path) -> None:
-    """Refuse a loss that fails, returns no value for each anchor, or has no gradient."""
+def _check_call(loss: Term, file: Path) -> Tensor:
+    """The values of a loss; refuses one that fails, has no value for each anchor, or no gradient.
+
+    Every call has the same arguments and the same state of the global generators.
+    """
+    seed_everything(0)  # checkpoints hold their states, and a run seeds its own
     generator = torch.Generator().manual_seed(0)
     views = [torch.randn(3, 4, generator=generator, requires_grad=True) for _ in range(2)]
     pairs = two_views(*views)
@@ -232,6 +238,7 @@ def _check_call(loss: Term, file: Path) -> None:
         raise UserError(f"{name} has no gradient: its value does not depend on the embeddings")
     if any(all(leaf is not view for view in views) for leaf in _leaves(value)):
         raise UserError(f"{name} makes a parameter or module itself, {UNTRAINED}")
+    return value.detach().double()
 
 
 def _check_torch_settings(file: Path, before: Mapping[str, Any]) -> None:
@@ -251,44 +258,77 @@ def _check_modules(loss: Term) -> None:
             raise UserError(f"{path}: {name} is a parameter or module, {UNTRAINED}")
 
 
-def _check_state(loss: Term, file: Path) -> None:
-    """Refuse a loss that changes a variable of the user's files whenever it is called.
+def _check_state(loss: Term, file: Path, first: Tensor) -> None:
+    """Refuse a loss that changes a variable of the user's files, or its values, at every call.
 
     A checkpoint does not hold it, and a resumed run would begin with what the file says. The first
-    call, which may fill a cache, has been made.
+    call, which may fill a cache, has been made, and gave the values ``first``.
     """
+    name = loss.function.__name__
+    why = (
+        "which no checkpoint holds: a resumed run would differ; make the loss a function of its "
+        "arguments, and of torch's global generator where it draws"
+    )
     before = {key: _comparable(value) for key, value in _globals(loss).items()}
-    _check_call(loss, file)
-    for (path, name), value in _globals(loss).items():
-        if _comparable(value) != before.get((path, name)):
-            raise UserError(
-                f"{path}: every call of {loss.function.__name__} changes {name}, which no "
-                f"checkpoint holds: a resumed run would differ; make the loss a function of its "
-                f"arguments, and of torch's global generator where it draws"
-            )
+    second = _check_call(loss, file)
+    for (path, variable), value in _globals(loss).items():
+        if _comparable(value) != before.get((path, variable)):
+            raise UserError(f"{path}: every call of {name} changes {variable}, {why}")
+    # What the variables do not show, such as a generator's place.
+    if not torch.allclose(first, second, rtol=0.0, atol=0.0, equal_nan=True):
+        raise UserError(
+            f"{file}: {name} gives other values when it is called again with the same arguments "
+            f"and seed: it keeps a state, {why}"
+        )
 
 
 def _comparable(value: Any) -> Any:
     """A variable in a form that two moments can be compared by."""
+    state = value
     if inspect.isfunction(value):
-        value = [value.__defaults__, value.__kwdefaults__, vars(value)]  # may keep a state
+        state = [value.__defaults__, value.__kwdefaults__, vars(value)]  # may keep a state
     try:
-        return pickle.dumps(value)
+        return pickle.dumps(state)
     except Exception:  # whatever an object of the user's raises
-        return id(value)
+        return id(value)  # the list is another one every time
 
 
 def _globals(loss: Term) -> dict[tuple[str, str], Any]:
-    """By file and name the variables of the user's files."""
+    """By file and name the variables of the user's files, with what classes and closures hold."""
     assert inspect.isfunction(loss.function)  # its identity was asked for
     files = set(map(_inode, functions.files_of(loss.function).values()))
+    modules = {
+        name: path
+        for name, module in list(sys.modules.items())
+        if (path := getattr(module, "__file__", None)) and _inode(path) in files
+    }
+    seen: set[int] = set()
     return {
         (path, name): value
-        for module in list(sys.modules.values())
-        if (path := getattr(module, "__file__", None)) and _inode(path) in files
-        for name, value in vars(module).items()
-        if not name.startswith("__")
+        for module, path in modules.items()
+        for name, value in _with_parts("", vars(sys.modules[module]), modules, seen)
     }
+
+
+def _with_parts(
+    prefix: str, values: Mapping[str, Any], modules: Collection[str], seen: set[int]
+) -> Iterator[tuple[str, Any]]:
+    """Variables, then the attributes and closures of those that are of the user's modules."""
+    for name, value in values.items():
+        if name.startswith("__"):
+            continue
+        yield f"{prefix}{name}", value
+        if getattr(value, "__module__", None) not in modules or id(value) in seen:
+            continue
+        parts: dict[str, Any] = {}
+        if inspect.isclass(value) or inspect.isfunction(value):
+            seen.add(id(value))
+            parts |= vars(value)
+        if inspect.isfunction(value):
+            cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+            # A cell without content, of a variable that is not set yet, equals another such one.
+            parts |= {key: cell.cell_contents for key, cell in cells if cell != CellType()}
+        yield from _with_parts(f"{prefix}{name}.", parts, modules, seen)
 
 
 def _inode(path: str | Path) -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ import itertools
 import json
 import re
 import statistics
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,9 @@ from shared.report.wording import (
 )
 
 GAINS, CURVES = "gains.png", "curves.pdf"  # the first is written as PDF as well
+TABLE, TEX, SHEET, METHODS = "table.md", "table.tex", "table.csv", "METHODS.md"
+# The files in the folder of a comparison, all replaced when it is written again.
+WRITTEN = (TABLE, TEX, SHEET, METHODS, GAINS, str(Path(GAINS).with_suffix(".pdf")), CURVES)
 KEPT = "records"  # the folder of the records, and of those that others have sent
 RULES = (
     "Of a gain's estimates, the largest p value is shown, adjusted by Holm's procedure over all "
@@ -129,6 +132,11 @@ class Number:
     def lacking(self) -> str:
         """The word for a number without a finished run: whether any was tried."""
         return "failed" if set(self.missing.values()) - {NOT_RUN} else NOT_RUN
+
+    @property
+    def failed(self) -> list[int]:
+        """The seeds whose runs have failed."""
+        return [seed for seed, why in self.missing.items() if why.startswith("failed")]
 
     @property
     def summary(self) -> Summary | None:
@@ -336,6 +344,8 @@ def headline(comparison: Comparison, spread: Spread = "deviation") -> str:
         f"{comparison.title} ({comparison.scale}), on {comparison.data}: "
         f"{' and '.join(metrics)}, {mean}{_seeds(comparison)}."
     ]
+    if failed := failures(comparison):
+        sentences.append(f"Failed: {failed}.")
     if trained := budget(comparison):
         sentences.append(f"Budget: {trained}.")
     sentences.append(f"Protocol {comparison.protocol}.")
@@ -348,6 +358,40 @@ def headline(comparison: Comparison, spread: Spread = "deviation") -> str:
     if comparison.looked:
         sentences.append(LOOKED_NOTE)
     return " ".join(sentences)
+
+
+def failures(comparison: Comparison) -> str:
+    """The seeds that no number holds since their runs failed, by row; empty without any."""
+    return _named(comparison, lambda number: number.failed)
+
+
+def other_sources(comparison: Comparison) -> list[str]:
+    """Sentences on seeds that ran another source of their loss than their configuration names."""
+    pairs = dict.fromkeys(pair for record in comparison.records for pair in _same_loss(record))
+    sentences = []
+    for pair in pairs:
+        ran, named = (identity.rpartition("@")[2][:SHORT_COMMIT] for identity in pair)
+        seeds = _named(comparison, functools.partial(_joined_by, pair))
+        sentences.append(
+            f"The source of the loss that {seeds} ran has the SHA-256 {ran}, their configuration "
+            f"names {named}: --same-loss took the two as the same on the user's word, unchecked."
+        )
+    return sentences
+
+
+def _same_loss(record: Record) -> Iterator[tuple[str, str]]:
+    """The identity of the loss that ran and that of the configuration, where they differ."""
+    objective = record.config.get("objective")
+    function = objective["loss"]["function"] if isinstance(objective, Mapping) else None
+    for text in record.environment.get("facts", {}).get("same_loss", "").split(", "):
+        ran, _, named = text.partition(" for ")
+        if ran and named == function:  # it names those of all rows of the command
+            yield ran, named
+
+
+def _joined_by(pair: tuple[str, str], number: Number) -> list[int]:
+    """The seeds whose runs hold such a pair of identities."""
+    return [seed for seed, source in number.sources.items() if pair in _same_loss(source.record)]
 
 
 def budget(comparison: Comparison) -> str:
@@ -374,6 +418,7 @@ def commits(comparison: Comparison) -> str:
 def remarks(comparison: Comparison) -> list[str]:
     """What a reader has to know of the numbers, a sentence each."""
     sentences = [f"{row.label}: {row.about}." for row in comparison.rows if row.about]
+    sentences += other_sources(comparison)
     if note := TIER_NOTES[comparison.tier]:
         sentences.append(note)
     for column in comparison.columns:
@@ -628,10 +673,10 @@ def _papers_of(config: Mapping[str, Any], domain: str) -> Iterator[str]:
 def write(folder: Path, comparison: Comparison, *, spread: Spread = "deviation") -> list[Path]:
     """Write a comparison into a folder, each file atomically, and return the files."""
     texts = {
-        "table.md": markdown(comparison, spread),
-        "table.tex": latex(comparison, spread),
-        "table.csv": csv_text(comparison),
-        "METHODS.md": methods(comparison, spread),
+        TABLE: markdown(comparison, spread),
+        TEX: latex(comparison, spread),
+        SHEET: csv_text(comparison),
+        METHODS: methods(comparison, spread),
         f"{KEPT}/{slug(comparison.address)}{RECORDS}": "".join(
             map(record_line, comparison.records)
         ),
@@ -714,6 +759,20 @@ def _seeds(comparison: Comparison) -> str:
         return named_seeds(next(iter(places_by_seeds)))
     texts = (f"{named_seeds(seeds)} ({'; '.join(at)})" for seeds, at in places_by_seeds.items())
     return " and ".join(texts) or named_seeds(_all_seeds(comparison))
+
+
+def _named(comparison: Comparison, seeds_of: Callable[[Number], Iterable[int]]) -> str:
+    """Some seeds of rows, and of which columns if not of all: ``seeds 1, 3 of HCL in MUTAG``."""
+    texts = []
+    for row in comparison.rows:
+        columns_by_seeds: dict[tuple[int, ...], list[str]] = {}
+        for column in comparison.columns:
+            if seeds := tuple(sorted(seeds_of(comparison.numbers[row.label, column.label]))):
+                columns_by_seeds.setdefault(seeds, []).append(column.label)
+        for seeds, columns in columns_by_seeds.items():
+            where = f" in {', '.join(columns)}" if len(columns) < len(comparison.columns) else ""
+            texts.append(f"{named_seeds(seeds)} of {row.label}{where}")
+    return "; ".join(texts)
 
 
 def _seed_counts(comparison: Comparison, label: str, column: str) -> str:
