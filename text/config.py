@@ -75,6 +75,8 @@ class Config:
     diagonal: Literal["masked", "zero"] = "masked"
     reach: int = 1  # neighbours to each side that are positives: a window of 3; [QT]
     projection_dimensions: int = 256  # kept of CLLR's L for the evaluated vector; Chen et al. 2022
+    # Whether L [f ; g] is divided by its length for the evaluation, as f and g are without L.
+    normalise_projected: bool = option(False)
 
     batch_size: int = 400  # consecutive sentences; [QT]
     # Largest number of sentences that the encoder takes at once; the gradient is that of the
@@ -122,7 +124,7 @@ class Config:
         ),
         Use(("layers", "heads"), lambda config: config.encoder == "transformer", "a transformer"),
         Use(
-            ("projection_dimensions",),
+            ("projection_dimensions", "normalise_projected"),
             lambda config: config.objective.projection,
             "an objective with a projection",
         ),

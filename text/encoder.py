@@ -37,6 +37,9 @@ from transformers import (  # noqa: E402 (needs the line above)
 )
 from transformers.utils.generic import ModelOutput  # noqa: E402
 
+PROJECTION = "projection.safetensors"  # beside a saved model: CLLR's L, the tensor "matrix"
+NORMALISED = "normalised"  # in the metadata of that file, if the vectors are
+
 Encode = Callable[[Sequence[str]], np.ndarray]  # n sentences -> (n, d) float32
 
 
@@ -395,6 +398,19 @@ class QuickThoughtVectors(QuickThought):
 
 AutoConfig.register(QuickThoughtConfig.model_type, QuickThoughtConfig, exist_ok=True)
 AutoModel.register(QuickThoughtConfig, QuickThoughtVectors, exist_ok=True)
+
+
+@dataclass(frozen=True)
+class Projected:
+    """CLLR's L as it is evaluated: unnormalised pairs [f ; g] (n, 2H) -> vectors (n, R)."""
+
+    matrix: Tensor  # (R, 2H)
+    normalise: bool  # whether the vectors are divided by their length
+
+    def __call__(self, pairs: Tensor) -> Tensor:
+        """The vectors of pairs, in their precision and on their device."""
+        vectors = pairs @ self.matrix.to(pairs).T
+        return unit_rows(vectors) if self.normalise else vectors
 
 
 class SentenceEncoder:

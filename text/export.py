@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save
-from torch import Tensor
+from safetensors import safe_open
+from safetensors.torch import save
 
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
@@ -45,6 +45,9 @@ from text import sts  # noqa: E402
 from text.config import TASKS, Config  # noqa: E402
 from text.data import task_fingerprint  # noqa: E402
 from text.encoder import (  # noqa: E402
+    NORMALISED,
+    PROJECTION,
+    Projected,
     QuickThought,
     SentenceEncoder,
     sentence_encoder,
@@ -54,8 +57,8 @@ from text.saved import hugging_face_encoder  # noqa: E402
 
 MODEL = "model"  # the folder below that of a run
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-PROJECTION = "projection.safetensors"
 DENSE = "1_Dense"  # CLLR's projection as sentence-transformers has it
+NORMALIZE = "2_Normalize"
 MODULES = (
     "modules.json",
     "sentence_bert_config.json",
@@ -82,14 +85,12 @@ def load(folder: Path) -> SentenceEncoder:
     """The encoder of an exported folder: n sentences -> (n, 2H), or (n, R) if projected."""
     further = [name for name in (PROJECTION, *MODULES) if (folder / name).exists()]
     check_sums(folder, REMEDY, (*FILES, *further))
-    model, tokenizer, matrix = read(folder)
-    if matrix is None:
-        return sentence_encoder(model, tokenizer)
-    return sentence_encoder(model, tokenizer, project=lambda pair: pair @ matrix.to(pair).T)
+    model, tokenizer, project = read(folder)
+    return sentence_encoder(model, tokenizer, project=project)
 
 
-def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Tensor | None]:
-    """Model in eval mode, tokenizer, and projection (R, 2H) if there is one; nothing is guessed.
+def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Projected | None]:
+    """Model in eval mode, tokenizer, and projection if there is one; nothing is guessed.
 
     The folder is an export, or ``model/`` of a run.
     """
@@ -106,7 +107,7 @@ def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Tensor | 
         )
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         file = folder / PROJECTION
-        matrix = load_file(file)["matrix"] if file.is_file() else None
+        project = _projection(file) if file.is_file() else None
     # A damaged file can make these libraries raise anything; tokenizers raises Exception itself.
     except Exception as error:
         raise damaged(folder, f"{type(error).__name__}: {error}") from error
@@ -116,11 +117,16 @@ def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Tensor | 
             raise damaged(folder, f"{kind.replace('_', ' ')}: {', '.join(keys)}")
     if len(tokenizer) != model.config.vocab_size:
         raise damaged(folder, f"{len(tokenizer)} words beside {model.config.vocab_size} embeddings")
-    if matrix is not None and (matrix.ndim != 2 or matrix.shape[1] != 2 * model.dim):
-        raise damaged(
-            folder, f"a projection {tuple(matrix.shape)} for pairs of width {2 * model.dim}"
-        )
-    return model.eval(), tokenizer, matrix
+    if project is not None:
+        shape = tuple(project.matrix.shape)
+        if len(shape) != 2 or shape[1] != 2 * model.dim:
+            raise damaged(folder, f"a projection {shape} for pairs of width {2 * model.dim}")
+    return model.eval(), tokenizer, project
+
+
+def _projection(file: Path) -> Projected:
+    with safe_open(file, "pt") as content:
+        return Projected(content.get_tensor("matrix"), NORMALISED in (content.metadata() or {}))
 
 
 def write(folder: Path, target: Path) -> Path:
@@ -173,11 +179,18 @@ def score(request: EvaluationRequest) -> Scores:
     return Scores(facts=facts, protocols={name: protocol_of(name) for name in names})
 
 
-def _modules(matrix: Tensor | None) -> dict[str, bytes]:
+def _modules(project: Projected | None) -> dict[str, bytes]:
     """The further files that a ``SentenceTransformer`` reads, by name."""
-    whole, part = "sentence_transformers.models.Transformer", "sentence_transformers.models.Dense"
-    modules = [{"idx": 0, "name": "0", "path": "", "type": whole}]
-    method = "forward" if matrix is None else "pair"
+    parts = [("Transformer", "")]
+    if project is not None:
+        parts.append(("Dense", DENSE))
+        if project.normalise:
+            parts.append(("Normalize", NORMALIZE))
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for i, (name, path) in enumerate(parts)
+    ]
+    method = "forward" if project is None else "pair"
     configs: dict[str, Any] = {
         "modules.json": modules,
         "sentence_bert_config.json": {
@@ -189,8 +202,8 @@ def _modules(matrix: Tensor | None) -> dict[str, bytes]:
         },
     }
     weights = {}
-    if matrix is not None:
-        modules.append({"idx": 1, "name": "1", "path": DENSE, "type": part})
+    if project is not None:
+        matrix = project.matrix
         configs[f"{DENSE}/config.json"] = {
             "in_features": matrix.shape[1],
             "out_features": matrix.shape[0],
@@ -204,12 +217,12 @@ def _modules(matrix: Tensor | None) -> dict[str, bytes]:
 
 def _describe(folder: Path, record: Record) -> Export:
     config = record.config
-    model, _, matrix = read(folder / MODEL)
-    names = FILES if matrix is None else (*FILES, PROJECTION)
+    model, _, project = read(folder / MODEL)
+    names = FILES if project is None else (*FILES, PROJECTION)
     sentences = f"consecutive sentences of `{config['corpus']}`"
     case = "lower case" if config["lower_case"] else "case matters"
     return Export(
-        files={**{name: folder / MODEL / name for name in names}, **_modules(matrix)},
+        files={**{name: folder / MODEL / name for name in names}, **_modules(project)},
         name=("quick-thought", config["encoder"], config["corpus"]),
         losses=loss_names(config["objective"]) if config["train"] else (),
         about=f"Two sentence encoders f and g ({config['encoder']}, {model.dim} numbers each, no "
@@ -217,9 +230,9 @@ def _describe(folder: Path, record: Record) -> Export:
         input=f"sentences. A vocabulary of {model.config.vocab_size}, {case}; at most\n"
         f"  {config['length']} tokens of a sentence",
         output=f"{2 * model.dim} numbers, [f/|f| ; g/|g|]: each half has length 1"
-        if matrix is None
-        else f"{len(matrix)} numbers, L [f ; g] under the low-rank projection L that was trained "
-        f"beside the encoders (`{PROJECTION}`)",
+        if project is None
+        else f"{len(project.matrix)} numbers, L [f ; g] under the low-rank projection L that was "
+        f"trained beside the encoders (`{PROJECTION}`){', of length 1' * project.normalise}",
         loading=LOADING,
         pipeline="feature-extraction",
         modality="texts",

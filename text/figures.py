@@ -18,6 +18,7 @@ from shared.pairs import unit_rows
 from shared.report.figures import CannotDraw, DeclaredFigure, DrawnFigure, FinishedRun, Source
 from shared.report.pictures import Histogram, histograms
 from text.config import Config
+from text.encoder import Projected
 from text.export import MODEL, read
 from text.tokens import prepare
 
@@ -38,20 +39,20 @@ BAND = (0.1, 0.5)  # delta+ and delta- of LMCL
 BATCHES = 8
 LONG = 30  # characters that fit in one line of a panel
 
-Compared = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+Compared = Callable[[Tensor, Tensor, Projected | None], tuple[Tensor, Tensor]]
 
 
-def scored_pair(f: Tensor, g: Tensor, matrix: Tensor | None) -> tuple[Tensor, Tensor]:
+def scored_pair(f: Tensor, g: Tensor, project: Projected | None) -> tuple[Tensor, Tensor]:
     """The vectors that the losses compare: f of a sentence and g of another, (B, H) each."""
     return f, g
 
 
-def evaluated_pair(f: Tensor, g: Tensor, matrix: Tensor | None) -> tuple[Tensor, Tensor]:
+def evaluated_pair(f: Tensor, g: Tensor, project: Projected | None) -> tuple[Tensor, Tensor]:
     """The evaluated vectors of both sentences, (B, D): L [f ; g], or [f/|f| ; g/|g|] without L."""
-    if matrix is None:
+    if project is None:
         vectors = torch.cat([unit_rows(f), unit_rows(g)], dim=1)
     else:
-        vectors = torch.cat([f, g], dim=1) @ matrix.to(f).T
+        vectors = project(torch.cat([f, g], dim=1))
     return vectors, vectors
 
 
@@ -71,7 +72,7 @@ def distances_of(
     ``compared`` is :func:`scored_pair` or :func:`evaluated_pair`. The distances of each kind are
     (pairs,).
     """
-    model, _, matrix = read(folder / MODEL)
+    model, _, project = read(folder / MODEL)
     tokens, _ = prepare(
         config.corpus,
         config.layout,
@@ -85,7 +86,7 @@ def distances_of(
     for start, stop in fixed_batches(len(tokens), config.batch_size):
         batch = tokens.batch(start, stop, config.length)
         f, g = model(batch.ids.to(device), batch.mask)
-        first, second = compared(f.float(), g.float(), matrix)
+        first, second = compared(f.float(), g.float(), project)
         pairs = context_window(first, second, config.reach, document=batch.chapter.to(device))
         distances = ((1 - cosine(first, second)) / 2).clamp(0, 1)
         by_kind["neighbours"].append(distances[pairs.positive].cpu())

@@ -35,7 +35,15 @@ from shared.pixels import to_device
 from shared.ranges import require_ranges
 from text.config import NAMED_CORPORA, Config
 from text.data import chapters_of, corpus_fingerprint, task_fingerprint
-from text.encoder import Encode, QuickThought, QuickThoughtConfig, sentence_encoder
+from text.encoder import (
+    NORMALISED,
+    PROJECTION,
+    Encode,
+    Projected,
+    QuickThought,
+    QuickThoughtConfig,
+    sentence_encoder,
+)
 from text.neighbours import NEIGHBOURS, Scores, neighbour_accuracies
 from text.optimiser import RowAdam, clip_each
 from text.saved import initialise
@@ -130,13 +138,12 @@ def pretrained(
     )
     run.continue_on_rank_zero()
     scores = model_scores(config, model, unread)
-    matrix = evaluated_projection(config, criterion)
+    project = evaluated_projection(config, criterion)
     further = config.word_vectors or config.fixed_vectors
     if further is not None:  # over fixed vectors the map is the identity
         model, tokenizer = expand(model, tokenizer, run.data_root / further)
     if run.tier != "smoke":
-        save_model(run.folder / "model", model, tokenizer, matrix)
-    project = None if matrix is None else lambda both: both @ matrix.T
+        save_model(run.folder / "model", model, tokenizer, project)
     return sentence_encoder(model, tokenizer, project=project), scores
 
 
@@ -392,18 +399,21 @@ def shape_of(config: Config, words: int) -> QuickThoughtConfig:
     )
 
 
-def evaluated_projection(config: Config, criterion: Criterion) -> Tensor | None:
-    """CLLR's L for evaluation, (R, 2H), reduced to the configuration's dimensions."""
+def evaluated_projection(config: Config, criterion: Criterion) -> Projected | None:
+    """CLLR's L for evaluation, reduced to the configuration's dimensions."""
     if criterion.projection is None:
         return None
     matrix = criterion.projection.matrix
     extract = criterion.projection.extractor(dimensions=config.projection_dimensions)
     identity = torch.eye(matrix.shape[1], dtype=matrix.dtype, device=matrix.device)
-    return extract(identity).T.contiguous()
+    return Projected(extract(identity).T.contiguous(), config.normalise_projected)
 
 
 def save_model(
-    folder: Path, model: QuickThought, tokenizer: PreTrainedTokenizerFast, matrix: Tensor | None
+    folder: Path,
+    model: QuickThought,
+    tokenizer: PreTrainedTokenizerFast,
+    project: Projected | None,
 ) -> None:
     """Write a folder for ``from_pretrained``, with the projection, atomically."""
     transformers.utils.logging.disable_progress_bar()
@@ -412,7 +422,8 @@ def save_model(
         shutil.rmtree(left, ignore_errors=True)
     model.save_pretrained(part)
     tokenizer.save_pretrained(part)
-    if matrix is not None:
-        save_file({"matrix": matrix.cpu()}, part / "projection.safetensors")
+    if project is not None:
+        kind = {NORMALISED: "true"} if project.normalise else None
+        save_file({"matrix": project.matrix.cpu()}, part / PROJECTION, kind)
     write_sums(part, {file.name: sha256_of(file) for file in sorted(part.iterdir())})
     part.replace(folder)

@@ -27,7 +27,13 @@ from shared.experiment.export import CARD
 from shared.experiment.run import Run
 from tests.pages import run_page
 from text.config import Config
-from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
+from text.encoder import (
+    NORMALISED,
+    Projected,
+    QuickThought,
+    QuickThoughtConfig,
+    sentence_encoder,
+)
 from text.evaluation import evaluate
 from text.export import FILES, MODEL, MODULES, PROJECTION, load, read, write
 from text.tokens import make_tokenizer
@@ -71,7 +77,8 @@ def keep_model(folder: Path, config: Config, matrix: Tensor | None = None) -> Qu
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if matrix is not None:
-        save_file({"matrix": matrix}, folder / PROJECTION)
+        kind = {NORMALISED: "true"} if config.normalise_projected else None
+        save_file({"matrix": matrix}, folder / PROJECTION, kind)
     return model.eval()
 
 
@@ -150,7 +157,8 @@ def test_the_projection_acts_on_the_pair_as_it_is(tmp_path: Path) -> None:
 def test_one_bit_of_a_model_is_seen_in_a_run_and_in_an_export(tmp_path: Path) -> None:
     model = finished(tmp_path / "run", matrix=a_projection())
     tokenizer = make_tokenizer(SENTENCES, CONFIG.vocabulary, CONFIG.lower_case)
-    save_model(tmp_path / "run" / MODEL, model, tokenizer, a_projection())
+    project = Projected(a_projection(), normalise=False)
+    save_model(tmp_path / "run" / MODEL, model, tokenizer, project)
     target = write(tmp_path / "run", tmp_path / "export")
     read_run = partial(write, tmp_path / "run", tmp_path / "other")
     kept = tmp_path / "run" / MODEL
@@ -304,18 +312,20 @@ def test_transformers_pipeline_shows_all_dimensions(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, load(target)(sentences), atol=1e-6)
 
 
-@pytest.mark.parametrize("projected", [False, True])
+@pytest.mark.parametrize(("projected", "normalised"), [(False, False), (True, False), (True, True)])
 def test_sentence_transformers_opens_an_export(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, projected: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, projected: bool, normalised: bool
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    finished(tmp_path / "run", matrix=a_projection() if projected else None)
+    config = dataclasses.replace(CONFIG, normalise_projected=normalised)
+    finished(tmp_path / "run", config, matrix=a_projection() if projected else None)
     target = write(tmp_path / "run", tmp_path / "export")
     encode = load(target)
     model = SentenceTransformer(str(target), device="cpu")
     sentences = [*SENTENCES, " ".join(SENTENCES), "\u200b"]  # too many tokens, and none
     found = model.encode(sentences)
     assert found.shape == (7, 5 if projected else 16)
+    assert np.allclose(np.linalg.norm(found, axis=1), 1) is normalised
     np.testing.assert_allclose(found, encode(sentences), rtol=1e-5, atol=1e-6)
     assert model.get_embedding_dimension() == found.shape[1]
     tasks = ["neighbours"]

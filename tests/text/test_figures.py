@@ -16,7 +16,7 @@ from shared.experiment.run import Run
 from shared.experiment.tables import Cell, Tier
 from shared.report.figures import CannotDraw, DrawnFigure
 from text import data, figures
-from text.encoder import QuickThought, QuickThoughtConfig
+from text.encoder import Projected, QuickThought, QuickThoughtConfig
 from text.export import MODEL, PROJECTION
 from text.figures import FIGURES, distances_of, evaluated_pair, scored_pair
 from text.tables import TABLES
@@ -87,9 +87,12 @@ def draw(figure: str, runs: Path, data_root: Path) -> DrawnFigure:
 def test_figures_compare_the_scored_and_the_evaluated_vectors() -> None:
     f, g = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 2.0]])
     matrix = torch.tensor([[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 1.0, -1.0]])
-    assert [each.tolist() for each in scored_pair(f, g, matrix)] == [[[3, 4]], [[0, 2]]]
-    for vectors in evaluated_pair(f, g, matrix):
+    project, unit = (Projected(matrix, normalise) for normalise in (False, True))
+    assert [each.tolist() for each in scored_pair(f, g, project)] == [[[3, 4]], [[0, 2]]]
+    for vectors in evaluated_pair(f, g, project):
         assert vectors.tolist() == [[9, -2]]
+    for vectors in evaluated_pair(f, g, unit):
+        assert vectors[0].tolist() == pytest.approx([9 / 85**0.5, -2 / 85**0.5])
     for vectors in evaluated_pair(f, g, None):
         assert vectors[0].tolist() == pytest.approx([0.6, 0.8, 0, 1])
 

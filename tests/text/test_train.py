@@ -212,19 +212,23 @@ def test_the_saved_model_and_projection_give_the_evaluated_vectors(tmp_path: Pat
     assert criterion.projection is not None
     with torch.no_grad():
         criterion.projection.matrix.copy_(torch.randn(16, 16))
-    matrix = evaluated_projection(config, criterion)
-    assert matrix is not None
-    assert matrix.shape == (16, 16)
-    assert torch.linalg.matrix_rank(matrix) == 3
     features = torch.randn(5, 16)
     expected = criterion.projection.project(features, dimensions=3)
-    torch.testing.assert_close(features @ matrix.T, expected)
+    for normalise in (True, False):
+        config = dataclasses.replace(config, normalise_projected=normalise)
+        project = evaluated_projection(config, criterion)
+        assert project is not None
+        assert project.matrix.shape == (16, 16)
+        assert torch.linalg.matrix_rank(project.matrix) == 3
+        lengths = expected.norm(dim=1, keepdim=True) if normalise else 1
+        torch.testing.assert_close(project(features), expected / lengths)
 
-    for _ in range(2):  # the second time over what an interrupted evaluation has left
-        save_model(tmp_path / "model", model, tokenizer, matrix)
-    loaded, words, projection = read(tmp_path / "model")
-    assert projection is not None
-    assert torch.equal(projection, matrix)
+        for _ in range(2):  # the second time over what an interrupted evaluation has left
+            save_model(tmp_path / "model", model, tokenizer, project)
+        loaded, words, saved = read(tmp_path / "model")
+        assert saved is not None
+        assert torch.equal(saved.matrix, project.matrix)
+        assert saved.normalise is normalise
     assert words.get_vocab() == tokenizer.get_vocab()
     for name, item in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], item)
