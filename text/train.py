@@ -423,7 +423,7 @@ def save_model(
     model.save_pretrained(part)
     tokenizer.save_pretrained(part)
     if project is not None:
-        kind = {NORMALISED: "true"} if project.normalise else None
-        save_file({"matrix": project.matrix.cpu()}, part / PROJECTION, kind)
+        metadata = {NORMALISED: "true"} if project.normalise else None
+        save_file({"matrix": project.matrix.cpu()}, part / PROJECTION, metadata)
     write_sums(part, {file.name: sha256_of(file) for file in sorted(part.iterdir())})
     part.replace(folder)

@@ -77,8 +77,8 @@ def keep_model(folder: Path, config: Config, matrix: Tensor | None = None) -> Qu
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if matrix is not None:
-        kind = {NORMALISED: "true"} if config.normalise_projected else None
-        save_file({"matrix": matrix}, folder / PROJECTION, kind)
+        metadata = {NORMALISED: "true"} if config.normalise_projected else None
+        save_file({"matrix": matrix}, folder / PROJECTION, metadata)
     return model.eval()
 
 
