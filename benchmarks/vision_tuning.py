@@ -38,6 +38,7 @@ VALUES = {
     "MMCL INV, both views": ("gamma", 0.5, (0.125, 2.0)),
     "SimCLR + DP, anchor sum": ("weight", 0.1, (0.01, 1.0)),
     "CLLR, l2,1": ("alpha", 0.001, (0.01, 0.1)),
+    "HCL": ("temperature", 0.25, (0.1, 0.5)),
 }
 TEMPERATURE = 0.1  # the one chosen for SimCLR
 
