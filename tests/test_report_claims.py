@@ -310,6 +310,21 @@ def test_gains_are_significant_by_the_papers_own_deviations() -> None:
     assert list(significant(measured(UP, none_claimed, published).table)) == []
 
 
+def test_two_readings_of_one_printed_row_have_no_published_gain() -> None:
+    """It would be 0, which no paper printed."""
+    printed = (Value(85.0, 1.5), Value(70.0, 2.0))
+    one = measured(UP, None, printed)
+    (reading,) = readings([one])
+    assert (reading.published, reading.published_error) == (15.0, pytest.approx(2.5 / 5**0.5))
+    rows = tuple(dataclasses.replace(row, published="plain") for row in one.table.rows)
+    numbers = dataclasses.replace(one.table.published, rows={"plain": (printed[1],)})
+    table = dataclasses.replace(one.table, rows=rows, published=numbers)
+    both = measure(table, "paper", one.records)
+    (reading,) = readings([both])
+    assert (reading.published, reading.published_error) == (None, None)
+    assert list(significant(both.table)) == []
+
+
 def test_the_list_of_readings_names_each_claim_once() -> None:
     some = readings([measured(UP), measured(DOWN, said(id="other", paper="", place="", source=""))])
     content = json.loads(json_text(some))
