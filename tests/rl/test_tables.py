@@ -3,6 +3,7 @@
 ``tests/gate`` holds the configuration of every cell, and a table checks itself when it is made.
 """
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from rl.tables import (
     TABLES,
     UNCLAIMED,
 )
-from shared import query_key
+from shared import Objective, query_key
 from shared.experiment.records import read_records
 from shared.experiment.tables import Table
 from shared.report.measuring import highest
@@ -85,6 +86,21 @@ def test_an_imitation_runs_what_its_claims_compare(table: Table) -> None:
     for cell in table.cells("short"):
         assert isinstance(cell.config, ImitationConfig)
         assert cell.config.material_seed == 0  # expert and frames are the same for all seeds
+
+
+@pytest.mark.parametrize("table", EVERY, ids=lambda table: table.address)
+def test_a_gain_is_credited_to_a_method_whose_rows_differ_in_nothing_else(table: Table) -> None:
+    """Without penalties and projection, a row with the method is the one it is compared with."""
+    methods = ("lmcl-table-5", "cllr-table-4", "distance-polarization", "low-rank")
+    for claim in (each for each in table.claims if any(name in each.id for name in methods)):
+        for each in claim.comparisons:
+            (config, without) = (
+                table.cells(table.tiers[0], row=label, column=each.columns[0])[0].config
+                for label in (each.better, each.than)
+            )
+            assert isinstance(config, Config)
+            plain = Objective(config.objective.loss)
+            assert dataclasses.replace(config, objective=plain) == without
 
 
 def test_rows_said_to_lie_below_a_trivial_baseline_do_so_in_the_committed_records() -> None:
