@@ -111,7 +111,8 @@ def test_every_command_is_accepted(
         assert "there is no such file or folder" in capsys.readouterr().err
     else:
         check_run(words[1:] if verb in ("plan", "run") else words, tmp_path)
-        assert re.search(" cells? ", capsys.readouterr().out)
+        counts = r"\d+ of \d+ runs? there" if "compare" in words else " cells? "
+        assert re.search(counts, capsys.readouterr().out)
 
 
 def check_run(words: list[str], tmp_path: Path) -> None:
