@@ -215,6 +215,8 @@ def published_gain(
     """The published gain and its standard error."""
     (column,) = (each for each in table.columns if each.label == label)
     names = {row.label: row.published or "" for row in table.rows}
+    if names[better] == names[than]:  # two readings of one printed row
+        return None
     values = [table.published.value(names[row], label) for row in (better, than)]
     if metric != table.metric_of(column) or values[0] is None or values[1] is None:
         return None

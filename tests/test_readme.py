@@ -21,6 +21,7 @@ from shared.command.settings import with_settings
 from shared.command.verbs import whole_frame, write_results
 from shared.errors import UserError
 from shared.experiment.frame import Frame
+from shared.experiment.records import read_records
 from shared.report.claims import CLAIMS, ITERATIONS, SHARES
 from shared.report.pictures import shown_by
 from shared.report.summary import BEGINS, ENDS, Results, in_short, write_in_short
@@ -110,7 +111,8 @@ def test_every_command_is_accepted(
         assert "there is no such file or folder" in capsys.readouterr().err
     else:
         check_run(words[1:] if verb in ("plan", "run") else words, tmp_path)
-        assert re.search(" cells? ", capsys.readouterr().out)
+        counts = r"\d+ of \d+ runs? there" if "compare" in words else " cells? "
+        assert re.search(counts, capsys.readouterr().out)
 
 
 def check_run(words: list[str], tmp_path: Path) -> None:
@@ -237,6 +239,22 @@ def test_readme_counts_readings_as_the_results_do() -> None:
     undecided, mixed, *_ = (*map(int, re.findall(r"\d+", cells[4])), 0)
     further = WORDS[undecided - mixed].capitalize()
     assert f"{further} further claims are open, {left} were not run" in text
+
+
+def test_readme_counts_what_was_trained_on_a_gpu() -> None:
+    text = " ".join(README.split())
+    trained = [
+        record.address
+        for record in read_records(ROOT / "results")
+        if record.environment.get("hardware", {}).get("accelerators")
+    ]
+    assert f"{len(trained)} on CIFAR-10 were trained on a GPU" in text
+    # A record of the transfer tells the machine that scored it, and how long its encoder took.
+    transfer = "short/vision/margins/table-3-cifar10/moco"
+    encoders = [r for r in read_records(ROOT / "results") if r.address.startswith(transfer)]
+    taken = [float(r.environment["facts"].get("encoder_seconds", "inf")) for r in encoders]
+    fast = sum(seconds < 100 for seconds in taken)  # 52 to 60, on a CPU 820 and more
+    assert f"{WORDS[fast]} of the {len(encoders)} encoders of the transfer" in text
 
 
 MEASURED = (SHARES, ITERATIONS, "tuning.json")  # by benchmarks

@@ -17,8 +17,9 @@ from toy.tables import CLAIM, TABLES
 
 from shared.command.cells import DOMAINS
 from shared.experiment.config import canonical
+from shared.experiment.data import is_approximate
 from shared.experiment.published import with_claims
-from shared.experiment.records import Record
+from shared.experiment.records import Record, read_records
 from shared.experiment.tables import Claim, Published, Seeds, Setting, Table, Value
 from shared.experiment.templates import escaped
 from shared.objective import SHARE
@@ -310,6 +311,21 @@ def test_gains_are_significant_by_the_papers_own_deviations() -> None:
     assert list(significant(measured(UP, none_claimed, published).table)) == []
 
 
+def test_two_readings_of_one_printed_row_have_no_published_gain() -> None:
+    """It would be 0, which no paper printed."""
+    printed = (Value(85.0, 1.5), Value(70.0, 2.0))
+    one = measured(UP, None, printed)
+    (reading,) = readings([one])
+    assert (reading.published, reading.published_error) == (15.0, pytest.approx(2.5 / 5**0.5))
+    rows = tuple(dataclasses.replace(row, published="plain") for row in one.table.rows)
+    numbers = dataclasses.replace(one.table.published, rows={"plain": (printed[1],)})
+    table = dataclasses.replace(one.table, rows=rows, published=numbers)
+    both = measure(table, "paper", one.records)
+    (reading,) = readings([both])
+    assert (reading.published, reading.published_error) == (None, None)
+    assert list(significant(both.table)) == []
+
+
 def test_the_list_of_readings_names_each_claim_once() -> None:
     some = readings([measured(UP), measured(DOWN, said(id="other", paper="", place="", source=""))])
     content = json.loads(json_text(some))
@@ -453,6 +469,20 @@ def test_the_settings_of_all_committed_readings_are_told_once() -> None:
         for each in content["readings"]
     }
     assert {place: each["setting"] for place, each in told.items()} == places
+
+
+def test_claims_on_files_that_are_not_the_published_ones_say_so() -> None:
+    records = read_records(ROOT / "results")
+    for domain in DOMAINS:
+        for some in importlib.import_module(f"{domain}.tables").TABLES.values():
+            for table in some:
+                comparisons = [each for claim in table.claims for each in claim.comparisons]
+                for tier in {tier for each in comparisons for tier in each.tiers} & {*table.tiers}:
+                    found = measure(table, tier, records)
+                    hashes = [h for r in found.records for h in r.environment["data"].values()]
+                    if any(map(is_approximate, hashes)):
+                        told = " ".join(table.setting(tier).differences)
+                        assert "re-encoded cop" in told, table.address
 
 
 def test_every_word_follows_from_the_committed_records_by_another_program() -> None:

@@ -1,4 +1,6 @@
 import dataclasses
+import inspect
+import itertools
 import re
 import statistics
 from pathlib import Path
@@ -9,6 +11,7 @@ import torch
 from toy.tables import BETTER, CLAIM, PLAIN, SHARED, TABLES
 from toy.train import Config
 
+import shared
 from shared.command.cells import DOMAINS, tables_of
 from shared.errors import UserError
 from shared.experiment.config import canonical, canonical_json, run_key, slug
@@ -23,6 +26,19 @@ TABLE = TABLES["toy"][0]
 def _about(claim: Claim, **changes: Any) -> Claim:
     (comparison,) = claim.comparisons
     return dataclasses.replace(claim, comparisons=(dataclasses.replace(comparison, **changes),))
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_every_row_of_the_projected_gradient_tells_its_steps(domain: str) -> None:
+    """The paper has up to 1000."""
+    default = inspect.signature(shared.max_margin).parameters["steps"].default
+    for table in itertools.chain.from_iterable(tables_of(domain).values()):
+        deviations = {row.label: " ".join(row.deviation.split()) for row in table.rows}
+        for cell in table.cells(table.tiers[0]):
+            objective = getattr(cell.config, "objective", None)
+            numbers = objective.loss.kwargs if objective else {}
+            if numbers.get("solver") == "projected_gradient":
+                assert re.search(rf"\b{numbers.get('steps', default)}\b", deviations[cell.row])
 
 
 @pytest.mark.parametrize("domain", DOMAINS)

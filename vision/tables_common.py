@@ -112,8 +112,9 @@ CMC_TWO: dict[str, Any] = {
     "augmentations": ("ressl_weak", "ressl_weak"),  # crops from 0.2 and flips, as in its program
     "loss_factor": 2.0,
 }
-# SwAV in CMC's framework: its own crops, head and optimiser, with its program's rate (4.8 at 4096)
-# scaled to batches of 128. A table's number of negatives is the length of its queue.
+# SwAV in CMC's framework: its own crops, head and optimiser, with its program's warm-up and its
+# rate (4.8 at 4096) scaled to batches of 128. A table's number of negatives is the length of its
+# queue.
 SWAV_LOSS = term(
     LazyImport("vision.swav:swapped_prediction"), temperature=0.1, epsilon=0.05, iterations=3
 )
@@ -131,6 +132,7 @@ SWAV: dict[str, Any] = {
     "optimiser": "lars",
     "learning_rate": 0.15,
     "weight_decay": 1e-6,
+    "warmup_epochs": 10.0,
     "schedule": "cosine",
     "milestones": (),
 }

@@ -524,8 +524,13 @@ def _why_silent(
 def _published_pair(
     table: Table, pair: Comparison, column: str
 ) -> tuple[Value | None, Value | None]:
-    """The published numbers of both rows of a comparison in a column."""
+    """The published numbers of both rows of a comparison in a column.
+
+    None for both where the two rows are readings of one printed row, which has no gain over itself.
+    """
     labels = {row.label: row.published or "" for row in table.rows}
+    if labels[pair.better] == labels[pair.than]:
+        return None, None
     better, than = (
         table.published.value(labels[label], column) for label in (pair.better, pair.than)
     )

@@ -3,6 +3,7 @@
 ``tests/gate`` holds the configuration of every cell, and a table checks itself when it is made.
 """
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from rl.tables import (
     TABLES,
     UNCLAIMED,
 )
-from shared import query_key
+from shared import Objective, query_key
+from shared.experiment.methods import ALPHA, OVER_BATCH
 from shared.experiment.records import read_records
 from shared.experiment.tables import Table
 from shared.report.measuring import highest
@@ -85,6 +87,51 @@ def test_an_imitation_runs_what_its_claims_compare(table: Table) -> None:
     for cell in table.cells("short"):
         assert isinstance(cell.config, ImitationConfig)
         assert cell.config.material_seed == 0  # expert and frames are the same for all seeds
+
+
+@pytest.mark.parametrize("table", EVERY, ids=lambda table: table.address)
+def test_a_gain_is_credited_to_a_method_whose_rows_differ_in_nothing_else(table: Table) -> None:
+    """Without penalties and projection, a row with the method is the one it is compared with."""
+    methods = ("lmcl-table-5", "cllr-table-4", "distance-polarization", "low-rank")
+    for claim in (each for each in table.claims if any(name in each.id for name in methods)):
+        for each in claim.comparisons:
+            (config, without) = (
+                table.cells(table.tiers[0], row=label, column=each.columns[0])[0].config
+                for label in (each.better, each.than)
+            )
+            assert isinstance(config, Config)
+            plain = Objective(config.objective.loss)
+            assert dataclasses.replace(config, objective=plain) == without
+
+
+@pytest.mark.parametrize("table", [TABLE_5, TABLE_4], ids=lambda table: table.address)
+def test_the_largest_published_gain_is_told(table: Table) -> None:
+    mean = {label: [v.mean for v in row if v] for label, row in table.published.rows.items()}
+    gains = [
+        with_method - without
+        for label, row in mean.items()
+        if "(" in label
+        for with_method, without in zip(row, mean[label[5:].partition("+")[0]], strict=True)
+    ]
+    assert any(f"without the method is {max(gains):g}." in note for note in table.notes)
+
+
+def test_tables_say_what_alpha_over_the_batch_and_which_precision_their_runs_have() -> None:
+    label = f"CLLR(DCL+l21-norm){OVER_BATCH}"
+    _, probe, imitation = TABLES["cllr"]
+    for table in (probe, imitation):
+        config = table.cells("short", row=label, column="Easy")[0].config
+        assert isinstance(config, Config)
+        assert config.objective.projection is not None
+        assert 8 * config.objective.projection.kwargs["alpha"] == ALPHA / config.batch_size
+        assert any("alpha = 10 / 512, an eighth of 10 / 64" in note for note in table.notes)
+        assert any("alpha = 10 / 512" in text for text in table.setting("short").differences)
+        (row,) = (row for row in table.rows if row.label == label)
+        assert "batch size of the paper scale (alpha = 10 / 512)" in row.deviation
+    for table in (imitation, TABLES["lmcl"][2]):
+        assert config_of(table, "DCL").precision == "bfloat16_convolutions"
+        for told in (table.notes, table.setting("short").differences):
+            assert any("convolutions in bfloat16" in text for text in told)
 
 
 def test_rows_said_to_lie_below_a_trivial_baseline_do_so_in_the_committed_records() -> None:

@@ -5,11 +5,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from shared.experiment.published import load_notes
 from video import augmentation
 from video.config import Config
+from video.data import _resized, stored_side
 from video.encoder import check
 from video.tables import CLAIMED, PUBLISHED, TABLE_5, TABLES
 
@@ -53,6 +55,16 @@ def test_tables_say_how_flow_is_augmented_and_what_retrieval_crops() -> None:
     edge = torch.zeros(1, 3, 1, 32, 40, dtype=torch.uint8)
     edge[..., 0, :] = 255  # the first row, which a crop of 7/8 would leave out
     assert float(augmentation.centre(edge, 32)[..., 0, :].min()) > 0
+
+
+def test_a_note_tells_to_which_size_frames_are_reduced() -> None:
+    small = TABLES["mmcl"][1]
+    config = small.cells("short")[0].config
+    assert isinstance(config, Config)
+    height, width, _ = _resized(np.zeros((96, 128, 3), np.uint8), stored_side(config.size)).shape
+    assert any(f"frames that were reduced to {width} x {height} pixels" in n for n in small.notes)
+    side = stored_side(Config().size)
+    assert any(f"a shorter side of {side} pixels" in note for note in TABLE_5.notes)
 
 
 def test_the_epochs_of_the_printed_baseline_are_told_by_number() -> None:

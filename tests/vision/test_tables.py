@@ -39,6 +39,20 @@ def test_every_cell_has_a_meaning_and_an_address(table: Table) -> None:
                     assert each.config.test_size is None  # HCL's 96 pixels are of STL-10 alone
 
 
+@pytest.mark.parametrize("name", ["lmcl/table-2", "cllr/table-3"])
+def test_swav_has_the_optimisation_of_its_program(name: str) -> None:
+    """main_swav.py: --base_lr 4.8 for 4096 images, --wd 1e-6, --warmup_epochs 10, then a cosine."""
+    for cell in ALL[name].cells("paper", row="SwAV"):
+        config = cell.config
+        assert isinstance(config, Config)
+        assert config.learning_rate == 4.8 * config.batch_size / 4096
+        assert (config.optimiser, config.weight_decay) == ("lars", 1e-6)
+        assert (config.warmup_epochs, config.schedule) == (10.0, "cosine")
+    (row,) = (row for row in ALL[name].rows if row.label == "SwAV")
+    assert "ten epochs of warm-up" in row.deviation
+    assert "LARS leaves batch norms and biases out" in row.deviation
+
+
 @pytest.mark.parametrize("table", ALL.values(), ids=ALL)
 def test_no_two_rows_are_the_same_run(table: Table) -> None:
     for column in table.columns:
