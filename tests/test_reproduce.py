@@ -129,6 +129,17 @@ def test_processes_of_a_run_that_end_before_it_when_all_are_told_are_no_failure(
     assert outcome.kind == ("interrupted" if stopping else "failed")
 
 
+def test_a_package_that_is_not_installed_names_the_extra(tmp_path: Path) -> None:
+    error = ModuleNotFoundError("No module named 'torch_geometric'", name="torch_geometric")
+    run = Run(tmp_path, TABLES["toy"][0].config)
+    why = worker._outcome_of(error, run, "graph").why
+    assert why == (
+        "failed: No module named 'torch_geometric'; install the suite with its extra for graph, "
+        "as in pip install '.[graph]' in the checkout"
+    )
+    assert "extra" not in worker._outcome_of(error, run, "toy").why
+
+
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_gpu_gives_the_same_bits_where_that_is_asked_for(
     deterministic: bool, monkeypatch: pytest.MonkeyPatch
