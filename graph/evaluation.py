@@ -53,12 +53,18 @@ def embed(encoder: torch.nn.Module, graphs: Graphs, batch_size: int = 128) -> np
 
     Raises:
         ValueError: graphs that :func:`graph.data.check` refuses, or of another width than the
-            encoder takes.
+            encoder takes; a network without ``dim``, such as one of ``torch_geometric.nn``.
     """
     check(graphs)
     width, takes = graphs.x.shape[1], getattr(encoder, "features", None)
     if takes not in (None, width):
         raise ValueError(f"graphs have {width} node features, the encoder takes {takes}")
+    if not hasattr(encoder, "dim"):
+        raise ValueError(
+            f"{type(encoder).__name__} is no encoder of graphs, which has dim and the signature of "
+            f"graph.Encoder; of a network with a row for each node graph.Pooled(network, {width}, "
+            f"'sum') makes one"
+        )
     weight = next(encoder.parameters())
     embeddings = []
     with torch.inference_mode(), evaluating(encoder):

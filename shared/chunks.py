@@ -33,7 +33,7 @@ LONGEST = 1000  # items of a container that is searched for modules; longer ones
 def large_batch(
     encoder: Callable[..., Tensor],
     criterion: Criterion,
-    views: Sequence[Tensor | tuple[Tensor, ...]],
+    views: Tensor | Sequence[Tensor | tuple[Tensor, ...]],
     chunk: int,
     *,
     step: int | None = None,
@@ -46,7 +46,8 @@ def large_batch(
     Args:
         encoder: a module, or a function around modules; one view (C, ...) -> (C, D).
         criterion: with any loss, penalties and projection.
-        views: two tensors (B, ...), or two tuples of such, for example ids and masks.
+        views: two tensors (B, ...), also stacked as (2, B, ...), or two tuples of such, for example
+            ids and masks.
         chunk: the largest C.
         step: see :meth:`shared.criterion.Criterion.forward`.
 

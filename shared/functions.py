@@ -1,11 +1,12 @@
 """The identity of a function in a configuration: its name, and for user code a hash of its source.
 
 A run is identified by its configuration. A function of the project is identified by its name, since
-the record of a run has the project's commit. Any other function is identified by its name and a
-SHA-256 over the syntax of its file and of every module that the file imports from beside it, and
-these in turn. Comments, docstrings and layout do not count, nor does the location of the file.
-Installed packages do not either, nor files that the code reads, nor modules that it imports under a
-name that is made while it runs: where those change, the user has to start new runs.
+the record of a run has the project's commit. Any other function, in a package named ``text`` or
+``graph`` as well, is identified by its name and a SHA-256 over the syntax of its file and of every
+module that the file imports from beside it, and these in turn. Comments, docstrings and layout do
+not count, nor does the location of the file. Installed packages do not either, nor files that the
+code reads, nor modules that it imports under a name that is made while it runs: where those change,
+the user has to start new runs.
 """
 
 import ast
@@ -66,7 +67,7 @@ def _identity(function: FunctionType) -> str:
     module = spec.name if spec else str(home.get("__name__")).replace("__mp_main__", "__main__")
     if target is not function:
         raise ValueError(f"{module}.{name} is another function than this one; {REMEDY}")
-    if module.split(".")[0] in PROJECT:
+    if module.split(".")[0] in PROJECT and _is_of_project(Path(str(home.get("__file__")))):
         return name.rpartition(".")[2]
     try:
         file = Path(inspect.getsourcefile(original) or "").resolve()
@@ -153,9 +154,12 @@ def _imported(tree: ast.Module, file: Path, root: Path) -> Iterator[Path]:
 
 def _is_other_code(file: Path) -> bool:
     """Whether a file is of this project or of an installed package, whose versions are recorded."""
+    return _is_of_project(file) or not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
+
+
+def _is_of_project(file: Path) -> bool:
     root = Path(__file__).resolve().parents[1]
-    project = any(file.is_relative_to(root / name) for name in PROJECT)
-    return project or not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
+    return any(file.resolve().is_relative_to(root / name) for name in PROJECT)
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:

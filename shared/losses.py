@@ -1,11 +1,11 @@
 """One pure function per loss: ``(pairs, similarity, *, numbers) -> (N,)``, unreduced.
 
 Shapes: N anchors, M candidates. ``similarity`` is the (N, M) matrix of the pairs' similarities
-(cosines unless a function says otherwise); entries outside both masks are never read. Half
-precision is promoted to float32, autocast has no effect, and exponentials are computed in log
-space. An anchor without a positive has loss 0. A temperature may be a learned scalar tensor.
-Invalid numbers or similarities raise a ``ValueError`` (:func:`shared.checks.checked`). Derivatives
-of any order are correct, also under ``torch.func``.
+(cosines unless a function says otherwise); entries outside both masks have no effect, but are
+similarities, too, and not NaN. Half precision is promoted to float32, autocast has no effect, and
+exponentials are computed in log space. An anchor without a positive has loss 0. A temperature may
+be a learned scalar tensor. Invalid numbers or similarities raise a ``ValueError``
+(:func:`shared.checks.checked`). Derivatives of any order are correct, also under ``torch.func``.
 
 Notation in the formulas: s = similarity / temperature, p a positive, n the number of negatives.
 With several positives an anchor's loss is the mean over them.

@@ -121,6 +121,13 @@ class Term:
                 f"by; give it another name"
             )
         check_names(function, self.kwargs)
+        for name, value in self.kwargs.items():
+            if getattr(value, "requires_grad", False) and not _is_parameter(value):
+                raise ValueError(
+                    f"{name} requires a gradient and is not a torch.nn.Parameter, so that "
+                    f"criterion.parameters() would not hold it: give the parameter itself, and "
+                    f"compute its exponential or the like in a function of your own"
+                )
         if check_kwargs := getattr(function, "check_kwargs", None):
             check_kwargs(self.kwargs)
 
@@ -138,8 +145,8 @@ def term(
 
     Raises:
         ValueError: a function that another process cannot import, such as a lambda; an unknown or
-            missing keyword argument, or one out of range; a function that calls an argument
-            ``weight``.
+            missing keyword argument, or one out of range; a tensor that requires a gradient and is
+            no parameter; a function that calls an argument ``weight``.
     """
     made = Term(function, kwargs, weight)
     if not isinstance(function, LazyImport) or function.is_imported:
@@ -238,6 +245,12 @@ class Objective:
     def __repr__(self) -> str:
         parts = (self.loss, *self.penalties, self.projection)
         return " + ".join(repr(part) for part in parts if part is not None)
+
+
+def _is_parameter(value: Any) -> bool:
+    from torch import nn
+
+    return isinstance(value, nn.Parameter)
 
 
 def _call_text(weight: float, name: str, kwargs: Mapping[str, Any]) -> str:

@@ -63,6 +63,11 @@ def test_folders_that_git_ignores_may_be_links_to_a_larger_disk() -> None:
     assert {"/runs", "/data", "/exports", "/failed-runs"} <= set(lines)
 
 
+def test_a_clone_keeps_the_ends_of_lines() -> None:
+    """With core.autocrlf, reproduce.sh would not start, and no hash of results would fit."""
+    assert "* -text" in (ROOT / ".gitattributes").read_text().splitlines()
+
+
 def test_domains_are_found_in_one_place() -> None:
     finders = {"importlib", "importlib.import_module", "importlib.util", "importlib.util.find_spec"}
     found = {

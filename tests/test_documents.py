@@ -28,6 +28,7 @@ RUN_BY = {
     "rl.md": ("rl/test_documentation.py",),
     "text.md": ("text/test_export.py",),
     "video.md": ("video/test_documentation.py",),
+    "vision.md": ("vision/test_own.py",),
 }
 
 

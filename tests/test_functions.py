@@ -243,3 +243,26 @@ def test_a_program_and_its_processes_call_a_function_the_same(tmp_path: Path) ->
     imported = said("-c", "import mine; print(mine.identity(mine.loss))")
     assert [module, module_child] == imported * 2
     assert module == alone.replace("__main__", "mine")
+
+
+def test_a_package_of_the_users_may_be_called_as_one_of_ours(tmp_path: Path) -> None:
+    """By its name alone, a changed loss would be taken for the one of a finished run."""
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/__init__.py").touch()
+    (tmp_path / "text/losses.py").write_text("def loss(pairs, similarity):\n    return 1\n")
+    program = """
+        from shared.functions import identity
+        from text.losses import loss
+
+        print(identity(loss))
+    """
+    (tmp_path / "program.py").write_text(textwrap.dedent(program))
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{Path(shared.__file__).parents[1]}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("text.losses.loss@")

@@ -415,6 +415,14 @@ def wrong_calls() -> dict[str, tuple[Any, str]]:
             "mean takes no scale; it takes none: keyword",
         ),
         "unknown": (lambda: max_margin(pairs, rows, c=1), "max_margin takes no c; it takes"),
+        "not learned": (
+            lambda: term(info_nce, temperature=torch.tensor(0.5, requires_grad=True)),
+            "temperature requires a gradient and is not a torch.nn.Parameter",
+        ),
+        "of a parameter": (
+            lambda: term(info_nce, temperature=torch.nn.Parameter(torch.tensor(0.5)).exp()),
+            "compute its exponential or the like in a function of your own",
+        ),
     }
 
 

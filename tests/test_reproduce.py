@@ -23,6 +23,8 @@ from toy.program import AtOnce, start
 from toy.tables import TABLES, run_of
 
 from shared.command import cells, reproduce, running, server, verbs, worker
+from shared.command.arguments import FROM
+from shared.command.arguments import path as users_path
 from shared.command.pool import Pool
 from shared.errors import UserError, describe_os_error
 from shared.experiment.published import load_notes, load_published, with_claims
@@ -127,6 +129,17 @@ def test_processes_of_a_run_that_end_before_it_when_all_are_told_are_no_failure(
     places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
     outcome = worker.run_cell(cell, places, options, 1, lambda *_: None)
     assert outcome.kind == ("interrupted" if stopping else "failed")
+
+
+def test_a_package_that_is_not_installed_names_the_extra(tmp_path: Path) -> None:
+    error = ModuleNotFoundError("No module named 'torch_geometric'", name="torch_geometric")
+    run = Run(tmp_path, TABLES["toy"][0].config)
+    why = worker._outcome_of(error, run, "graph").why
+    assert why == (
+        "failed: No module named 'torch_geometric'; install the suite with its extra for graph, "
+        "as in pip install '.[graph]' in the checkout"
+    )
+    assert "extra" not in worker._outcome_of(error, run, "toy").why
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -432,6 +445,17 @@ def test_unusable_input_is_one_clear_line(
     assert err.startswith("error: ")
     assert err.count("\n") == 1 or err.endswith(reproduce.USAGE)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("called_from", ["", "/elsewhere"])
+def test_a_path_may_begin_with_the_home_folder(
+    called_from: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shell leaves it alone behind an equals sign; it became a folder called ``~``."""
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv(FROM, called_from)
+    assert users_path("~/runs") == Path("/home/me/runs")
+    assert users_path("./~/runs") == Path(called_from, "~/runs")
 
 
 def test_version_and_help(at_once: AtOnce) -> None:

@@ -362,6 +362,31 @@ def test_record_holds_what_a_reader_needs(uninterrupted: Path) -> None:
     assert read_record(uninterrupted.parent / "none", "toy") is None
 
 
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ({"loss": torch.tensor(0.5)}, "metric 'loss' is a Tensor; give a number, float"),
+        ({"right": np.int64(3)}, "metric 'right' is a int64; give a number"),
+        (None, "metrics are numbers by name; got NoneType"),
+        (0.5, "metrics are numbers by name; got float"),
+    ],
+)
+def test_metrics_that_are_no_numbers_by_name_are_refused_and_nothing_is_written(
+    metrics: Any, words: str, tmp_path: Path
+) -> None:
+    with Run(tmp_path / "run", Config()) as run:
+        with pytest.raises(ValueError, match=words):
+            run.finish(metrics)
+        assert not (tmp_path / "run/result.json").exists()
+        run.finish({"accuracy": np.float64(0.5)})
+    assert result(tmp_path / "run") == {"accuracy": 0.5}
+
+
+def test_a_configuration_without_seed_or_protocol_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="dict has no seed and no protocol"):
+        Run(tmp_path, {"seed": 0})  # type: ignore[arg-type]
+
+
 def test_a_negative_number_of_steps_is_refused(tmp_path: Path) -> None:
     with Run(tmp_path / "run", Config()) as run:
         assert list(run.steps(0, "training")) == []

@@ -445,12 +445,13 @@ def test_the_hash_of_the_lock_counts_where_it_is_what_is_installed(tmp_path: Pat
 TYPED = """
 # mypy: disallow-untyped-calls, disallow-subclassing-any
 import torch
-from shared import Objective, cosine, info_nce, term, two_views
+from shared import Objective, cosine, info_nce, large_batch, term, two_views
 
 first, second = torch.randn(2, 8, 4)
 criterion = Objective(term(info_nce, temperature=0.1)).build(dim=4)
 reveal_type(criterion(two_views(first, second)))
 reveal_type(criterion.of_views(first, second))
+large_batch(torch.nn.Linear(4, 4), criterion, torch.randn(2, 8, 4), chunk=2)
 info_nce(two_views(first, second), cosine(first, second), temprature=0.1)
 """
 

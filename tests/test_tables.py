@@ -273,6 +273,9 @@ def test_canonical_form() -> None:
     with pytest.raises(TypeError, match="learned in a loop of your own") as caught:
         canonical({"temperature": torch.nn.Parameter(torch.tensor(0.5))})
     assert "\n" not in str(caught.value)
+    with pytest.raises(TypeError, match=r"tensor\(\[0\., .* \.\.\. \(Tensor\)") as caught:
+        canonical({"centre": torch.zeros(500)})
+    assert len(str(caught.value)) < 300
 
 
 def test_the_key_of_a_cell_is_that_of_its_configuration() -> None:

@@ -143,6 +143,9 @@ def make_encoder(
         half: half as wide, H / 2 features; see :class:`LabEncoder`.
         heads: attention heads of a transformer of timm; None: timm's number. No tensor shows it.
 
+    Raises:
+        ValueError: an unknown backbone or stem, or a function that returns no module.
+
     Source: Rho et al. 2023 and Robinson et al. 2021 for the small stems; the strided one is
     additional.
     """
@@ -160,6 +163,9 @@ def make_encoder(
             network.maxpool = nn.Identity()
     elif callable(backbone):
         network = backbone()
+        if not isinstance(network, nn.Module):
+            found = type(network).__name__
+            raise ValueError(f"{name_of(backbone)} returns a network, a torch module; got {found}")
     else:
         import timm  # takes a second, which the ResNets here need not
 

@@ -370,9 +370,16 @@ def _faults_of_images(config: Config) -> Iterator[str]:
             f"{name_of(config.backbone)} is built for one image size; got "
             f"{', '.join(map(str, sorted(sizes)))}, make them equal or use another backbone"
         )
+    if isinstance(config.augmentations, str) or len(config.augmentations) != 2:
+        yield f"augmentations are a pair, of both views; got {config.augmentations!r}"
+        return
     augmentations = {*config.augmentations, *([config.small_augmentation] if small else [])}
     if unknown := augmentations - set(POLICIES):
-        yield f"augmentations are of {', '.join(POLICIES)}; got {', '.join(sorted(unknown))}"
+        found = sorted(getattr(each, "__name__", str(each)) for each in unknown)
+        yield (
+            f"augmentations are of {', '.join(POLICIES)}; got {', '.join(found)}: one of your own "
+            f"needs a loop of your own, see docs/vision.md"
+        )
 
 
 def _faults_of_training(config: Config) -> Iterator[str]:

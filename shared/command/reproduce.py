@@ -171,11 +171,13 @@ def _usage() -> str:
 def _version() -> str:
     """The version, and in a checkout the commit."""
     from shared import __version__
-    from shared.experiment.checkout import commit
+    from shared.experiment.checkout import UNKNOWN, commit
 
     code = commit()
-    changes = ", with changes" if code["dirty"] else ""
-    return f"margins-in-contrastive-learning {__version__} ({code['commit'][:12]}{changes})"
+    found = f"{code['commit'][:12]}{', with changes' * code['dirty']}"
+    if code["commit"] == UNKNOWN:
+        found = "commit unknown"
+    return f"margins-in-contrastive-learning {__version__} ({found})"
 
 
 def _run(arguments: Sequence[str]) -> int:

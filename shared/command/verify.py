@@ -32,6 +32,7 @@ from shared.experiment.records import Record
 from shared.experiment.tables import Table
 
 COMMIT = re.compile("[0-9a-f]{40}")
+FEW = 3  # commits that are named one by one
 DATA_HASH = re.compile("(?!0{64})[0-9a-f]{64}( approximate)?")
 
 
@@ -243,4 +244,9 @@ def _not_in_history(groups: Iterable[Group]) -> list[str]:
     except (OSError, subprocess.CalledProcessError):
         return ["no git here: the commits of records were not looked up"] if commits else []
     unknown = [line.split()[0] for line in objects.splitlines() if line.endswith("missing")]
+    if len(unknown) > FEW:
+        return [
+            f"{len(unknown)} commits of records are not in this copy's history, {unknown[0]} among "
+            f"them; git fetch --unshallow completes a shallow clone"
+        ]
     return [f"commit {commit} of a record is not in this copy's history" for commit in unknown]

@@ -77,10 +77,10 @@ def run_cell(
         assert record is not None  # just written
         return Outcome("done", result=record.result)
     except (Exception, SystemExit) as error:
-        return _outcome_of(error, run)
+        return _outcome_of(error, run, cell.domain)
 
 
-def _outcome_of(error: Exception | SystemExit, run: Run) -> Outcome:
+def _outcome_of(error: Exception | SystemExit, run: Run, domain: str) -> Outcome:
     """What an error of a run means, the particular ones first."""
     match error:
         case WorkerDone():
@@ -97,6 +97,11 @@ def _outcome_of(error: Exception | SystemExit, run: Run) -> Outcome:
         case SystemExit():
             frame = traceback.extract_tb(error.__traceback__)[-1]
             why = f"SystemExit({error.code!r}) from {frame.filename}, line {frame.lineno}"
+        case ModuleNotFoundError() if domain in functions.PROJECT:
+            why = (
+                f"{error}; install the suite with its extra for {domain}, as in "
+                f"pip install '.[{domain}]' in the checkout"
+            )
         case OSError():
             why = describe_os_error(error)
         case UserError():

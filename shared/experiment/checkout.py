@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+UNKNOWN = "unknown"  # of an installed package, or of the files without git
 
 
 def commit() -> dict[str, Any]:
     """The checked-out commit, and whether code that runs use has uncommitted changes."""
     code = [path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()]
-    unknown = {"commit": "unknown", "dirty": True}
+    unknown = {"commit": UNKNOWN, "dirty": True}
     if not (ROOT / ".git").exists():  # installed, perhaps inside another project's checkout
         return unknown
     try:

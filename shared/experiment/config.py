@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, TypeVar
@@ -95,7 +96,7 @@ def canonical(value: Any) -> Any:
         return [canonical(item) for item in value]
     if callable(value):
         return identity(value)
-    shown_value = " ".join(repr(value).split())
+    shown_value = textwrap.shorten(repr(value), 80, placeholder=" ...")
     raise TypeError(
         f"{shown_value} ({type(value).__name__}) cannot be part of a configuration, which holds "
         f"numbers, texts, tuples and functions; parameters are learned in a loop of your own "

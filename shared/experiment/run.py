@@ -174,6 +174,11 @@ class Run:
         show: Callable[[str], None] | None = None,
         store: Path | None = None,
     ) -> None:
+        if lacking := [name for name in ("seed", "protocol") if not hasattr(config, name)]:
+            raise ValueError(
+                f"a configuration is a dataclass with a seed and the name of its protocol; "
+                f"{type(config).__name__} has no {' and no '.join(lacking)}"
+            )
         require_words(config)
         require_ranges(config)
         self.folder = folder
@@ -651,8 +656,13 @@ class Run:
                 os.link(file, self._previous)
 
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the result, which ends the run. Only the first of several processes gets here."""
+        """Write the result, which ends the run. Only the first of several processes gets here.
+
+        Raises:
+            ValueError: metrics that are not numbers, texts or lists of such by name.
+        """
         self.continue_on_rank_zero()
+        plain = _plain(metrics)
         for check in self.checks.values():
             check()
         self._check_lock()
@@ -664,7 +674,7 @@ class Run:
             self.record(**shares)
         self._write_environment()
         result = {
-            "metrics": canonical(metrics),
+            "metrics": plain,
             "protocol": self.config.protocol,
             "tier": self.tier,
             "seconds": round(self.seconds, 3),
@@ -823,6 +833,20 @@ def check_processes(config: Config, processes: int) -> None:
             f"batch_size {size} cannot be divided among {processes} processes; use one"
             f"{f', or {divisors}' if divisors else ''}"
         )
+
+
+def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics as JSON has them."""
+    if not isinstance(metrics, Mapping):
+        raise ValueError(f"metrics are numbers by name; got {type(metrics).__name__}")
+    plain = {}
+    for name, value in metrics.items():
+        try:
+            plain[str(name)] = canonical(value)
+        except TypeError as error:
+            kind = type(value).__name__
+            raise ValueError(f"metric {name!r} is a {kind}; give a number, float(...)") from error
+    return plain
 
 
 def _median_shares(folder: Path) -> dict[str, str]:

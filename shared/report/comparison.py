@@ -26,7 +26,7 @@ from shared.experiment.run_folders import WATCHED
 from shared.experiment.tables import Column, Tier
 from shared.report import pictures
 from shared.report.claims import column_model
-from shared.report.files import ACROSS, SHORT_COMMIT, page, tex_escaped, tex_table
+from shared.report.files import ACROSS, SHORT_COMMIT, commit_name, page, tex_escaped, tex_table
 from shared.report.measuring import finite_values
 from shared.report.pictures import BLUE, GREEN, GREY, RED, Curves, Panel, Picture, Point, narrow
 from shared.report.statistics import LEVEL, ColumnModel, Summary, holm, summarise, wider
@@ -407,11 +407,7 @@ def budget(comparison: Comparison) -> str:
 
 def commits(comparison: Comparison) -> str:
     """The commits of the runs, the first characters of each."""
-    names = {
-        f"{str(record.environment['commit'])[:SHORT_COMMIT]}"
-        f"{' with changes' * bool(record.environment['dirty'])}"
-        for record in comparison.records
-    }
+    names = {commit_name(record, " with changes") for record in comparison.records}
     return ", ".join(sorted(names)) or "none"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shared.experiment.checkout import UNKNOWN
 from shared.experiment.config import slug
 from shared.experiment.data import is_approximate
 from shared.experiment.files import write_atomically
@@ -279,15 +280,17 @@ def _runs(measured: Measured) -> Iterator[tuple[str, ...]]:
             cell.row.label,
             cell.column.label,
             ranges(sorted(cell.records)),
-            _listed({_commit(record) for record in records}, "commits"),
+            _listed({commit_name(record) for record in records}, "commits"),
             _listed({processor_of(record) for record in records}, "processors"),
             f"{hours:.2f}" if hours >= 0.005 else "0",
         )
 
 
-def _commit(record: Record) -> str:
-    dirty = ", changed" if record.environment["dirty"] else ""
-    return f"{str(record.environment['commit'])[:SHORT_COMMIT]}{dirty}"
+def commit_name(record: Record, changed: str = ", changed") -> str:
+    """The first characters of a record's commit, and ``changed`` if the code had changes."""
+    commit = str(record.environment["commit"])
+    has_changes = bool(record.environment["dirty"]) and commit != UNKNOWN
+    return f"{commit[:SHORT_COMMIT]}{changed * has_changes}"
 
 
 def _listed(names: set[str], plural: str) -> str:

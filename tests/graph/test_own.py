@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.loader import DataLoader
-from torch_geometric.nn import GCN
+from torch_geometric.nn import GCN, GIN
 from torch_geometric.transforms import ToDense, ToSparseTensor
 
 import graph
@@ -223,6 +223,8 @@ def test_graphs_made_by_hand_are_checked_before_they_are_used(tmp_path: Path) ->
         embed(Encoder(2), broken)
     with pytest.raises(ValueError, match="graphs have 2 node features, the encoder takes 7"):
         embed(Encoder(7), graphs)
+    with pytest.raises(ValueError, match=r"no encoder of graphs.* graph.Pooled\(network, 2,"):
+        embed(GIN(2, 4, 1), graphs)  # it would give a row for each node
     with Run(tmp_path / "run", ATLAS) as run:
         with pytest.raises(ValueError, match="node 1 of graph 1 is inf"):
             graph.pretrain(ATLAS, broken, run)

@@ -101,6 +101,8 @@ def test_unknown_backbones_get_the_nearest_names() -> None:
 def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(ValueError, match=r"pooled has its own first layers, set stem to 'imag"):
         make_encoder(pooled, "cifar")
+    with pytest.raises(ValueError, match="str returns a network, a torch module; got str"):
+        make_encoder(str, "imagenet")
     cmc = dataclasses.replace(CONFIG, backbone=VIT, method="cmc", statistics="none")
     with pytest.raises(ValueError, match="half the width, available for resnet8"):
         check(cmc)

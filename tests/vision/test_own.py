@@ -15,6 +15,7 @@ from shared.experiment.data import MissingData, sha256_of
 from shared.experiment.export import CARD, CONFIG
 from shared.experiment.initial import FILE
 from shared.experiment.run import Run
+from tests.pages import run_page
 from vision import data, datasets
 from vision.config import Config
 from vision.data import central_crops, choose, fingerprint, load
@@ -290,3 +291,10 @@ def test_columns_named_as_labels_are_labels() -> None:
         assert hub_images(several).labels.tolist() == [-1] * 4
     with pytest.raises(UserError, match="IterableDataset has no length; give a"):
         hub_images(numbers.to_iterable_dataset())
+
+
+def test_a_loop_of_one_s_own_trains_and_is_scored() -> None:
+    names = run_page("vision.md")
+    assert names["features"].shape == (64, 128)
+    assert 0 <= names["top1"] <= 100
+    assert all(item.grad.isfinite().all() for item in names["modules"].parameters())
