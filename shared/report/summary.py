@@ -45,7 +45,7 @@ MARKS: Mapping[Outcome, tuple[str, str]] = {
 }
 AT: Mapping[SettingWord, str] = {
     "paper's": "at the paper's setting",
-    "rebuilt": "rebuilt, at the paper's data and budget",
+    "rebuilt": "rebuilt, at the paper's budget",
     "reduced": "small runs",
 }
 # In the order in which a finding's line has them.
