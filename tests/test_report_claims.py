@@ -197,6 +197,14 @@ def test_a_finding_is_one_word_for_all_readings(
     assert found(*gains, claim=said(scope="most"), settings=REBUILT).word == most
 
 
+def test_a_question_has_no_setting_of_a_paper_that_was_not_run() -> None:
+    text = "The paper's setting: not run"
+    question = said(paper="", place="", source="")
+    for claim, expected in ((said(paper="mmcl"), True), (question, False)):
+        tables = [measured(UP, claim, settings=REBUILT)]
+        assert (text in first_page(Results(tables, readings(tables)))) is expected
+
+
 def test_questions_are_answered_yes_or_no() -> None:
     question = said(paper="", place="", source="")
     for at in (REBUILT, {}):  # and so at the scale of a paper, which does not ask them

@@ -383,7 +383,7 @@ def _run(finding: Finding, above: Sequence[Finding]) -> str:
             level, bar, name = levels[0]
             parts.append(f"The mean of both rows is {level:.0f}, that of '{name}' {bar:.0f}")
         texts.append(f"[{path}]({path}.md): {escaped('. '.join(parts))}")
-    if finding.setting != "paper's":
+    if finding.setting != "paper's" and not finding.claim.additional:
         texts.append("The paper's setting: not run")
     return ". ".join(texts) + "."
 
