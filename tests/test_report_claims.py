@@ -590,6 +590,13 @@ def test_collapsed_readings_stand_first_in_the_line_of_a_finding() -> None:
     assert "agrees**, 1 of 3 collapsed; 1 of 3 below 'third'; +5.17 [" in page
 
 
+def test_a_finding_names_each_row_that_it_lies_below() -> None:
+    low, reading = beside([99.0, 98.0, 97.0], baseline=True, bar=True)
+    other = dataclasses.replace(reading, column="other", bar_row="fourth")
+    page = paper_page(Results((low,), (reading, other)), CLAIM.paper)
+    assert "2 of 2 below 'third' or 'fourth'" in page
+
+
 def test_a_page_says_what_its_mark_beside_a_number_of_seeds_means() -> None:
     note = f"\n{LOOKED_NOTE}\n"
     for looked, marked in (({"paper": {"better": 1}}, True), ({}, False)):

@@ -321,7 +321,8 @@ def _margin(claim: Claim) -> str:
 def _gains(finding: Finding) -> str:
     """The gains of a finding, what they exclude, and the readings without a word."""
     silent = Counter(r.outcome for r in finding.measured if r.outcome in WHY)
-    bar = next((f"'{r.bar_row}'" for r in finding.measured if r.bar_row), "the bar")
+    bars = dict.fromkeys(r.bar_row for r in finding.measured if r.outcome == "below the bar")
+    bar = " or ".join(f"'{row}'" for row in bars)
     reasons = [
         f"{silent[why]} of {len(finding.measured)} {text.format(bar=bar)}"
         for why, text in WHY.items()
