@@ -174,13 +174,13 @@ class Run:
         show: Callable[[str], None] | None = None,
         store: Path | None = None,
     ) -> None:
+        require_words(config)
+        require_ranges(config)
         if lacking := [name for name in ("seed", "protocol") if not hasattr(config, name)]:
             raise ValueError(
                 f"a configuration is a dataclass with a seed and the name of its protocol; "
                 f"{type(config).__name__} has no {' and no '.join(lacking)}"
             )
-        require_words(config)
-        require_ranges(config)
         self.folder = folder
         self.store = store
         self.config = self._asked_config = config
