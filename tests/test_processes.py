@@ -140,14 +140,33 @@ def test_a_signal_does_not_keep_the_first_to_fail_from_reporting(tmp_path: Path)
     assert "the loss is not finite" in read(tmp_path, cell, "failure.json")["why"]
 
 
+@pytest.mark.slow
+def test_who_fails_when_the_first_is_gone_does_not_report_again(tmp_path: Path) -> None:
+    cell = "toy/broken/table-1/diverges/left/seed-0"
+    for attempts in (1, 2):  # the second beside the failure of the first, and what that printed
+        printed = on_two_processes(tmp_path, "--cell", cell, code=1, prepare=_the_second_is_late)
+        assert printed.count("the loss is not finite at step 1") == attempts
+
+
+def _the_second_is_late() -> None:
+    """The first process, which hosts the store, has reported and ended by then."""
+    first_to_fail = processes._first_to_fail
+
+    def late(*arguments: Any) -> bool:
+        time.sleep(3.0 * int(os.environ["RANK"]))
+        return first_to_fail(*arguments)
+
+    processes._first_to_fail = late
+
+
 def _signal_when_reporting() -> None:
     """As torchrun signals the processes that remain when one has ended."""
     first_to_fail = processes._first_to_fail
 
-    def signalled() -> bool:
+    def signalled(*arguments: Any) -> bool:
         for number in (signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), number)
-        return first_to_fail()
+        return first_to_fail(*arguments)
 
     processes._first_to_fail = signalled
 

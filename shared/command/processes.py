@@ -6,9 +6,11 @@ If several fail, the first to fail reports why.
 
 import os
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 
 import torch.distributed as dist
 from rich.console import Console
@@ -30,6 +32,7 @@ def take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> i
     one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
     if one_machine and sys.platform == "linux":  # the host name may not resolve to this machine
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    started = time.time()
     initialise()
     (cell,) = chosen[0].cells
     try:
@@ -48,8 +51,9 @@ def take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> i
                 print("interrupted; rerun the same command to resume")
             return INTERRUPTED
         case _ if outcome.why:
-            if _first_to_fail():
-                outcome.note(run_folder(places, cell))
+            folder = run_folder(places, cell)
+            if _first_to_fail(folder / "failure.json", started):
+                outcome.note(folder)
                 print(f"{cell.address}: {outcome.why}", file=sys.stderr, flush=True)
             return 1
     return 0
@@ -83,8 +87,12 @@ def _outcome_of_cell(chosen: Sequence[Chosen], places: Places, options: Namespac
     return outcome
 
 
-def _first_to_fail() -> bool:
-    """Whether this process is the first to fail; call it once, since the store counts calls."""
+def _first_to_fail(failure: Path, started: float) -> bool:
+    """Whether this process is the first to fail; call it once, since the store counts calls.
+
+    Where the process that hosted the store has ended, the file of the failure says so, if it was
+    written after all processes had started, at the time ``started``.
+    """
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
         store = dist.TCPStore(  # type: ignore[attr-defined]  # exists only at run time
@@ -92,4 +100,4 @@ def _first_to_fail() -> bool:
         )
         return bool(store.add("suite/failed", 1) == 1)
     except (RuntimeError, ValueError):  # the process that hosted the store is gone
-        return True
+        return not (failure.exists() and failure.stat().st_mtime >= started)
