@@ -135,7 +135,7 @@ def test_every_row_is_compared_by_both_analyses_in_one_family() -> None:
 def test_a_row_all_of_whose_seeds_failed_reads_failed() -> None:
     lacking = {
         "same": Number("accuracy", "%", {}, {0: "failed: no memory", 1: "not run"}),
-        "up": Number("accuracy", "%", {}, {0: "not run"}),
+        "up": Number("accuracy", "%", {}, {0: "not run", 1: "not run: data missing; fetch it"}),
     }
     numbers = comparison().numbers | {(label, "MUTAG"): each for label, each in lacking.items()}
     found = comparison(numbers=numbers)

@@ -61,6 +61,7 @@ def test_a_figure_is_written_where_it_was_asked_for_with_its_numbers(tmp_path: P
     assert written == [folder / f"figure-1.{kind}" for kind in ("png", "pdf", "csv")]
     assert sorted(tmp_path.rglob("figure-1.*")) == sorted(written)
     assert written[1].read_bytes().startswith(b"%PDF")
+    assert b"/Type3" not in written[1].read_bytes()  # fonts that conferences refuse
     assert written[2].read_text() == "row,value\nplain,1.5\n"
     before = [file.read_bytes() for file in written]
     assert [file.read_bytes() for file in write_toy(tmp_path)] == before

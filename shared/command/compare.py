@@ -918,7 +918,7 @@ def _write(
         {"row": row, "column": column, "seed": seed, "why": why}
         for row, column, number in numbers
         for seed, why in sorted(number.missing.items())
-        if why != NOT_RUN
+        if not why.startswith(NOT_RUN)
     ]
     declared = [
         {"row": row, "column": column, "seeds": sorted(seeds)}

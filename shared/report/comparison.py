@@ -131,7 +131,8 @@ class Number:
     @property
     def lacking(self) -> str:
         """The word for a number without a finished run: whether any was tried."""
-        return "failed" if set(self.missing.values()) - {NOT_RUN} else NOT_RUN
+        tried = any(not why.startswith(NOT_RUN) for why in self.missing.values())
+        return "failed" if tried else NOT_RUN
 
     @property
     def failed(self) -> list[int]:

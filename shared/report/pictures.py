@@ -547,7 +547,8 @@ def save(figure: Figure, file: Path) -> None:
     """Write a figure atomically, in the format of the file's ending."""
     kind = file.suffix.removeprefix(".")
     stream = io.BytesIO()  # on a full disk the PDF of matplotlib fails with another error
-    figure.savefig(stream, format=kind, dpi=DPI, metadata=dict(METADATA[kind]))
+    with mpl.rc_context({"pdf.fonttype": 42}):  # TrueType; conferences refuse the default, Type 3
+        figure.savefig(stream, format=kind, dpi=DPI, metadata=dict(METADATA[kind]))
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as part, naming("write", file):
         part.write_bytes(stream.getvalue())
