@@ -87,9 +87,10 @@ class QuickThoughtConfig(PretrainedConfig):
 
     def __post_init__(self, **others: Any) -> None:
         super().__post_init__(**others)
-        # The base class keeps unknown keys as attributes, including misspelt ones.
+        # The base class keeps unknown keys as attributes, including misspelt ones. Some releases of
+        # transformers pass private ones of their own.
         unknown = others.keys() & vars(self).keys() - {"model_type"}
-        if unknown:
+        if unknown := {key for key in unknown if not key.startswith("_")}:
             raise ValueError(f"QuickThoughtConfig has no {', '.join(sorted(unknown))}")
         if self.kind not in ENCODERS:
             raise ValueError(f"kind is one of {', '.join(ENCODERS)}; got {self.kind!r}")

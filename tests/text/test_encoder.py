@@ -282,6 +282,10 @@ def test_configurations_that_make_no_sense_are_refused(
         QuickThoughtConfig(**keys)
 
 
+def test_a_private_key_that_transformers_passes_is_its_own() -> None:
+    assert QuickThoughtConfig(hidden=8, _commit_hash="0a1b").hidden == 8
+
+
 # From sentences to vectors
 
 
