@@ -329,11 +329,18 @@ class QuickThought(PreTrainedModel):
         Glorot-uniform as a whole, so torch's matrices use these kernels' bounds. An LSTM has one
         kernel, (E + units, 4 units), and its forget gates start with a bias of 1.
         """
+        # Without those loaded from a file: transformers makes nn.init leave them as they are, but
+        # not their slices.
+        to_start = {
+            name: parameter
+            for name, parameter in module.named_parameters(recurse=False)
+            if not getattr(parameter, "_is_hf_initialized", False)
+        }
         if isinstance(module, nn.Embedding):
             nn.init.uniform_(module.weight, -0.1, 0.1)
         elif isinstance(module, nn.GRU):
             units = module.hidden_size
-            for name, parameter in module.named_parameters():
+            for name, parameter in to_start.items():
                 gates, candidate = parameter[: 2 * units], parameter[2 * units :]
                 if name.startswith("weight"):
                     for kernel, outputs in ((gates, 2 * units), (candidate, units)):
@@ -347,7 +354,7 @@ class QuickThought(PreTrainedModel):
         elif isinstance(module, nn.LSTM):
             units = module.hidden_size
             bound = (6 / (module.input_size + 5 * units)) ** 0.5
-            for name, parameter in module.named_parameters():
+            for name, parameter in to_start.items():
                 if name.startswith("weight"):
                     nn.init.uniform_(parameter, -bound, bound)
                 else:  # likewise

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -263,6 +264,22 @@ def test_a_saved_model_is_the_same_when_loaded(kind: str, tmp_path: Path) -> Non
             QuickThought.forward(loaded, ids, mask), model(ids, mask), strict=True
         ):
             assert torch.equal(found, one)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_weight_that_a_file_lacks_is_the_only_one_that_starts_anew(
+    kind: str, tmp_path: Path
+) -> None:
+    model = nontrivial(kind, layers=1, vocab_size=17).float()
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    lacking = next(name for name in weights if "bias_ih" in name)
+    del weights[lacking]
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    loaded = QuickThought.from_pretrained(tmp_path, local_files_only=True).state_dict()
+    assert not torch.equal(loaded.pop(lacking), model.state_dict()[lacking])
+    for name, values in loaded.items():
+        assert torch.equal(values, weights[name]), name
 
 
 @pytest.mark.parametrize(
