@@ -119,15 +119,64 @@ def test_what_is_left_of_a_teachers_start_is_as_the_note_says() -> None:
             continue
         for cell in table.cells("short"):
             config = cell.config
-            if not isinstance(config, Config) or config.method != "moco_v2":
+            if not isinstance(config, Config) or config.method not in ("moco_v2", "moco_v3"):
                 continue
             if (config.dataset, config.epochs) not in (("CIFAR10", 5), ("imagenette", 40)):
                 continue
-            steps = config.epochs * (describe(config.dataset).train // config.batch_size)
-            left = config.teacher_momentum**steps
-            assert config.teacher_schedule == "constant"
-            assert f"{left:.0%}" in note, cell
-            assert f"{steps:,} " in note, cell
+            if config.method == "moco_v3":
+                assert (config.teacher_momentum, config.teacher_schedule) == (0.99, "cosine")
+                assert "MoCo v3 go from 0.99 to 1" in note
+                continue
+            counts = [describe(config.dataset).train]
+            counts += [10 * 300] if config.dataset == "imagenette" else []
+            for count in counts:
+                steps = config.epochs * (count // config.batch_size)
+                left = config.teacher_momentum**steps
+                assert config.teacher_schedule == "constant"
+                assert f"{left:.0%}" in note, cell
+                assert f"{steps:,} " in note, cell
+
+
+def test_runs_on_imagenette_have_the_images_that_the_note_counts() -> None:
+    """50 test images of ten classes: an accuracy is a multiple of a fifth of a point."""
+    assert "300 training and 50 test images" in " ".join(NOTES["small"].split())
+    assert "300 training and 50 test images" in " ".join(
+        (ROOT / "docs/vision.md").read_text(encoding="utf-8").split()
+    )
+    seen = set()
+    for name in ALL:
+        if not name.endswith("-small"):
+            continue
+        file = ROOT / f"results/short/vision/{name}.records.jsonl"
+        if not file.exists():
+            continue
+        for line in file.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            if record["config"]["dataset"] != "imagenette":
+                continue
+            seen.add(record["environment"]["data"]["imagenette"])
+            for metric in ("l2_top1", "knn_top1"):
+                hits = record["result"]["metrics"][metric] * 5
+                assert hits == pytest.approx(round(hits), abs=1e-6), record["address"]
+    assert len(seen) == 1  # all of them the same files
+
+
+def test_reduced_rows_of_imagenet_keep_what_the_note_says_of_their_budget() -> None:
+    """Batch size and weight decay of a row, or of its table, are those at full length."""
+    kept = "only batch size and weight decay are kept"
+    reduced = {name for name, table in ALL.items() if any(kept in note for note in table.notes)}
+    transfers = {"table-1-small", "table-1-few-shot-small", "table-1-linear-small"}
+    assert len(reduced) == 9
+    for name in reduced - {f"mmcl/{transfer}" for transfer in transfers}:  # they train nothing else
+        table, source = ALL[name], ALL[name.removesuffix("-small")]
+        assert isinstance(table.config, Config)
+        assert isinstance(source.config, Config)
+        assert table.config.weight_decay == source.config.weight_decay
+        whole = {row.label: row.changes for row in source.rows}
+        for row in table.rows:
+            if row.label in whole:
+                for field in ("weight_decay", "batch_size"):
+                    assert row.changes.get(field) == whole[row.label].get(field)
 
 
 def test_claims_of_mmcl_are_compared_with_the_epochs_and_the_read_out_of_their_tables() -> None:
