@@ -94,7 +94,7 @@ def table(
     )
 
 
-# As in DCL's and HCL's programs, from which the numbers in their STL-10 tables come.
+# As in DCL's and HCL's programs, from whose READMEs MMCL has its numbers on STL-10.
 SIMCLR = term(info_nce, temperature=0.5)
 DCL = term(debiased_nce, temperature=0.5, tau_plus=0.1)
 HARD = term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0)

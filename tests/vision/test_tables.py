@@ -5,13 +5,17 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import torch
 
+from shared import LowRankProjection
 from shared.experiment.config import canonical_json
 from shared.experiment.published import load_published
+from shared.experiment.store import part_of
 from shared.experiment.tables import TIERS, Row, Table
 from vision.augmentation import POLICIES
-from vision.config import Config
+from vision.config import PRETRAINING, Config
 from vision.datasets import describe
+from vision.encoder import make_encoder
 from vision.evaluation import PROTOCOLS
 from vision.methods import check
 from vision.tables import TABLES
@@ -51,6 +55,76 @@ def test_swav_has_the_optimisation_of_its_program(name: str) -> None:
     (row,) = (row for row in ALL[name].rows if row.label == "SwAV")
     assert "ten epochs of warm-up" in row.deviation
     assert "LARS leaves batch norms and biases out" in row.deviation
+
+
+def test_swav_and_the_script_for_small_batches_of_its_program() -> None:
+    """swav_200ep_bs256_pretrain.sh: --base_lr 0.6, --warmup_epochs 0, --final_lr 0.0006."""
+    (cell,) = ALL["lmcl/table-2"].cells("paper", row="SwAV", column="n1024_top1")
+    assert isinstance(cell.config, Config)
+    assert 0.6 / 256 == pytest.approx(2 * cell.config.learning_rate / cell.config.batch_size)
+    note = " ".join(NOTES["swav"].split())
+    assert "twice this rate for an image, no warm-up, and a thousandth of the rate" in note
+
+
+def test_what_simclr_on_imagenet_lacks_of_its_program_is_named() -> None:
+    """google-research/simclr: batch norm without shift after the head, pixels as they are, ..."""
+    for row in ("SimCLR", "SimCLR + pos. & curv."):
+        cell, *_ = ALL["margins/table-4"].cells("paper", row=row)
+        config = cell.config
+        assert isinstance(config, Config)
+        assert not config.head_output_norm
+        assert config.statistics is None
+        policy, probe = POLICIES[config.augmentations[0]], PROTOCOLS[config.protocol].probe
+        assert (policy.bicubic, policy.reflected) == (False, True)
+        assert probe is not None
+        assert (probe.batch_size, probe.nesterov, probe.weight_decay) == (1024, False, 0.0)
+        (deviation,) = (each.deviation for each in ALL["margins/table-4"].rows if each.label == row)
+        for named in ("no batch norm after its last", "bilinear", "mirror", "[0, 1]", "Nesterov"):
+            assert named in " ".join(deviation.split()), named
+
+
+@pytest.mark.parametrize("table", ALL.values(), ids=ALL)
+def test_tables_of_runs_in_16_bits_say_so(table: Table) -> None:
+    configs = [each.config for tier in table.tiers if tier != "smoke" for each in table.cells(tier)]
+    if any(isinstance(each, Config) and each.precision == "bfloat16" for each in configs):
+        assert any("bfloat16, in" in " ".join(note.split()) for note in table.notes)
+
+
+def test_a_transfer_shares_the_encoder_of_its_row_as_the_note_says() -> None:
+    (plain,) = ALL["margins/table-2"].cells("paper", row="MoCo", column="CIFAR10", seeds=(0,))
+    (other,) = ALL["margins/table-3"].cells(
+        "paper", row="MoCo", column="CIFAR10_to_CIFAR100", seeds=(0,)
+    )
+    parts = [part_of(each.config, PRETRAINING) for each in (plain, other)]
+    assert parts[0] == parts[1]
+    assert "A cell shares its encoder" in NOTES["transfer"]
+
+
+def test_l_on_unnormalised_features_does_what_the_note_says() -> None:
+    note = " ".join(NOTES["unit-features"].split())
+    assert "On the unnormalised features of an untrained ResNet-18 L diverges" in note
+    rate, momentum, rising = 0.06, 0.9, 195  # of the reduced table: one epoch of CIFAR-10
+    for backbone, stem, length in (("resnet18", "cifar", 19), ("resnet8", "strided", 7)):
+        torch.manual_seed(0)
+        encoder = make_encoder(backbone, stem)
+        with torch.no_grad():  # in training mode: features of batch norms that see a batch
+            features = encoder(torch.randn(64, 3, 32, 32))
+        assert features.norm(dim=1).mean() == pytest.approx(length, abs=0.5)
+        for alpha in (0.001, 10.0):
+            projection = LowRankProjection(features.shape[1], norm="l21", alpha=alpha)
+            optimiser = torch.optim.SGD(projection.parameters(), lr=rate, momentum=momentum)
+            for step in range(rising):
+                optimiser.param_groups[0]["lr"] = rate * (step + 1) / rising
+                penalty = 0.1 * projection(features)[0]
+                if not torch.isfinite(penalty):
+                    break
+                optimiser.zero_grad()
+                penalty.backward()
+                optimiser.step()
+            assert torch.isfinite(penalty) == (backbone == "resnet8")
+            if backbone == "resnet8":
+                left = torch.linalg.matrix_norm(projection.matrix) / projection.initial_norm
+                assert (left < 0.1) == (alpha == 10.0)
 
 
 @pytest.mark.parametrize("table", ALL.values(), ids=ALL)
