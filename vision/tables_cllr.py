@@ -190,5 +190,5 @@ CLLR: tuple[Table, ...] = (
     on_cifar10(
         FIGURE_4, BY_BATCH_SIZE[5:], f"batch-size-axis {HCL_NOTES} feature-128", short=HCL_QUARTER
     ),
-    small(TABLE_3),
+    small(TABLE_3, "feature-128"),
 )

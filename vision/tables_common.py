@@ -383,10 +383,10 @@ def smaller_rows(source: Table) -> tuple[Row, ...]:
     )
 
 
-def small(source: Table, *, times: Sequence[int] = (1,)) -> Table:
+def small(source: Table, notes: str = "", *, times: Sequence[int] = (1,)) -> Table:
     """An ImageNet table reduced to CIFAR-10 and imagenette.
 
-    times: the epochs of its columns, as multiples of the budget's.
+    notes: names of further notes. times: the epochs of its columns, as multiples of the budget's.
     """
     columns = [
         Column(
@@ -403,7 +403,7 @@ def small(source: Table, *, times: Sequence[int] = (1,)) -> Table:
         SMALL,
         "CIFAR-10 and imagenette",
         columns,
-        "small",
+        f"small {notes}",
         short=ON_SMALL,
         smaller=SMALL_SIZES,
         inherited=source.notes,

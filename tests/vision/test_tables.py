@@ -15,7 +15,7 @@ from shared.experiment.tables import TIERS, Row, Table
 from vision.augmentation import POLICIES
 from vision.config import PRETRAINING, Config
 from vision.datasets import describe
-from vision.encoder import make_encoder
+from vision.encoder import WIDTH, make_encoder
 from vision.evaluation import PROTOCOLS
 from vision.methods import check
 from vision.tables import TABLES
@@ -172,6 +172,25 @@ def test_other_values_of_a_hyperparameter_have_their_measured_numbers() -> None:
     note = " ".join(NOTES["other-values"].split())
     for entry in measured:
         assert f"{entry['value']:g}: {entry['l2']:.2f}" in note, entry
+
+
+def test_notes_give_the_shape_of_l_on_a_small_network() -> None:
+    for name, table in ALL.items():
+        for cell in table.cells("short") if "short" in table.tiers else ():
+            config = cell.config
+            if not isinstance(config, Config) or config.objective.projection is None:
+                continue
+            if WIDTH[str(config.backbone)] != 128:
+                continue
+            projection = LowRankProjection(128, **config.objective.projection.kwargs)
+            shape = tuple(projection.matrix.shape)
+            if projection.form == "authors":
+                (row,) = (row for row in table.rows if row.label == cell.row)
+                assert shape == (256, 128)
+                assert "L has 256 rows here, on a ResNet-8's 128" in row.deviation
+            else:
+                assert shape == (128, 128)
+                assert any("is 128 x 128" in note for note in table.notes), name
 
 
 def test_reduced_runs_are_described_by_what_they_change() -> None:
