@@ -21,6 +21,7 @@ from vision.methods import check
 from vision.tables import TABLES
 from vision.tables_common import KNN_METRIC, NOTES, PUBLISHED, reduced_note
 from vision.tables_margins import SHORT
+from vision.train import learning_rate, make_optimiser
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -161,6 +162,38 @@ def test_every_note_is_shown_somewhere() -> None:
     shown |= {row.deviation for table in ALL.values() for row in table.rows}
     everything = "\n".join(shown)
     assert [name for name, note in NOTES.items() if note not in everything] == []
+
+
+def test_l_diverges_in_cmcs_framework_as_the_notes_say() -> None:
+    table = ALL["cllr/table-3"]
+    torch.manual_seed(0)
+    encoder = make_encoder("resnet50", "imagenet")
+    with torch.no_grad():  # in training mode: features of batch norms that see a batch
+        features = encoder(torch.randn(16, 3, 64, 64))
+    finite = {}
+    for row in table.rows:
+        cell, *_ = table.cells("paper", row=row.label)
+        config = cell.config
+        assert isinstance(config, Config)
+        if config.objective.projection is None:
+            continue
+        projection = LowRankProjection(2048, **config.objective.projection.kwargs)
+        if projection.norm == "nuclear":  # takes seconds a step
+            continue
+        assert (config.backbone, config.image_size) == ("resnet50", 224)
+        optimiser = make_optimiser(config, projection)
+        for step in range(10):
+            optimiser.param_groups[0]["lr"] = learning_rate(config, step, 126_689 // 128)
+            penalty = 0.1 * projection(features)[0]
+            if not torch.isfinite(penalty):
+                break
+            optimiser.zero_grad()
+            penalty.backward()
+            optimiser.step()
+        finite[row.label] = bool(torch.isfinite(penalty))
+        said = "cannot be trained at full length" in " ".join(row.deviation.split())
+        assert said is not finite[row.label], row.label
+    assert sorted(finite.values()) == [False, False, False, True]  # True: on SwAV, by LARS
 
 
 # Reduced runs
