@@ -207,6 +207,21 @@ def test_other_values_of_a_hyperparameter_have_their_measured_numbers() -> None:
         assert f"{entry['value']:g}: {entry['l2']:.2f}" in note, entry
 
 
+def test_the_least_energy_that_l_keeps_is_as_the_note_says() -> None:
+    """Energy e is kept at s where 0.1 (e (1 - s^2)^2 + alpha s) + decay s^2 / 2 is below 0.1 e."""
+    (cell, *_) = ALL["margins/table-2"].cells("paper", row="CLLR, nuclear")
+    config = cell.config
+    assert isinstance(config, Config)
+    assert config.objective.projection is not None
+    weight, alpha = config.objective.projection.weight, config.objective.projection.kwargs["alpha"]
+    s = torch.linspace(0.01, 1.4, 1000, dtype=torch.float64)
+    note = " ".join(NOTES["unit-features"].split())
+    for decay, said in ((0.0, "more than 0.9 thousandths"), (config.weight_decay, "than 2.5.")):
+        least = ((alpha * s + decay * s**2 / (2 * weight)) / (2 * s**2 - s**4)).min()
+        assert f"{1000 * least:.1f}" in said
+        assert said in note
+
+
 def test_notes_give_the_shape_of_l_on_a_small_network() -> None:
     for name, table in ALL.items():
         for cell in table.cells("short") if "short" in table.tiers else ():
