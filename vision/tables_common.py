@@ -94,7 +94,7 @@ def table(
     )
 
 
-# As in DCL's and HCL's programs, from which the numbers in their STL-10 tables come.
+# As in DCL's and HCL's programs, from whose READMEs MMCL has its numbers on STL-10.
 SIMCLR = term(info_nce, temperature=0.5)
 DCL = term(debiased_nce, temperature=0.5, tau_plus=0.1)
 HARD = term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0)
@@ -383,10 +383,10 @@ def smaller_rows(source: Table) -> tuple[Row, ...]:
     )
 
 
-def small(source: Table, *, times: Sequence[int] = (1,)) -> Table:
+def small(source: Table, notes: str = "", *, times: Sequence[int] = (1,)) -> Table:
     """An ImageNet table reduced to CIFAR-10 and imagenette.
 
-    times: the epochs of its columns, as multiples of the budget's.
+    notes: names of further notes. times: the epochs of its columns, as multiples of the budget's.
     """
     columns = [
         Column(
@@ -403,7 +403,7 @@ def small(source: Table, *, times: Sequence[int] = (1,)) -> Table:
         SMALL,
         "CIFAR-10 and imagenette",
         columns,
-        "small",
+        f"small {notes}",
         short=ON_SMALL,
         smaller=SMALL_SIZES,
         inherited=source.notes,

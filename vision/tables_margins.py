@@ -72,7 +72,7 @@ TRANSFERS = tuple(
     )
 )
 
-PAPER_NOTES = "ressl-settings moco-v3"
+PAPER_NOTES = "ressl-settings moco-v3 ressl-unlike"
 NOTES = f"{PAPER_NOTES} last-epoch"
 
 

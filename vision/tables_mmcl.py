@@ -393,7 +393,7 @@ TABLE_7_CIFAR10 = derived(
         )
         for size in (64, 128)
     ],
-    "other-losses batch-seeds feature-128 choice",
+    "ressl-settings ressl-unlike other-losses batch-seeds feature-128 choice",
     short=ON_CIFAR10,
     rows=[
         dataclasses.replace(each, published=AGAINST_HCL[each.label])
