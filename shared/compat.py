@@ -37,7 +37,7 @@ def make_torchvision_importable() -> None:
     if _declared or specification is None or specification.origin is None:
         return
     with contextlib.suppress(OSError):  # a CUDA build beside a CPU build of torch
-        for library in Path(specification.origin).parent.glob("_C.*"):
+        for library in Path(specification.origin).parent.glob("_C*.*"):  # 0.29 has _C_stable.so
             torch.ops.load_library(library)
         if hasattr(torch.ops.torchvision, "nms"):
             return

@@ -54,7 +54,9 @@ def angular_margin(pairs: Pairs, similarity: Tensor, *, margin: float) -> Tensor
         ValueError: a margin that is not finite.
     """
     require("margin", margin, FINITE)
-    sine = ((1 - similarity.square()).clamp(min=0) + SOFTENING).sqrt()
+    squared = 1 - similarity.square()
+    # By rounding below 0; the slope of torch's clamp at 0 is 1 up to torch 2.13, then 0.
+    sine = (squared.masked_fill(squared < 0, 0.0) + SOFTENING).sqrt()
     moved = similarity * math.cos(margin) - sine * math.sin(margin)
     return torch.where(pairs.positive, moved, similarity)
 

@@ -81,7 +81,9 @@ def distance_polarization(
 def _depth(cosines: Tensor, excluded: Tensor, lower: float, upper: float) -> Tensor:
     """The depth of each pair inside the band, (N, M); 0 for excluded pairs."""
     distance = (1 - cosines) / 2
-    return without(((distance - lower) * (upper - distance)).clamp(min=0), excluded, 0.0)
+    depth = (distance - lower) * (upper - distance)
+    # The slope at 0 is that inside; the slope of torch's clamp there is 1 up to torch 2.13, then 0.
+    return without(depth.masked_fill(depth < 0, 0.0), excluded, 0.0)
 
 
 class _Band(torch.autograd.Function):

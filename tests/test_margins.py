@@ -132,6 +132,18 @@ def test_slopes_are_finite_at_the_angles_0_and_pi(numbers: dict[str, Any], core:
                 assert torch.isfinite(found).all()
 
 
+@pytest.mark.parametrize("cosine", [1.0, -1.0])
+def test_the_slope_at_the_angles_0_and_pi_is_that_of_the_softened_sine(
+    cosine: float, core: Any
+) -> None:
+    pair = torch.eye(2, dtype=torch.float64)[:1]
+    similarity = torch.full((1, 1), cosine, dtype=torch.float64, requires_grad=True)
+    core.angular_margin(core.query_key(pair, pair), similarity, margin=0.2).sum().backward()
+    assert similarity.grad is not None
+    expected = math.cos(0.2) + math.sin(0.2) * cosine / math.sqrt(1e-7)
+    assert float(similarity.grad) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("scope", ["row", "positive"])
 def test_a_huge_ratio_stays_finite(scope: Any) -> None:
     """At temperature 0.01 the two denominators lie up to exp(200) apart."""
