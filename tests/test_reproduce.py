@@ -669,6 +669,25 @@ def test_report_names_finished_runs_that_are_damaged(
         assert any(re.fullmatch(fault, line) for line in lines)
 
 
+def test_report_names_finished_runs_that_it_leaves_out(
+    done: Path, tmp_path: Path, at_once: AtOnce
+) -> None:
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    notes = [line for line in at_once("report")[0].splitlines() if line.startswith("note: ")]
+    folder = run_of(Path("runs"), "toy/toy/table-1/plain/left/seed-0")
+    key = folder.name.rpartition("-")[2]
+    other = folder.rename(folder.with_name("mine"))
+    shutil.copytree(done / "runs/toy", tmp_path / "runs/copied/toy")
+    count = len(list((done / "runs/toy").rglob("result.json")))
+    out, _ = at_once("report")
+    assert [line for line in out.splitlines() if line.startswith("note: ")] == [
+        f"note: {other}: does not count under this name; rename it to end with -{key}",
+        f"note: runs/copied: {count} finished, which do not count there; "
+        "move them to runs/DOMAIN/DATASET/RUN",
+        *notes,
+    ]
+
+
 @pytest.mark.slow
 def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: Path) -> None:
     shutil.copytree(done / "runs", tmp_path / "runs")
