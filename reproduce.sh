@@ -43,6 +43,12 @@ find_python() {
   fail "Python >= 3.11 is needed, and ${PYTHON:-none on PATH} is not; install it, or set PYTHON"
 }
 
+need_to_write() {
+  [ -w "$1" ] ||
+    fail "$1 cannot be written to, and $2; copy the checkout to a folder of your own and call its" \
+      "reproduce.sh"
+}
+
 # Which extras the arguments need: the first word, or cell address, that names a domain with one.
 extras_for() {
   for word in "$@"; do
@@ -171,7 +177,13 @@ installed() {
 install() {
   local extras=$1 stamp=$venv/.installed-${1:-core} python settings uv installer why
   ! installed "$extras" || return 0
-  [ -x "$venv/bin/python" ] || rm -rf "$venv" 2>/dev/null || true # its Python is gone
+  # The Python that it links to may be gone, or out of this machine's reach, with runs elsewhere.
+  if [ -L "$venv/bin/python" ] && [ ! -e "$venv/bin/python" ]; then
+    fail "$venv is of a Python that is not found here" \
+      "($(sed -n 's/^home *= *//p' "$venv/pyvenv.cfg" 2>/dev/null)); other machines may be using it:" \
+      "delete $venv if none does, else make that Python available or use a copy of the checkout"
+  fi
+  [ -x "$venv/bin/python" ] || rm -rf "$venv" 2>/dev/null || true # what an aborted set-up left
   why=$({ mkdir -p "$venv" && : >"$log"; } 2>&1) ||
     fail "$here cannot be written to (${why##*: }), and the first call sets up ${venv##*/} there;" \
       "copy it to a folder of your own and call its reproduce.sh"
@@ -227,6 +239,7 @@ run_tests() {
       esac
       ;;
   esac
+  need_to_write "$here" "tests and linters keep caches there"
   if [ $processes = logical ]; then
     "$venv/bin/ruff" check .
     "$venv/bin/ruff" format --check .
@@ -262,6 +275,9 @@ if [ "${1:-}" = docs ]; then
   shift
   verb=build
   [ "${1:-}" != --serve ] || { shift && verb=serve; }
+  built=$here/build
+  [ -e "$built" ] || built=$here
+  [ $verb = serve ] || need_to_write "$built" "the site is built there"
   PYTHONPATH=$here NO_MKDOCS_2_WARNING=1 exec "$venv/bin/python" -m mkdocs "$verb" "$@"
 fi
 export SUITE_COMMAND=$called

@@ -86,6 +86,8 @@ class Criterion(nn.Module):
         self.similarity = similarity
         self.check_every = check_every
         self._checks_at_chance = 0  # in a row
+        # Whether a loss of the user's is yet to have a gradient, or a notice that it has none.
+        self._looks_for_gradient = "@" in objective.loss.identity
         self._deferred: list[_DeferredCheck] = []
         self._term_names = _unique_names(terms)
         given = _learned_parameters(terms)
@@ -199,11 +201,14 @@ class Criterion(nn.Module):
             for term_value in further_terms:
                 loss = loss + term_value
             measured = step is not None and (captured or step % SHARES_EVERY == 0)
-            if measured and len(terms) > 1:
+            if measured and (len(terms) > 1 or (on_cpu and self._looks_for_gradient)):
                 embeddings = (pairs.anchor, pairs.candidate)
                 # The input of a projection comes before the embeddings, or is made of them.
                 before = () if self.projection is None or features is None else features
-                parts |= _gradient_shares(terms, before) or _gradient_shares(terms, embeddings)
+                shares = _gradient_shares(terms, before) or _gradient_shares(terms, embeddings)
+                parts |= shares if len(terms) > 1 else {}
+                if on_cpu:
+                    self._warn_without_gradient(shares, step)
             if pairs.blocks:
                 means = all_reduce_sum(torch.stack(list(parts.values()))) / world_size()
                 parts = dict(zip(parts, means, strict=True))
@@ -340,6 +345,19 @@ class Criterion(nn.Module):
             return {}
         value = self._loss(pairs, similarity.mean().expand_as(similarity))
         return {"chance": value.sum() / (pairs.positives() >= 0).any(1).sum().clamp(min=1)}
+
+    def _warn_without_gradient(self, shares: Mapping[str, Tensor], step: int | None) -> None:
+        """Warn once if a loss of the user's has no gradient before any step at which it has one."""
+        name = self._term_names[0]
+        share = shares.get(f"{SHARE}{name}")
+        if share is None or not self._looks_for_gradient or not self._objective.loss.weight:
+            return
+        self._looks_for_gradient = False
+        if share == 0:
+            notice(
+                f"at step {step} the gradient of {name} on the embeddings is 0: it trains nothing; "
+                f"look for what detaches, rounds or clamps"
+            )
 
     def _warn_if_collapsed(self, mean: Tensor, chance: Tensor, step: int | None) -> None:
         """Warn once if the loss stays near that of identical embeddings."""

@@ -92,8 +92,13 @@ def files_of(function: FunctionType) -> dict[str, Path]:
 
 def is_as_identified(function: FunctionType) -> bool:
     """Whether its files are still those of its identity: there, unedited, not taken as the same."""
+    return is_as_loaded(function) and _identity(function) == identity(function)
+
+
+def is_as_loaded(function: FunctionType) -> bool:
+    """Whether its files are still there, and unedited."""
     try:
-        return _identity.__wrapped__(function) == identity(function)
+        return _identity.__wrapped__(function) == _identity(function)
     except ValueError:  # deleted since it was imported
         return False
 

@@ -423,7 +423,11 @@ def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     out, _ = at_once(*SMOKE, *choice, "--same-loss")
     assert "taken as the same loss on your word (--same-loss)" in out
     assert "to run" not in out
-    assert "mine: the file of its loss is not that of its runs; it is not copied" in out
+    copies = Path("paper/records/losses/mine")
+    today = copies / "same-loss" / losses.name
+    assert f"mine: the file that --same-loss takes as that of its runs is in {today.parent}" in out
+    assert (tmp_path / copies / losses.name).read_text() == LOSS
+    assert (tmp_path / today).read_text() == f"import math\n{LOSS}"
 
     # A second place, which has the first one's folder and no runs, takes its records.
     other = tmp_path / "other"

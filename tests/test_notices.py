@@ -17,6 +17,7 @@ from shared import (
     Term,
     alignment,
     debiased_nce,
+    distance_polarization,
     hard_nce,
     info_nce,
     margin_nce,
@@ -100,6 +101,30 @@ def test_losses_without_a_softmax_and_calls_without_a_step_are_left_alone(heard:
     for _ in range(WARM_UP + 10):
         criterion(query_key(*alike()))
     assert heard == []
+
+
+def hinge(pairs: Pairs, similarity: torch.Tensor, *, limit: float) -> torch.Tensor:
+    """A loss of a user's, without a gradient where no negative is as similar as that."""
+    return ((similarity - limit).relu() * pairs.negative).sum(1)
+
+
+@pytest.mark.parametrize("penalties", [(), (term(distance_polarization, weight=0.1),)])
+def test_a_loss_of_the_users_without_a_gradient_is_named_once(
+    heard: list[str], penalties: tuple[Term, ...]
+) -> None:
+    def trained(limits: float, weight: float = 1.0) -> None:
+        views = (torch.randn(N, D, requires_grad=True) for _ in range(2))
+        objective = Objective(term(hinge, weight, limit=limits), penalties)
+        steps_of(Criterion(objective, D), query_key(*views))
+
+    trained(limits=-1.0)
+    trained(limits=1.0, weight=0.0)  # as the user wants it
+    assert heard == []
+    trained(limits=1.0)
+    assert heard == [
+        "at step 0 the gradient of hinge on the embeddings is 0: it trains nothing; look for what "
+        "detaches, rounds or clamps"
+    ]
 
 
 def test_it_is_a_warning_and_does_not_change_the_loss() -> None:

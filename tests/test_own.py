@@ -105,6 +105,10 @@ def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
             "f returns a tensor with one value for each anchor",
         ),
         ("def f(pairs, s):\n    return s.sum(1).detach()\n", "f", [], "f has no gradient"),
+        *(
+            (f"def f(pairs, s):\n    return {body}\n", "f", [], "f has a gradient of 0 on all 4 b")
+            for body in ("0 * s.sum(1)", "s.round().sum(1)", "(s.sum(1) - 1e4).relu()")
+        ),
         ("def f(pairs, s):\n    return s.sun(1)\n", "f", [], ".py, line 2: AttributeError: "),
         ("def f(pairs, s):\n    return (s\n", "f", [], ".py, line 2: SyntaxError: "),
         ("import nothing_of_that_name\n", "f", [], ".py, line 1: ModuleNotFoundError: "),

@@ -102,6 +102,22 @@ def test_cells_without_their_data_are_planned_and_say_how_to_get_them(
     assert len(list(tmp_path.glob("runs/toy/*/*/config.json"))) == len(configs) + 1
 
 
+def test_a_cell_that_another_command_has_finished_meanwhile_is_no_failure(
+    done: Path, tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = [f"toy/toy/table-1/plain/left/seed-{seed}" for seed in (0, 1)]
+
+    def run(self: Pool, *_: object) -> None:
+        self.outcomes = dict.fromkeys(addresses, "another process is using it")
+        folder = run_of(done / "runs", addresses[0])
+        shutil.copytree(folder, tmp_path / folder.relative_to(done))
+
+    monkeypatch.setattr(Pool, "run", run)
+    words = ("--row", "plain", "--column", "left", "--seeds", "0,1")
+    _, err = at_once("toy", "toy", "--table", "1", *words, code=1)
+    assert err == f"{addresses[1]}: another process is using it\n"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU one cell runs at a time")
 def test_threads_and_jobs_share_the_cores(at_once: AtOnce, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
@@ -667,6 +683,25 @@ def test_report_names_finished_runs_that_are_damaged(
     for file in files:
         fault = rf"fault: {file} is not JSON \(.*\); move the folder away"
         assert any(re.fullmatch(fault, line) for line in lines)
+
+
+def test_report_names_finished_runs_that_it_leaves_out(
+    done: Path, tmp_path: Path, at_once: AtOnce
+) -> None:
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    notes = [line for line in at_once("report")[0].splitlines() if line.startswith("note: ")]
+    folder = run_of(Path("runs"), "toy/toy/table-1/plain/left/seed-0")
+    key = folder.name.rpartition("-")[2]
+    other = folder.rename(folder.with_name("mine"))
+    shutil.copytree(done / "runs/toy", tmp_path / "runs/copied/toy")
+    count = len(list((done / "runs/toy").rglob("result.json")))
+    out, _ = at_once("report")
+    assert [line for line in out.splitlines() if line.startswith("note: ")] == [
+        f"note: {other}: does not count under this name; rename it to end with -{key}",
+        f"note: runs/copied: {count} finished, which do not count there; "
+        "move them to runs/DOMAIN/DATASET/RUN",
+        *notes,
+    ]
 
 
 @pytest.mark.slow

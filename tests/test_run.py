@@ -25,7 +25,7 @@ from shared.errors import UserError
 from shared.experiment import environment, files, randomness
 from shared.experiment import run as run_module
 from shared.experiment.environment import lock_hash
-from shared.experiment.records import read_failure, read_record
+from shared.experiment.records import Damaged, read_failure, read_record
 from shared.experiment.run import Means, Run
 from shared.experiment.run_folders import (
     INTERRUPTED,
@@ -230,6 +230,20 @@ def test_another_configuration_is_refused_and_named(tmp_path: Path, uninterrupte
         Run(uninterrupted, Config(40, seed=8)).__enter__()
     after = {file.name: file.read_bytes() for file in uninterrupted.iterdir() if file.is_file()}
     assert after == before
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "result.json"])
+def test_a_folder_that_does_not_say_its_configuration_is_refused(
+    name: str, tmp_path: Path, uninterrupted: Path
+) -> None:
+    """Its checkpoint may be of another one."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for kept in (name, "environment.json"):
+        shutil.copy(uninterrupted / kept, folder)
+    with pytest.raises(Damaged, match=r"config\.json is missing; move the folder away"):
+        Run(folder, Config(41)).__enter__()
+    assert not (folder / "config.json").exists()
 
 
 def test_two_processes_cannot_share_a_folder(

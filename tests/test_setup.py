@@ -199,6 +199,25 @@ def test_paths_are_told_from_where_the_user_stands(checkout: Checkout, tmp_path:
     assert (checkout.fake / "from").read_text() == "\n"
 
 
+def test_an_environment_whose_python_is_out_of_reach_is_not_deleted(checkout: Checkout) -> None:
+    """Other machines may have that Python, and runs at work in it."""
+    checkout.call("report")
+    venv = checkout.home / ".venv"
+    (venv / "bin/python").unlink()
+    (venv / "bin/python").symlink_to("/nowhere/bin/python3.11")
+    (venv / "pyvenv.cfg").write_text("home = /nowhere/bin\nversion = 3.11.9\n")
+    checkout.calls()
+    assert checkout.call("report", code=2).stderr == (
+        f"error: {venv} is of a Python that is not found here (/nowhere/bin); other machines may "
+        f"be using it: delete {venv} if none does, else make that Python available or use a copy "
+        f"of the checkout\n"
+    )
+    assert (venv / ".installed-core").exists()
+    (venv / "bin/python").unlink()  # as an aborted set-up leaves it
+    checkout.call("report")
+    assert checkout.calls()[0] == f"python3 -m venv {venv}"
+
+
 def test_latest_leaves_the_lock_out_in_a_place_of_its_own(checkout: Checkout) -> None:
     done = checkout.call("--latest", "text", "lmcl")
     assert checkout.calls() == [
@@ -380,6 +399,27 @@ def test_a_checkout_that_cannot_be_written_to_says_so(open_folder: Path) -> None
     assert done.stderr == (
         f"error: {checkout.home} cannot be written to (Permission denied), and the first call sets "
         "up .venv there; copy it to a folder of your own and call its reproduce.sh\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "what"),
+    [("docs", "the site is built there"), ("test", "tests and linters keep caches there")],
+)
+def test_what_writes_into_a_checkout_that_is_set_up_says_that_it_cannot(
+    open_folder: Path, word: str, what: str
+) -> None:
+    checkout = Checkout(open_folder)
+    checkout.call(word, code=127 if word == "test" else 0)  # there are no linters
+    user = None if os.geteuid() else 65534
+    checkout.home.chmod(0o555)
+    try:
+        done = checkout.call(word, code=2, user=user)
+    finally:
+        checkout.home.chmod(0o755)
+    assert done.stderr == (
+        f"error: {checkout.home} cannot be written to, and {what}; copy the checkout to a folder "
+        "of your own and call its reproduce.sh\n"
     )
 
 

@@ -8,7 +8,8 @@ folder that a comparison was written to can be extended: it holds the records, a
     TO/records/comparison.json    rows, columns and seeds, with the key of each run, and which seeds
                                   were chosen before any number of theirs was written
     TO/records/TABLE.records.jsonl
-    TO/records/losses/ROW/        the files of a loss of the user's
+    TO/records/losses/ROW/        the files of a loss of the user's; in same-loss/ those of today,
+                                  where its runs are named by another source (--same-loss)
     TO/records/.../               the same of others, copied there
 """
 
@@ -82,6 +83,7 @@ from shared.report.wording import (
 FORM = "comparison-v1"
 INDEX = "comparison.json"
 LOSSES = "losses"  # the folder of the files of the user's losses, beside the records
+SAME_LOSS = "same-loss"  # in that of a row, the files that are taken as those of its runs
 HERE = "run here"
 Coordinates = tuple[str, str, int]  # row, column and seed
 UserLoss = tuple[Path, str, list[str], Term]  # file, function, numbers as given, the loss
@@ -847,11 +849,16 @@ def _copy_losses(folder: Path, selection: Selection, console: Console) -> None:
     for row, function in functions_by_row.items():
         if not isinstance(function, FunctionType) or "@" not in functions.identity(function):
             continue  # a loss of the project
-        if not functions.is_as_identified(function):
+        if not functions.is_as_loaded(function):
             say(console, f"{row}: the file of its loss is not that of its runs; it is not copied")
             continue
+        place = folder / slug(row)
+        if not functions.is_as_identified(function):
+            place /= SAME_LOSS
+            text = f"the file that --same-loss takes as that of its runs is in {place}"
+            say(console, f"{row}: {text}")
         for name, file in functions.files_of(function).items():
-            copy = folder / slug(row) / name
+            copy = place / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             with replacing(copy) as part:
                 shutil.copyfile(file, part)

@@ -54,6 +54,9 @@ UNTRAINED = (
     "which is neither trained nor saved here: give a number as an nn.Parameter to shared.term and "
     "train with shared.Criterion, see docs/losses.md"
 )
+# Batches on which a loss is tried: the number of instances, and how far apart two views of one are,
+# None being independent.
+TRIED: tuple[tuple[int, float | None], ...] = ((3, None), (64, None), (64, 0.1), (64, 1.0))
 # Settings of torch that a user's file must not change: they would hold for the whole run.
 TORCH_SETTINGS = {
     "default type": torch.get_default_dtype,
@@ -127,6 +130,7 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
     first = _check_call(loss, file)
     _check_torch_settings(file, before)  # which change the values of the next call
     _check_state(loss, file, first)
+    _check_gradient(loss)
     _check_torch_settings(file, before)
     return loss
 
@@ -239,6 +243,30 @@ def _check_call(loss: Term, file: Path) -> Tensor:
     if any(all(leaf is not view for view in views) for leaf in _leaves(value)):
         raise UserError(f"{name} makes a parameter or module itself, {UNTRAINED}")
     return value.detach().double()
+
+
+def _check_gradient(loss: Term) -> None:
+    """Refuse a loss whose gradient is 0 on each of several batches: a run would train nothing.
+
+    A hinge may be inactive on one of them, so that they differ in size and in how near views are.
+    """
+    generator = torch.Generator().manual_seed(0)
+    for count, distance in TRIED:
+        first, noise = torch.randn(2, count, 16, generator=generator)
+        second = noise if distance is None else first + distance * noise
+        views = [view.requires_grad_() for view in (first, second)]
+        pairs = two_views(*views)
+        try:
+            value = loss(pairs, cosine(pairs.anchor, pairs.candidate))
+            found = torch.autograd.grad(value.sum(), views, allow_unused=True)
+        except (Exception, SystemExit):  # whatever the user's function raises, the run says
+            return
+        if any(each is not None and each.any() for each in found):  # NaN is said by the run, too
+            return
+    raise UserError(
+        f"{loss.function.__name__} has a gradient of 0 on all {len(TRIED)} batches that it was "
+        f"tried on, and would train nothing; look for what detaches, rounds or clamps"
+    )
 
 
 def _check_torch_settings(file: Path, before: Mapping[str, Any]) -> None:

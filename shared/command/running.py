@@ -202,6 +202,10 @@ def run_waiting(
         if not priced and (text := estimate(chosen, waiting, places, pool.jobs)):
             say(console, text)
         pool.run(waiting, (lambda: move_aside(waiting, places, console)) if options.again else None)
+        # What this command left to another one may be done by now.
+        without = [cell for cell in waiting if cell.address in pool.outcomes]
+        left = {cell.address for cell in unfinished(without, places.runs)}
+        pool.outcomes = {name: why for name, why in pool.outcomes.items() if name in left}
     return pool
 
 

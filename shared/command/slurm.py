@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,8 +99,8 @@ def submit(
     refusals = submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError
     with filelock.FileLock(folder / ".lock"):  # two commands would submit the same cells
         jobs, queue = last_jobs(places.runs), queued()
-        in_queue = [find_cell(address).cells[0] for address, job in jobs.items() if job in queue]
-        folders = {run_folder(places, cell) for cell in in_queue}
+        in_queue = (address for address, job in jobs.items() if job in queue)
+        folders = {run_folder(places, cell) for cell in _declared(in_queue)}
         to_submit = [cell for cell in waiting if run_folder(places, cell) not in folders]
         if len(to_submit) < len(waiting):
             console.print(f"{len(waiting) - len(to_submit)} cells are queued already")
@@ -180,10 +180,25 @@ def _limits(
     return minutes, options.memory or math.ceil(1.25 * gigabytes + 2)
 
 
+def _declared(addresses: Iterable[str]) -> Iterator[Cell]:
+    """The cells of these addresses, without those that no table declares any more."""
+    for address in addresses:
+        with contextlib.suppress(UserError):
+            yield find_cell(address).cells[0]
+
+
 def last_jobs(runs: Path) -> dict[str, str]:
     """By address, the task in which each cell was last submitted."""
     file = runs / FOLDER / "jobs.json"
-    return dict(json.loads(file.read_text())) if file.exists() else {}
+    if not file.exists():
+        return {}
+    try:
+        return dict(json.loads(file.read_text()))
+    except (TypeError, ValueError):
+        raise UserError(
+            f"{file} does not say which cells are queued: it is damaged; delete it once squeue "
+            f"shows none of them, which would be submitted again"
+        ) from None
 
 
 def log_of(runs: Path, job: str) -> Path:

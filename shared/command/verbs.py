@@ -71,6 +71,8 @@ def report(places: Places, *, tex: "Spread | None" = None, replace: bool = False
         print(line)
     results = write_results(places, frame, tex=tex)
     written = sum(bool(measured.records) for measured in results.tables)
+    for note in verify.left_out(cells.every_table(), places.runs):
+        print(f"note: {note}")
     if not written:
         print(NO_RECORDS.format(places.results))
     for paper in summary.PAPERS:

@@ -34,6 +34,7 @@ from shared.experiment.tables import Table
 COMMIT = re.compile("[0-9a-f]{40}")
 FEW = 3  # commits that are named one by one
 DATA_HASH = re.compile("(?!0{64})[0-9a-f]{64}( approximate)?")
+IDLE = "{}: {} finished, but of no cell that is declared today"
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
             twice = [address for address, count in times.items() if count > 1]
             faults[origin] += [f"{name}: two records of {address}" for address in twice]
         elif idle := len(sources) - valid:
-            notes.append(f"{name}: {idle} finished, but of no cell that is declared today")
+            notes.append(IDLE.format(name, idle))
     committed = [group for group in groups if group.committed]
     faults["record"] += _inconsistent_data(committed, tables)
     notes = [*_not_in_history(committed), *_misplaced(frame.sources, runs, domain), *notes]
@@ -210,6 +211,20 @@ def _unusual_hashes(hashes: Sequence[tuple[str, str, str]]) -> Iterator[tuple[st
         expected = usual if 2 * times > len(hashes) else by_seed[seed].most_common(1)[0][0]
         if digest != expected:
             yield where, digest, expected
+
+
+def left_out(tables: Sequence[Table], runs: Path) -> Iterator[str]:
+    """Notes on the finished runs below ``runs`` that are of no cell of ``tables``."""
+    frame = load(tables, runs=runs, everything=True)
+    yield from _misplaced(frame.sources, runs, None)
+    of_cells = {line.source.where for line in frame if line.source is not None}
+    idle = Counter(
+        source.group
+        for source in frame.sources
+        if source.where not in of_cells and source.where.endswith(f"-{folder_key(source.record)}")
+    )
+    for name, count in sorted(idle.items()):
+        yield IDLE.format(name, count)
 
 
 def _misplaced(sources: Iterable[Source], runs: Path, domain: str | None) -> Iterator[str]:

@@ -62,6 +62,7 @@ from shared.experiment.run_folders import (
     LOG,
     OWN_DATA,
     OWN_DATA_FIELDS,
+    STATES,
     WATCHED,
     Conflict,
     Interrupted,
@@ -154,6 +155,7 @@ class Run:
     Raises:
         Locked: another process uses the folder; later, when writing: it was removed.
         Conflict: the folder was made with another configuration.
+        Damaged: the folder holds a checkpoint or result, but not the file that says of what.
         ValueError: a word or number that a field of the configuration cannot be.
         UserError: with several processes, a batch that cannot be divided among them, a run that
             another number of them began, or processes whose code or configuration differs from the
@@ -736,7 +738,7 @@ class Run:
 
     def _environment_before(self) -> dict[str, Any]:
         """The environment that the checkpoint or result was made in; empty without either."""
-        made = (self.folder / name for name in ("checkpoint.pt", "result.json"))
+        made = (self.folder / name for name in STATES)
         file = self.folder / "environment.json"
         return read_json(file) if file.exists() and any(map(Path.exists, made)) else {}
 

@@ -132,6 +132,32 @@ def test_unfinished_cells_are_submitted_and_queued_ones_not_again(
     assert "submitted job 9: 2 tasks" in command(*words)[0]
 
 
+def test_a_queued_cell_that_no_table_declares_any_more_holds_up_no_other(
+    cluster: Path, command: AtOnce
+) -> None:
+    (cluster / "sbatch.txt").write_text("Submitted batch job 8\n")
+    (cluster / "squeue.txt").write_text("7_0|RUNNING|None\n")
+    jobs = Path("runs/.slurm/jobs.json")
+    jobs.parent.mkdir(parents=True)
+    jobs.write_text('{"toy/costly/table-1/gone/left/seed-0": "7_0"}')
+    words = ("toy", "costly", "--slurm", "--seeds", "0", "--column", "left")
+    assert "submitted job 8: 2 tasks" in command(*words)[0]
+
+
+@pytest.mark.parametrize("content", ["", '{"toy/cos', "[1]", "3"])
+def test_a_damaged_list_of_jobs_is_named_with_a_remedy(
+    cluster: Path, command: AtOnce, content: str
+) -> None:
+    jobs = Path("runs/.slurm/jobs.json")
+    jobs.parent.mkdir(parents=True)
+    jobs.write_text(content)
+    for words in (("toy", "costly", "--slurm"), ("plan", "toy", "costly")):
+        _, err = command(*words, code=2)
+        assert err.startswith(f"error: {jobs.absolute() if words[-1] == '--slurm' else jobs} does")
+        assert "delete it once squeue shows none of them" in err
+        assert err.count("\n") == 1
+
+
 def test_a_task_asks_for_the_time_of_its_gpu_in_slices(tmp_path: Path) -> None:
     """Not for years, of which the cell would take minutes."""
     (table,) = (each for each in every_table("vision") if each.address == "vision/mmcl/table-2")
