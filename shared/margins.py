@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold
 
 from shared.checks import TEMPERATURE, Temperature
 from shared.pairs import Pairs
@@ -54,9 +55,9 @@ def angular_margin(pairs: Pairs, similarity: Tensor, *, margin: float) -> Tensor
         ValueError: a margin that is not finite.
     """
     require("margin", margin, FINITE)
-    squared = 1 - similarity.square()
-    # By rounding below 0; the slope of torch's clamp at 0 is 1 up to torch 2.13, then 0.
-    sine = (squared.masked_fill(squared < 0, 0.0) + SOFTENING).sqrt()
+    # Below 0 by rounding, hence the threshold. Its slope at 0 is 1; that of clamp is 0 as of torch
+    # 2.14.
+    sine = (threshold(1 - similarity.square(), -1e-30, 0.0) + SOFTENING).sqrt()
     moved = similarity * math.cos(margin) - sine * math.sin(margin)
     return torch.where(pairs.positive, moved, similarity)
 
