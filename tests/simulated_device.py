@@ -457,7 +457,11 @@ def _caller() -> str:
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = Path(frame.f_code.co_filename)
-        if file.is_relative_to(ROOT) and ".venv" not in file.parts and file != Path(__file__):
+        if (
+            file.is_relative_to(ROOT)
+            and "site-packages" not in file.parts
+            and file != Path(__file__)
+        ):
             # Since Python 3.12 a comprehension has no frame of its own.
             name = re.sub(r"\.<locals>\.<(list|set|dict)comp>$", "", frame.f_code.co_qualname)
             return f"{file.relative_to(ROOT)} {name}"
