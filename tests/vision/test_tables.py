@@ -254,6 +254,19 @@ def test_simclr_rows_of_an_emphasis_that_collapses_say_so() -> None:
     assert noted == ["SimCLR, s=5", "s=5", "SimCLR, s=5", "s=5"]
 
 
+def test_rows_of_lmcl_whose_anchor_sum_polarises_at_once_say_so() -> None:
+    for name, note in (("table-3", "polarised-weight"), ("figure-4", "polarised-batch")):
+        for row in ALL[f"lmcl/{name}"].rows:
+            config = row.in_columns.get("tau_0.4", row.changes)
+            penalties = config["objective"].penalties
+            strong = any(
+                each.kwargs["reduction"] == "anchor_sum"
+                and (each.weight >= 0.5 or name == "figure-4")
+                for each in penalties
+            )
+            assert (NOTES[note] in row.deviation) is strong, row.label
+
+
 # Reduced runs
 
 
