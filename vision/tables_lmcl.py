@@ -139,7 +139,7 @@ TABLE_3 = table(
             row(
                 f"lambda={weight:g}{ending}",
                 {},
-                f"tau {note}",
+                f"tau {note}{' polarised-weight' if weight >= 0.5 and not ending else ''}",
                 published=f"lambda={weight:g}",
                 in_columns={
                     label: _polarized(loss, reduction, weight)
@@ -165,7 +165,11 @@ FIGURE_4 = table(
     [
         *(row(base, trained_with(loss)) for base, loss in BASES),
         *(
-            row(f"LMCL({base}+DP){ending}", _polarized(loss, reduction), note)
+            row(
+                f"LMCL({base}+DP){ending}",
+                _polarized(loss, reduction),
+                f"{note}{'' if ending else ' polarised-batch'}",
+            )
             for reduction, ending, note in READINGS
             for base, loss in BASES
         ),

@@ -395,6 +395,10 @@ EMPHASES = {
 }
 
 
+def _note_of(method: str, emphasis: float) -> str:
+    return "collapsing" if method == "simclr" and emphasis == 5 else ""
+
+
 def _grid(figure: str, symbol: str) -> tuple[float, ...]:
     """The values that a figure is plotted at, as the paper gives them."""
     content = tomllib.loads(FILE.read_text(encoding="utf-8"))
@@ -408,7 +412,11 @@ SWEEPS: dict[str, tuple[str, list[Row], tuple[Column, ...], str]] = {
     "figure-3": (
         "Emphasis s on positives",
         [
-            row(f"{label}, s={emphasis:g}", {"method": method, **_margin(emphasis=emphasis)})
+            row(
+                f"{label}, s={emphasis:g}",
+                {"method": method, **_margin(emphasis=emphasis)},
+                _note_of(method, emphasis),
+            )
             for label, method in METHODS
             for emphasis in EMPHASES[label]
         ],
@@ -417,7 +425,10 @@ SWEEPS: dict[str, tuple[str, list[Row], tuple[Column, ...], str]] = {
     ),
     "figure-4": (
         "SimCLR: emphasis s and batch size on CIFAR-10",
-        [row(f"s={emphasis:g}", _margin(emphasis=emphasis)) for emphasis in EMPHASES["SimCLR"]],
+        [
+            row(f"s={emphasis:g}", _margin(emphasis=emphasis), _note_of("simclr", emphasis))
+            for emphasis in EMPHASES["SimCLR"]
+        ],
         tuple(
             Column(
                 f"batch {size}",

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from shared import LowRankProjection
+from shared import LowRankProjection, Objective, margin_nce, term
 from shared.experiment.config import canonical_json
 from shared.experiment.published import load_published
 from shared.experiment.store import part_of
 from shared.experiment.tables import TIERS, Row, Table
+from shared.pairs import unit_rows
+from shared.svm import kernel_values
 from vision.augmentation import POLICIES
 from vision.config import PRETRAINING, Config
 from vision.datasets import describe
@@ -194,6 +196,75 @@ def test_l_diverges_in_cmcs_framework_as_the_notes_say() -> None:
         said = "cannot be trained at full length" in " ".join(row.deviation.split())
         assert said is not finite[row.label], row.label
     assert sorted(finite.values()) == [False, False, False, True]  # True: on SwAV, by LARS
+
+
+def test_the_tanh_kernel_of_a_batch_has_eigenvalues_below_minus_the_ridge() -> None:
+    table = ALL["mmcl/table-6"]
+    torch.manual_seed(0)
+    for row in table.rows:
+        config = table.cells("paper", row=row.label)[0].config
+        assert isinstance(config, Config)
+        numbers = config.objective.loss.kwargs
+        count = config.batch_size * (2 if config.pairs == "both_views" else 1)
+        assert count > config.head_output == 128
+        points = unit_rows(torch.randn(count, config.head_output)).double()
+        kernel = numbers.get("kernel", "rbf")
+        gamma, offset = numbers.get("gamma", 0.5), numbers.get("offset", 0.0)
+        values = kernel_values(points @ points.T, kernel, gamma, offset)
+        centring = torch.eye(count, dtype=torch.float64) - 1 / count
+        lowest = torch.linalg.eigvalsh(centring @ values @ centring)[0]
+        noted = NOTES["tanh-indefinite"] in row.deviation
+        assert bool(lowest < -numbers["ridge"]) is noted is (kernel == "tanh"), row.label
+
+
+@pytest.mark.parametrize("emphasis", [1.0, 2.5, 5.0])
+def test_near_collapse_emphasis_weakens_differences_of_views_as_the_note_says(
+    emphasis: float,
+) -> None:
+    torch.manual_seed(0)
+    centre = torch.zeros(64, dtype=torch.float64)
+    centre[0] = 1.0
+    of_image, of_view = 1e-4 * torch.randn(2, 256, 64, dtype=torch.float64)
+    of_image -= of_image.mean(0)
+    of_image[:, 0] = of_view[:, 0] = 0.0  # tangential
+    of_image.requires_grad_()
+    of_view.requires_grad_()
+    first, second = unit_rows(centre + of_image + of_view), unit_rows(centre + of_image - of_view)
+    criterion = Objective(term(margin_nce, temperature=0.25, emphasis=emphasis)).build(64)
+    criterion.of_views(first, second).backward()
+
+    def pull(difference: torch.Tensor) -> float:
+        """How strongly descent lengthens a difference, per unit of it."""
+        assert difference.grad is not None
+        values = difference.detach()
+        return float(-(difference.grad * values).sum() / values.square().sum())
+
+    assert pull(of_image) > 0
+    ratio = -pull(of_view) / pull(of_image)
+    assert ratio == pytest.approx(2 * emphasis - 1, rel=0.05)
+
+
+def test_simclr_rows_of_an_emphasis_that_collapses_say_so() -> None:
+    rows = [
+        row
+        for name in ("figure-3", "figure-4", "figure-3-cifar10", "figure-4-cifar10")
+        for row in ALL[f"margins/{name}"].rows
+    ]
+    noted = [row.label for row in rows if NOTES["collapsing"] in row.deviation]
+    assert noted == ["SimCLR, s=5", "s=5", "SimCLR, s=5", "s=5"]
+
+
+def test_rows_of_lmcl_whose_anchor_sum_polarises_at_once_say_so() -> None:
+    for name, note in (("table-3", "polarised-weight"), ("figure-4", "polarised-batch")):
+        for row in ALL[f"lmcl/{name}"].rows:
+            config = row.in_columns.get("tau_0.4", row.changes)
+            penalties = config["objective"].penalties
+            strong = any(
+                each.kwargs["reduction"] == "anchor_sum"
+                and (each.weight >= 0.5 or name == "figure-4")
+                for each in penalties
+            )
+            assert (NOTES[note] in row.deviation) is strong, row.label
 
 
 # Reduced runs
