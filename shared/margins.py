@@ -10,10 +10,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import threshold
 
 from shared.checks import TEMPERATURE, Temperature
 from shared.pairs import Pairs
+from shared.precision import without_negative
 from shared.ranges import FINITE, POSITIVE, SHARE, one_of, require
 
 # sin(theta) is computed as sqrt(1 - cos^2 + SOFTENING): at cos = +-1 its slope is then 1 / 3e-4
@@ -55,9 +55,7 @@ def angular_margin(pairs: Pairs, similarity: Tensor, *, margin: float) -> Tensor
         ValueError: a margin that is not finite.
     """
     require("margin", margin, FINITE)
-    # Below 0 by rounding, hence the threshold. Its slope at 0 is 1; that of clamp is 0 as of torch
-    # 2.14.
-    sine = (threshold(1 - similarity.square(), -1e-30, 0.0) + SOFTENING).sqrt()
+    sine = (without_negative(1 - similarity.square()) + SOFTENING).sqrt()
     moved = similarity * math.cos(margin) - sine * math.sin(margin)
     return torch.where(pairs.positive, moved, similarity)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from shared.checks import TEMPERATURE, checked
 from shared.distributed import all_reduce_sum, gather_ragged, row_counts
 from shared.pairs import Pairs, blocks_of_rows, cosine, repeated, unit_rows, without
-from shared.precision import upcast
+from shared.precision import upcast, without_negative
 from shared.ranges import FINITE, FLAG, one_of, require
 
 
@@ -81,9 +81,7 @@ def distance_polarization(
 def _depth(cosines: Tensor, excluded: Tensor, lower: float, upper: float) -> Tensor:
     """The depth of each pair inside the band, (N, M); 0 for excluded pairs."""
     distance = (1 - cosines) / 2
-    depth = (distance - lower) * (upper - distance)
-    # The slope at 0 is that inside; the slope of torch's clamp there is 1 up to torch 2.13, then 0.
-    return without(depth.masked_fill(depth < 0, 0.0), excluded, 0.0)
+    return without(without_negative((distance - lower) * (upper - distance)), excluded, 0.0)
 
 
 class _Band(torch.autograd.Function):

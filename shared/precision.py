@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold
 from torch.overrides import TorchFunctionMode
 
 # The operations in which networks spend their time, of those that autocast runs in half precision.
@@ -112,3 +113,11 @@ def _rounded(argument: Any) -> Any:
     if not isinstance(argument, Tensor) or argument.dtype == torch.float64:
         return argument
     return argument.bfloat16().float()
+
+
+def without_negative(values: Tensor) -> Tensor:
+    """The values, with 0 where rounding or a formula has made them negative.
+
+    The slope at 0 is 1. That of torch's clamp is 1 up to torch 2.13, and 0 from torch 2.14 on.
+    """
+    return threshold(values, -1e-30, 0.0)

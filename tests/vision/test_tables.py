@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,24 @@ def test_a_transfer_shares_the_encoder_of_its_row_as_the_note_says() -> None:
     assert "A cell shares its encoder" in NOTES["transfer"]
 
 
+def stays_finite(
+    projection: LowRankProjection,
+    features: torch.Tensor,
+    optimiser: torch.optim.Optimizer,
+    rates: Sequence[float],
+) -> bool:
+    """Train L alone, a step at each rate; whether its penalty is finite at each step."""
+    for rate in rates:
+        optimiser.param_groups[0]["lr"] = rate
+        penalty = 0.1 * projection(features)[0]
+        if not torch.isfinite(penalty):
+            return False
+        optimiser.zero_grad()
+        penalty.backward()
+        optimiser.step()
+    return True
+
+
 def test_l_on_unnormalised_features_does_what_the_note_says() -> None:
     note = " ".join(NOTES["unit-features"].split())
     assert "On the unnormalised features of an untrained ResNet-18 L diverges" in note
@@ -116,15 +135,9 @@ def test_l_on_unnormalised_features_does_what_the_note_says() -> None:
         for alpha in (0.001, 10.0):
             projection = LowRankProjection(features.shape[1], norm="l21", alpha=alpha)
             optimiser = torch.optim.SGD(projection.parameters(), lr=rate, momentum=momentum)
-            for step in range(rising):
-                optimiser.param_groups[0]["lr"] = rate * (step + 1) / rising
-                penalty = 0.1 * projection(features)[0]
-                if not torch.isfinite(penalty):
-                    break
-                optimiser.zero_grad()
-                penalty.backward()
-                optimiser.step()
-            assert torch.isfinite(penalty) == (backbone == "resnet8")
+            rates = [rate * (step + 1) / rising for step in range(rising)]
+            stays = stays_finite(projection, features, optimiser, rates)
+            assert stays == (backbone == "resnet8")
             if backbone == "resnet8":
                 left = torch.linalg.matrix_norm(projection.matrix) / projection.initial_norm
                 assert (left < 0.1) == (alpha == 10.0)
@@ -184,15 +197,8 @@ def test_l_diverges_in_cmcs_framework_as_the_notes_say() -> None:
             continue
         assert (config.backbone, config.image_size) == ("resnet50", 224)
         optimiser = make_optimiser(config, projection)
-        for step in range(10):
-            optimiser.param_groups[0]["lr"] = learning_rate(config, step, 126_689 // 128)
-            penalty = 0.1 * projection(features)[0]
-            if not torch.isfinite(penalty):
-                break
-            optimiser.zero_grad()
-            penalty.backward()
-            optimiser.step()
-        finite[row.label] = bool(torch.isfinite(penalty))
+        rates = [learning_rate(config, step, 126_689 // 128) for step in range(10)]
+        finite[row.label] = stays_finite(projection, features, optimiser, rates)
         said = "cannot be trained at full length" in " ".join(row.deviation.split())
         assert said is not finite[row.label], row.label
     assert sorted(finite.values()) == [False, False, False, True]  # True: on SwAV, by LARS
