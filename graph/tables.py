@@ -107,11 +107,12 @@ def _rows(columns: tuple[Column, ...]) -> tuple[Row, ...]:
             "constant",
             seeds=(0,),
             baseline=True,
-            majority=True,
         ),
         row("sizes and labels", {"features": "sizes"}, "sizes", seeds=(0,), baseline=True),
-        row("untrained encoder", {"train": False}, "untrained", baseline=True, bar=True),
-        row("untrained encoder, calibrated", calibrated, "calibrated", baseline=True, bar=True),
+        row("untrained encoder", {"train": False}, "untrained", baseline=True, untrained=True),
+        row(
+            "untrained encoder, calibrated", calibrated, "calibrated", baseline=True, untrained=True
+        ),
         row("GraphCL", {}, "text", published="GraphCL"),
         _graphcl("GraphCL, authors' program", "program", random3),
         _mmcl("INV, both views", "inv-both text"),

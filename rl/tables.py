@@ -66,7 +66,7 @@ BASES: tuple[tuple[str, Term, str, str], ...] = (
 
 
 # Rows of both papers.
-RANDOM_ROW = row("random policy", {"train": False}, "random-policy", baseline=True, bar=True)
+RANDOM_ROW = row("random policy", {"train": False}, "random-policy", baseline=True, untrained=True)
 SAC_ROW = row("SAC on the same crops", {"contrastive": False}, "sac")
 CURL_ROW = row("CURL", {}, "agent contrast", published="CURL")
 COSINE_ROWS = tuple(
@@ -223,7 +223,7 @@ def _probe(returns: Table, notes: str = "") -> Table:
         "Physics state read from the embedding",
         (
             row("raw pixels", PIXELS, "probe-pixels", baseline=True),
-            row("untrained encoder", UNTRAINED, "untrained", baseline=True, bar=True),
+            row("untrained encoder", UNTRAINED, "untrained", baseline=True, untrained=True),
         ),
         title="DeepMind Control from pixels, physics state read from the embedding",
         metric="r2",
@@ -235,7 +235,6 @@ def _probe(returns: Table, notes: str = "") -> Table:
         seeds={"short": (0, 1, 2), "smoke": (0,)},
         short={"batch_size": 64, "precision": "bfloat16"},
         varies="seed (frames, initialisation, batches)",
-        blocked=True,
         notes=NOTES.lines(
             "labels probe-question probe-setting probe-seeds probe-limits probe-chosen "
             f"probe-closed fixed {notes}"
@@ -273,7 +272,7 @@ READ = ("action_r2", "r2", "r2_position", "r2_velocity")
 IMITATION_TRIVIAL = (
     row("random actions", {**UNTRAINED, "acts": "random"}, "random-actions", baseline=True),
     row("raw pixels", PIXELS, "imitation-pixels", baseline=True),
-    row("untrained encoder", UNTRAINED, "untrained", baseline=True, bar=True),
+    row("untrained encoder", UNTRAINED, "untrained", baseline=True, untrained=True),
     row("state expert", {**UNTRAINED, "acts": "expert"}, "state-expert"),
 )
 

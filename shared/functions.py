@@ -23,8 +23,6 @@ from shared.lazy import LazyImport
 
 PROJECT = ("shared", "vision", "text", "rl", "graph", "video")
 REMEDY = "define it with def at the top level of a module's file"
-# By identity, the one of an older source that the user says is the same: see --same-loss.
-same: dict[str, str] = {}
 
 
 def identity(function: Callable[..., Any]) -> str:
@@ -37,8 +35,7 @@ def identity(function: Callable[..., Any]) -> str:
         what = getattr(function, "__qualname__", type(function).__qualname__)
         kind = "a class" if isinstance(function, type) else "not a plain function"
         raise ValueError(f"{what} is {kind}; {REMEDY}")
-    name = _identity(function)
-    return same.get(name, name)
+    return _identity(function)
 
 
 def loaded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,11 +85,6 @@ def files_of(function: FunctionType) -> dict[str, Path]:
         str(path.relative_to(root)) if path.is_relative_to(root) else path.name: path
         for path in _files(file, root)
     }
-
-
-def is_as_identified(function: FunctionType) -> bool:
-    """Whether its files are still those of its identity: there, unedited, not taken as the same."""
-    return is_as_loaded(function) and _identity(function) == identity(function)
 
 
 def is_as_loaded(function: FunctionType) -> bool:

@@ -225,7 +225,7 @@ OF_THE_CHECKOUT = (
     "shared/errors.py",
     "shared/command/devices.py",
     "shared/command/reproduce.py",
-    "shared/report/summary.py",
+    "shared/report/pages.py",
 )
 
 

@@ -88,7 +88,7 @@ def test_the_papers_scale_is_drawn_as_soon_as_it_can_be_and_smoke_never(tmp_path
         return draw(FIGURES["toy"]["figure-1"], TABLES["toy"], frame, tmp_path, tmp_path)[0]
 
     finish_toy(tmp_path, "smoke", "plain", "embedded sample", 0, 1.5)
-    with pytest.raises(CannotDraw, match=r"^no finished run of toy/toy/table-1 \(reduced\); run "):
+    with pytest.raises(CannotDraw, match=r"^no finished run of toy/toy/table-1 \(small\); run "):
         drawn()
     finish_toy(tmp_path, "paper", "better", "left", 0, 1.5)
     with pytest.raises(CannotDraw, match="no run of the plain row"):
@@ -104,7 +104,7 @@ def test_figures_without_runs_are_named_in_a_line(
 ) -> None:
     assert write_toy(tmp_path) == []
     assert capsys.readouterr().out == (
-        "figure-1: not drawn: no finished run of toy/toy/table-1 (reduced); run "
+        "figure-1: not drawn: no finished run of toy/toy/table-1 (small); run "
         "./reproduce.sh toy toy --table table-1 --tier short\n"
     )
     assert not (tmp_path / "to").exists()
@@ -136,7 +136,7 @@ def test_the_runs_behind_a_figure_are_named(tmp_path: Path) -> None:
     assert origin(runs[:2]) == (
         "Drawn from toy/toy/table-1/plain/left/seed-0 and toy/toy/table-1/plain/left/seed-1."
     )
-    said = "Drawn from {} runs of toy/toy/table-1 (paper-scale), seeds 0-2{}, protocol toy-v1."
+    said = "Drawn from {} runs of toy/toy/table-1, seeds 0-2{}, protocol toy-v1."
     assert origin(runs) == said.format(3, "")
     finish_toy(tmp_path, "paper", "better", "left", 0, 1.5)  # which is the right one's run, too
     runs = found(TABLE, "paper", tmp_path)
@@ -152,7 +152,7 @@ def test_title_and_source_stand_on_the_figure(
     monkeypatch.setattr("shared.report.figures.write_atomically", lambda file, text: None)
     write_toy(tmp_path)
     said = texts(kept[0])
-    assert "Toys (reduced)" in said
+    assert "Toys (small)" in said
     assert "Computed here. Drawn from short/toy/toy/table-1/plain/left/seed-0." in said
 
 

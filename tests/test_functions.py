@@ -139,13 +139,13 @@ def test_files_are_those_of_the_identity_until_one_is_edited_or_deleted(tmp_path
     identity(loss)
     names = {"any.py", "helpers.py", "deep/__init__.py", "deep/inside.py", "deep/other.py"}
     assert functions.files_of(loss) == {name: tmp_path / name for name in names}
-    assert functions.is_as_identified(loss)
+    assert functions.is_as_loaded(loss)
     (tmp_path / "deep/other.py").write_text("ONE = 1.5\n")
-    assert not functions.is_as_identified(loss)
+    assert not functions.is_as_loaded(loss)
     (tmp_path / "deep/other.py").write_text(BESIDE["deep/other.py"])
-    assert functions.is_as_identified(loss)
+    assert functions.is_as_loaded(loss)
     (tmp_path / "any.py").unlink()
-    assert not functions.is_as_identified(loss)
+    assert not functions.is_as_loaded(loss)
 
 
 def test_installed_packages_and_the_project_are_not_read(tmp_path: Path) -> None:

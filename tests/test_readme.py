@@ -1,12 +1,10 @@
 """What README and the documents say works: their commands are accepted, their code runs."""
 
-import json
 import math
 import re
 import shlex
 import shutil
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,9 @@ from shared.command.settings import with_settings
 from shared.command.verbs import whole_frame, write_results
 from shared.errors import UserError
 from shared.experiment.frame import Frame
-from shared.experiment.records import read_records
-from shared.report.claims import CLAIMS, ITERATIONS, SHARES
+from shared.report.claims import ITERATIONS, SHARES
+from shared.report.pages import BEGINS, ENDS, Results, in_short, write_in_short
 from shared.report.pictures import shown_by
-from shared.report.summary import BEGINS, ENDS, Results, in_short, write_in_short
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -191,70 +188,6 @@ def test_links_pictures_and_paths_exist() -> None:
         for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
             known = (ROOT / path).exists() or "PAPER" in path or path.startswith("docs/numerics")
             assert known, (page.name, path)
-
-
-def test_readme_says_what_was_found_by_numbers_of_the_results() -> None:
-    found = README.partition(ENDS)[2].partition("![")[0].split("\n- ")
-    papers = {text: pages for text in found if (pages := re.findall(r"results/[a-z]+\.md", text))}
-    assert len(papers) == 4
-    for text, pages in papers.items():
-        told = "".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
-        gains = re.findall(r"[+-]\d+\.\d+(?:\s\[[^]]+\])?|(?<=up to )\d+\.\d+", text)
-        assert gains
-        assert [each for each in gains if " ".join(each.split()) not in told] == []
-
-
-def test_readme_gives_no_sign_to_what_a_verb_of_loss_says() -> None:
-    text = " ".join(README.partition(ENDS)[2].partition("![")[0].split())
-    assert re.findall(r"\b(?:loses|lowers|costs|drops)\b[^.;]*? [+-]\d+\.\d+", text) == []
-
-
-# Counts of readings in README's sentences, in words: of which claim, with which outcomes.
-COUNTS = {
-    "{disagrees} of {informative} gains is significantly negative": "lmcl-table-4",
-    "{disagrees} of {informative} gains are significantly negative": "lmcl-table-1",
-    "{agrees} of {informative} readings, and open in the others": "mmcl-table-4",
-    "significantly in {disagrees} of {informative} readings": "cllr-table-2-dcl",
-    "QT's in {disagrees} of {informative}": "cllr-table-2-qt",
-}
-WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-
-
-def test_readme_counts_readings_as_the_results_do() -> None:
-    text = " ".join(README.partition(ENDS)[2].partition("![")[0].split())
-    every = json.loads((ROOT / "results" / CLAIMS).read_text(encoding="utf-8"))["readings"]
-    for sentence, claim in COUNTS.items():
-        some = Counter(each["outcome"] for each in every if each["claim"] == claim)
-        informative = some["agrees"] + some["disagrees"] + some["open"]
-        numbers = {"informative": informative, **some}
-        told = (
-            {key: str(n) for key, n in numbers.items()},
-            {key: WORDS[n] if n < len(WORDS) else str(n) for key, n in numbers.items()},
-        )
-        assert any(sentence.format_map(each) in text for each in told), (sentence, numbers)
-    (row,) = (line for line in README.splitlines() if line.startswith("| [margins]"))
-    cells = [cell.strip() for cell in row.split("|")]
-    left = WORDS[int(cells[6].split()[0])]
-    # A mixed claim is told in a sentence of its own.
-    undecided, mixed, *_ = (*map(int, re.findall(r"\d+", cells[4])), 0)
-    further = WORDS[undecided - mixed].capitalize()
-    assert f"{further} further claims are open, {left} were not run" in text
-
-
-def test_readme_counts_what_was_trained_on_a_gpu() -> None:
-    text = " ".join(README.split())
-    trained = [
-        record.address
-        for record in read_records(ROOT / "results")
-        if record.environment.get("hardware", {}).get("accelerators")
-    ]
-    assert f"{len(trained)} on CIFAR-10 were trained on a GPU" in text
-    # A record of the transfer tells the machine that scored it, and how long its encoder took.
-    transfer = "short/vision/margins/table-3-cifar10/moco"
-    encoders = [r for r in read_records(ROOT / "results") if r.address.startswith(transfer)]
-    taken = [float(r.environment["facts"].get("encoder_seconds", "inf")) for r in encoders]
-    fast = sum(seconds < 100 for seconds in taken)  # 52 to 60, on a CPU 820 and more
-    assert f"{WORDS[fast]} of the {len(encoders)} encoders of the transfer" in text
 
 
 MEASURED = (SHARES, ITERATIONS, "tuning.json")  # by benchmarks

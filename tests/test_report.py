@@ -32,13 +32,12 @@ from shared.experiment.tables import (
     Value,
 )
 from shared.report import files, pictures
-from shared.report.claims import readings
+from shared.report.claims import judged
 from shared.report.console import Terminal
-from shared.report.files import csv_text, latex, markdown
+from shared.report.files import csv_text, markdown
 from shared.report.measuring import Measured, MeasuredCell, read_figures
 from shared.report.wording import further_grids, gain_text, headline, legend_of
 from tests.measured import measure
-from tests.pages import fault_of_latex
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = "svm-10fold-nested-v1"
@@ -99,6 +98,7 @@ def make_table(**changes: Any) -> Table:
                 id="mmcl-table-4",
                 paper="mmcl",
                 sentence="MMCL improves on GraphCL",
+                brief="better than GraphCL",
                 place="5.3",
                 source="a transcription",
                 form="superiority",
@@ -241,8 +241,6 @@ def test_records_round_trip(tmp_path: Path) -> None:
     assert sorted(file.name for file in folder.iterdir()) == [
         "table-4.csv",
         "table-4.md",
-        "table-4.pdf",
-        "table-4.png",
         "table-4.records.jsonl",
     ]
     read = read_records(tmp_path)
@@ -269,7 +267,7 @@ def test_tiers_are_never_mixed(tmp_path: Path) -> None:
     measured = measure(TABLE, "short", records)
     assert dict(found(measured, "MMCL", "MUTAG").values) == {0: 70.0, 1: 70.0}
     assert found(measured, "GraphCL", "MUTAG").summary is None
-    assert "Reduced: real data" in markdown(measured)
+    assert "Small: real data" in markdown(measured)
     assert "epochs = 2" in markdown(measured)
     files.write(tmp_path, measured)
     assert [path.name for path in tmp_path.iterdir()] == ["short"]
@@ -328,34 +326,17 @@ def test_the_page_is_the_golden_one(measured: Measured) -> None:
     assert page() == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_text_means_itself_in_markdown_and_latex() -> None:
+def test_text_means_itself_in_markdown() -> None:
     table = make_table(title="a | b_c <d> & 5%", notes=("a | b <c>",))
     measured = measure(table, "paper", RECORDS)
     assert markdown(measured).startswith("# a \\| b\\_c &lt;d> &amp; 5%\n")
     assert "- a \\| b &lt;c>" in markdown(measured)
-    text = latex(measured)
-    assert r"b\_c $<$d$>$ \& 5\%" in text
-    assert r"own \& $<$new$>$\_1 & measured & 85.50 ± 0.71; 2 of 3 seeds & " in text
-    assert text.count("{") == text.count("}")
-    for mark in legend_of(measured):
-        assert rf"\footnotesize {mark}" in text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("broad", [False, True])
-def test_latex_compiles_and_fits_the_page(measured: Measured, broad: bool, tmp_path: Path) -> None:
-    assert fault_of_latex(latex(wide() if broad else measured), tmp_path) == ""
-
-
-def test_latex_has_intervals_when_asked_and_seeds_added_after_a_look_are_marked() -> None:
+def test_seeds_added_after_a_look_are_marked() -> None:
     table = make_table(looked={"paper": {"GraphCL": 1}})
     measured = measure(table, "paper", RECORDS)
-    summary = next(cells[0].summary for cells in measured.cells if cells[0].row.label == "GraphCL")
-    assert summary is not None
-    text = latex(measured, "interval")
-    assert f"{summary.mean:.2f} [{summary.low:.2f}, {summary.high:.2f}] †" in text
-    assert f"{summary.mean:.2f} ± {summary.sd:.2f} †" in latex(measured)
-    assert r"mean [95\% interval] over seeds" in text
+    assert "87.00 ± 1.00 †" in markdown(measured)
     assert any("declared after others had been seen" in line for line in legend_of(measured))
     assert not any("†" in line for line in legend_of(measure(TABLE, "paper", RECORDS)))
     with pytest.raises(ValueError, match="undeclared rows: \\['no row'\\]"):
@@ -510,13 +491,13 @@ def test_rows_are_summed_up_over_all_columns() -> None:
 
 
 def test_pictures_show_the_numbers_that_they_are_given(tmp_path: Path) -> None:
-    here = pictures.Point(2.0, 1.0, 3.5, published=4.0, published_error=0.5)
+    here = pictures.Point(2.0, 1.0, 3.5, published=4.0)
     panel = pictures.Panel("gains", "points", {"one": [here], "none": []}, rule=0.0)
     picture = pictures.Picture([panel, panel], 2, {"mean": "#000000"}, "published")
     figure = pictures.points(picture)
     for axis in figure.axes:
         drawn = [tuple(line.get_xdata()) for line in axis.lines]
-        assert drawn == [(1.0, 3.5), (2.0,), pytest.approx((3.02, 4.98)), (4.0,), (0.0, 0.0)]
+        assert drawn == [(1.0, 3.5), (2.0,), (4.0,), (0.0, 0.0)]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mean", "published"]
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["one", "none"]
     within = dataclasses.replace(here, margin=(-1.0, 1.0))
@@ -537,22 +518,19 @@ def test_pictures_show_the_numbers_that_they_are_given(tmp_path: Path) -> None:
         pictures.points(pictures.Picture([], 1, {}))
 
 
-def test_an_interval_that_would_hide_the_others_is_cut_at_the_ends_of_the_scale() -> None:
-    narrow = {f"row {number}": [pictures.Point(50.0 + number, 49, 55)] for number in range(3)}
-    wide = pictures.Point(40.0, -30.0, 110.0)
-    lines = pictures.with_cuts({**narrow, "wide": [wide]})
-    assert lines == {**narrow, "wide": [dataclasses.replace(wide, cut=True)]}
-    assert pictures.with_cuts(narrow) == narrow
-    for note, shown in ("", True), ("its number", False):
-        cut = dataclasses.replace(lines["wide"][0], note=note)
-        panel = pictures.Panel("", "%", {**lines, "wide": [cut]})
-        (axis,) = pictures.points(pictures.Picture([panel], 1, {})).axes
-        low, high = axis.get_xlim()
-        assert (30 < low < 40) if shown else (40 < low < 49)
-        assert 55 < high < 65
-        drawn = [tuple(line.get_xdata()) for line in axis.lines]
-        assert ((40.0,) in drawn) == shown
-        assert drawn[-3:] == [(low, high), (low,), (high,)]  # the interval and two arrows
+def test_a_table_of_few_numbers_has_no_picture_and_two_seeds_no_interval(tmp_path: Path) -> None:
+    columns = tuple(Column(name, {"dataset": name}) for name in ("MUTAG", "DD"))
+    table = make_table(columns=columns)
+    records = [record_of(cell, 80.0 + cell.seed) for cell in table.cells("paper")]
+    two = [r for r in records if not (r.address.endswith("seed-2") and "/mutag/" in r.address)]
+    files.write(tmp_path, measure(table, "paper", two))
+    picture = tmp_path / "graph/mmcl/table-4.png"
+    panels = json.loads(pictures.shown_by(picture))["panels"]
+    lows = [[line[0]["low"] is None for line in panel["lines"].values()] for panel in panels]
+    assert lows == [[True] * 3, [False] * 3]
+    picture.unlink()
+    files.write(tmp_path, measure(TABLE, "paper", RECORDS))
+    assert not picture.exists()
 
 
 GOLDEN = ROOT / "tests/golden/table.md"
@@ -560,7 +538,7 @@ GOLDEN = ROOT / "tests/golden/table.md"
 
 def page() -> str:
     measured = measure(TABLE, "paper", RECORDS, STATUS)
-    return markdown(measured, readings([measured]))
+    return markdown(measured, judged([measured]))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from toy.tables import TABLES, run_of
 
 from shared.command import rerun, verify
 from shared.command.pool import Pool
-from shared.experiment import manifest
 from shared.experiment.environment import arithmetic_used, read_mkl
 from shared.experiment.frame import NOT_RUN, Measurement
 from shared.experiment.records import Record, content_hash, read_record, record_line
@@ -53,7 +52,6 @@ def commit(results: Path, records: Sequence[Record], name: str = "toy/toy/table-
     file = results / f"{name}.records.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(map(record_line, records)))
-    manifest.write(results)
     return file
 
 
@@ -249,7 +247,6 @@ def test_exit_codes(done: Path, tmp_path: Path, records: list[Record], at_once: 
     assert out.endswith("\nno fault found\n")
     content = file.read_text()
     file.write_text(content[:-20] + "\n")
-    manifest.write(tmp_path / "results")
     out, err = at_once("verify", "toy", code=1)
     assert err.startswith("fault: results/toy/toy/table-1.records.jsonl, line 3: not JSON")
     assert err.count("\n") == 1

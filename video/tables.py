@@ -97,10 +97,12 @@ def _in_batch(loss: Term, *penalties: Term, **others: Any) -> dict[str, Any]:
     return trained_with(loss, *penalties, **{"method": "simclr", "pairs": "both", **others})
 
 
-def _trivial(label: str, changes: Mapping[str, Any], deviation: str, *, bar: bool = False) -> Row:
+def _trivial(
+    label: str, changes: Mapping[str, Any], deviation: str, *, untrained: bool = False
+) -> Row:
     deviation = f"{NOTES['additional']}{deviation}"
     changes = {**changes, "train": False}
-    return Row(label, changes, deviation=deviation, baseline=True, bar=bar)
+    return Row(label, changes, deviation=deviation, baseline=True, untrained=untrained)
 
 
 TRIVIAL = (
@@ -114,7 +116,7 @@ TRIVIAL = (
         {"network": "colours"},
         f". {NOTES['trivial-baseline']} All pixels of a clip in 6 x 6 x 6 bins; flow uses 6 x 6.",
     ),
-    _trivial("untrained encoder", {}, f"; {NOTES['untrained']}", bar=True),
+    _trivial("untrained encoder", {}, f"; {NOTES['untrained']}", untrained=True),
     _trivial(
         "untrained encoder, calibrated",
         {"calibrate": True},

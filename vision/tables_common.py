@@ -265,7 +265,7 @@ BASELINES = (
         {**UNTRAINED, "calibrated": True},
         "random-network",
         baseline=True,
-        bar=True,
+        untrained=True,
     ),
 )
 L2, L2_METRIC = "linear-l2-v1", "l2_top1"

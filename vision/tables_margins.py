@@ -270,7 +270,7 @@ TABLE_2 = _margins_table(
     (
         *_printed_rows(COLUMNS),
         *OTHERS,
-        row("untrained encoder", {"epochs": 0}, "untrained", baseline=True, bar=True),
+        row("untrained encoder", {"epochs": 0}, "untrained", baseline=True, untrained=True),
     ),
     COLUMNS,
     "other-losses reduced-probe reduced-seeds closed-5000",

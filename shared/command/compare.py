@@ -4,12 +4,11 @@ Where a run of the same configuration is finished here, or its record is known, 
 rest is run, below ``runs/own/`` what a user has changed and as any cell of the table what not. A
 folder that a comparison was written to can be extended: it holds the records, and what they are.
 
-    TO/table.md, table.tex, table.csv, gains.pdf, curves.pdf, METHODS.md
+    TO/table.md, table.tex, table.csv, gains.pdf, curves.pdf
     TO/records/comparison.json    rows, columns and seeds, with the key of each run, and which seeds
                                   were chosen before any number of theirs was written
     TO/records/TABLE.records.jsonl
-    TO/records/losses/ROW/        the files of a loss of the user's; in same-loss/ those of today,
-                                  where its runs are named by another source (--same-loss)
+    TO/records/losses/ROW/        the files of a loss of the user's
     TO/records/.../               the same of others, copied there
 """
 
@@ -37,11 +36,9 @@ from shared.command.own import (
     baseline_of,
     column_metrics,
     load_loss,
-    older_runs,
     print_changes,
     trainable_rows,
     with_loss,
-    without_hashes,
 )
 from shared.command.plan import planned
 from shared.command.pool import default_jobs
@@ -66,28 +63,25 @@ from shared.report.comparison import (
     Source,
     headline,
     main_grid,
-    p_text,
+    p_of,
     write,
 )
 from shared.report.console import empty_grid, say
 from shared.report.wording import (
-    DASH,
     TIER_NOTES,
-    Spread,
     counted,
     gain_text,
     named_seeds,
     shown_metric,
 )
 
-FORM = "comparison-v1"
+FORM = "comparison-v2"
 INDEX = "comparison.json"
 LOSSES = "losses"  # the folder of the files of the user's losses, beside the records
-SAME_LOSS = "same-loss"  # in that of a row, the files that are taken as those of its runs
 HERE = "run here"
 Coordinates = tuple[str, str, int]  # row, column and seed
 UserLoss = tuple[Path, str, list[str], Term]  # file, function, numbers as given, the loss
-STYLES = {"better": "green", "worse": "red", "open": "yellow"}
+STYLES = {"better": "green", "worse": "red", "undecided": "yellow"}
 
 
 @dataclass(frozen=True)
@@ -216,7 +210,6 @@ def compare(options: argparse.Namespace, places: Places) -> int:
 
 def _compare(options: argparse.Namespace, places: Places) -> int:
     console = Console()
-    functions.same.clear()
     selections, reusable = _select(options, places, console)
     jobs = options.jobs or default_jobs(options.threads)
     planned_keys: set[str] = set()
@@ -248,7 +241,7 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
                     say(console, f"{options.to}: {text}")
                     selection = _with_earlier(selection, now, options)
                     comparison = _comparison_of(selection, now, outcomes)
-                names = _write(options.to, comparison, selection, options.spread, console)
+                names = _write(options.to, comparison, selection, console)
             say(console, f"written to {options.to}: {', '.join(names)}, {KEPT}/")
     return print_ending(console, pool, again=options.again) if pool else 0
 
@@ -292,12 +285,6 @@ def _select(
     )
     if options.to is not None:
         reusable = _with_folder(reusable, selections[0], options.to)
-    _find_older_sources(selections, losses, reusable, options, console)
-    if functions.same:  # new cells, since these have cached the key of the other source
-        selections = [
-            dataclasses.replace(old, cells=tuple(map(dataclasses.replace, old.cells)))
-            for old in selections
-        ]
     return [_with_earlier(selection, reusable, options) for selection in selections], reusable
 
 
@@ -381,7 +368,7 @@ def _rows_of(
     if options.data is not None:
         cells = tuple(dataclasses.replace(cell, own=True) for cell in cells)
     rows = [
-        ComparisonRow(row.label, "", row.baseline, row.majority)
+        ComparisonRow(row.label, "", row.baseline)
         for row in table.rows
         if any(cell.row == row.label for cell in cells)
     ]
@@ -663,10 +650,7 @@ def _check_earlier(
                 )
             earlier = source.record.upgraded(config_type).config
             now = {**contents.setdefault((row, column), earlier), "seed": earlier["seed"]}
-            equal = earlier == now
-            if options.same_loss:
-                equal = without_hashes(earlier) == without_hashes(now)
-            if not equal:
+            if earlier != now:
                 path, *values = next(differing(earlier, now))
                 old, new = map(short_text, values)
                 raise UserError(
@@ -678,64 +662,6 @@ def _check_earlier(
 
 def _coordinates(cell: Cell) -> Coordinates:
     return cell.row, cell.column, cell.seed
-
-
-def _find_older_sources(
-    selections: Sequence[Selection],
-    losses: Sequence[UserLoss],
-    reusable: Reusable,
-    options: argparse.Namespace,
-    console: Console,
-) -> None:
-    """Find runs of another source of a loss; with ``--same-loss`` they count as the user's."""
-    for file, name, _, loss in losses:
-        cells = [
-            cell
-            for selection in selections
-            for cell in selection.cells
-            if getattr(getattr(cell.config, "objective", None), "loss", None) is loss
-        ]
-        if configs := _of_other_source(cells, reusable):
-            config = configs[-1]
-            text = f"{file}: {name} has changed since its runs in {options.to}"
-            if not options.same_loss:
-                raise UserError(
-                    f"{text}; --same-loss takes them if it computes the same, else choose "
-                    f"another --to or another name"
-                )
-        elif runs := older_runs([Chosen(selections[0].table, tuple(cells))], reusable.places):
-            folder, config = runs[-1]
-            done = sum((folder / "result.json").exists() for folder, _ in runs)
-            text = (
-                f"{file}: {counted(len(runs), 'run')} ({done} finished) with another source of "
-                f"{name}, as {folder}"
-            )
-        else:
-            continue
-        if options.same_loss:
-            source = config["objective"]["loss"]["function"]
-            functions.same[functions.identity(loss.function)] = source
-            text += ": taken as the same loss on your word (--same-loss)"
-        else:
-            text += ": --same-loss takes them if it computes the same"
-        say(console, text)
-
-
-def _of_other_source(cells: Sequence[Cell], reusable: Reusable) -> list[dict[str, Any]]:
-    """The configurations in the folder that differ from the cells' in the hash of a loss alone."""
-    records: dict[tuple[str, str], list[Record]] = {}
-    for index in reusable.indexes.values():
-        for (row, column, _), key in index.runs.items():
-            if key in reusable.in_folder:
-                records.setdefault((row, column), []).append(reusable.in_folder[key].record)
-    found = []
-    for cell in cells:
-        for record in records.get((cell.row, cell.column), ()):
-            earlier = record.upgraded(type(cell.config)).config
-            now = {**cell.content, "seed": earlier["seed"]}
-            if earlier != now and without_hashes(earlier) == without_hashes(now):
-                found.append(record.config)
-    return found
 
 
 def _sources(selection: Selection, reusable: Reusable) -> dict[Coordinates, Source | None]:
@@ -834,7 +760,6 @@ def _comparison_of(
         tuple(column for column in columns if column.label in metrics),
         numbers,
         {metric: table.unit_of(metric) for metric in table.also if metric not in metrics.values()},
-        table.blocked,
         looked,
     )
 
@@ -853,10 +778,6 @@ def _copy_losses(folder: Path, selection: Selection, console: Console) -> None:
             say(console, f"{row}: the file of its loss is not that of its runs; it is not copied")
             continue
         place = folder / slug(row)
-        if not functions.is_as_identified(function):
-            place /= SAME_LOSS
-            text = f"the file that --same-loss takes as that of its runs is in {place}"
-            say(console, f"{row}: {text}")
         for name, file in functions.files_of(function).items():
             copy = place / name
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -871,20 +792,18 @@ def _print_comparison(console: Console, comparison: Comparison) -> None:
     grid = empty_grid(names, left=("method", "column", ""))
     for row, (label, *texts) in zip(comparison.rows, main_grid(comparison).lines, strict=True):
         for column, text in zip(comparison.columns, texts, strict=True):
-            gain = comparison.gains[label, column.label]
             is_baseline = row.label == comparison.against
-            adjusted = DASH if gain.adjusted is None else p_text(gain.adjusted)
-            word = ": ".join(filter(None, ("baseline", gain.word))) if is_baseline else gain.word
+            word = comparison.word(label, column.label)
+            if is_baseline:
+                word = ": ".join(filter(None, ("baseline", word)))
             grid.add_row(
                 Text(label),
                 *(Text(column.label),) * several,
                 text,
                 str(len(comparison.numbers[label, column.label].read())),
-                "" if is_baseline else gain_text(gain.gain, gain.low, gain.high),
-                "" if is_baseline else adjusted,
-                Text(word, style=STYLES.get(gain.word, "")).append(
-                    f": {gain.why}" if gain.why else "", style="default"
-                ),
+                "" if is_baseline else gain_text(*comparison.interval(label, column.label)),
+                "" if is_baseline else p_of(comparison, label, column.label),
+                Text(word, style=STYLES.get(word.partition(" (")[0], "")),
             )
     title = f"{comparison.address} ({comparison.scale}): rows beside {comparison.against}"
     console.print(Text(title, style="bold"))
@@ -907,7 +826,7 @@ def _print_folders(console: Console, selection: Selection, places: Places) -> No
 
 
 def _write(
-    folder: Path, comparison: Comparison, selection: Selection, spread: Spread, console: Console
+    folder: Path, comparison: Comparison, selection: Selection, console: Console
 ) -> list[str]:
     """Write the files, the records, and their index; returns the names of the files."""
     keys = {_coordinates(cell): cell.key for cell in selection.cells} | dict(selection.index.runs)
@@ -936,5 +855,5 @@ def _write(
     content = {"form": FORM, **vars(selection.index), **lists}
     write_atomically(folder / KEPT / INDEX, json.dumps(content, indent=1) + "\n")
     _copy_losses(folder / KEPT / LOSSES, selection, console)
-    files = write(folder, comparison, spread=spread)  # later, since pictures take seconds
+    files = write(folder, comparison)  # later, since pictures take seconds
     return [file.name for file in files if file.parent == folder]

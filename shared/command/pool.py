@@ -16,7 +16,6 @@ from typing import Any
 
 from rich.console import Console
 
-from shared import functions
 from shared.command import devices, server
 from shared.command.cells import Places, imported, pretraining_of, run_folder
 from shared.command.outcome import INTERRUPTED, Outcome
@@ -140,7 +139,7 @@ class Pool:
         arguments = (cell, self.places, self.options, workers)
         process = context.Process(
             target=_run_in_process,
-            args=(pipe_of_process, variables, dict(functions.same), arguments),
+            args=(pipe_of_process, variables, arguments),
             name=cell.address,
         )
         process.start()
@@ -195,7 +194,6 @@ class Pool:
 def _run_in_process(
     pipe: Connection,
     variables: Mapping[str, str],
-    same: Mapping[str, str],
     arguments: tuple[Cell, Places, Namespace, int],
 ) -> None:
     """The process of one cell: run it, and send its outcome through the pipe.
@@ -203,7 +201,6 @@ def _run_in_process(
     The variables of the environment are set before anything uses the GPUs; renderers read them too.
     """
     os.environ.update(variables)
-    functions.same.update(same)
 
     def send(message: Any) -> None:
         with contextlib.suppress(OSError):  # the parent is gone; the files say it all

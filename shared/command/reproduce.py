@@ -195,7 +195,6 @@ def _run(arguments: Sequence[str]) -> int:
     _takes_executor(parser)
     options, places = _parsed(parser, arguments)
     options.set += [] if options.init is None else [f"init={options.init}"]
-    _check_losses(options)
     _check_executor(options)
     on_several_processes = _on_several_processes(options)
     if not (on_several_processes or options.slurm or options.cell):
@@ -242,7 +241,6 @@ def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
     options, places = _parsed(parser, arguments, words=("DOMAIN", "[PAPER]"))
     if len(options.words) < 2 and options.data is None:
         raise UserError(f"{parser.prog} takes DOMAIN PAPER, or DOMAIN with --data of your own")
-    _check_losses(options)
     options.tier = options.tier or ("paper" if options.data is None else "short")
     options.rows = (*options.rows, *(options.row or ()))
     if not (options.rows or options.loss or options.variant or options.data):
@@ -279,8 +277,6 @@ def _compare_parser() -> Parser:
     )
     _takes_losses(parser)
     add("--to", type=_path, metavar="FOLDER", help="write table, pictures and records there")
-    spreads = ("deviation", "interval")
-    add("--spread", choices=spreads, default=spreads[0], help="beside a mean, in the files")
     add("--run-all", action="store_true", help="run every row, and use no records")
     _takes_work(parser)
     _takes_again(parser)
@@ -322,9 +318,6 @@ def _plan(arguments: Sequence[str]) -> int:
 def _report(arguments: Sequence[str]) -> int:
     parser = _parser("report", "", "Write results/ from every finished run of the tables.")
     add = parser.add_argument
-    text = "every table as LaTeX, too: means with deviations over seeds or 95%% intervals"
-    spreads = ("deviation", "interval")
-    add("--latex", nargs="?", const=spreads[0], choices=spreads, help=text)
     add(
         "--replace",
         action="store_true",
@@ -333,7 +326,7 @@ def _report(arguments: Sequence[str]) -> int:
     options, places = _parsed(parser, arguments, words=())
     from shared.command import verbs
 
-    return verbs.report(places(), tex=options.latex, replace=options.replace)
+    return verbs.report(places(), replace=options.replace)
 
 
 def _figures(arguments: Sequence[str]) -> int:
@@ -515,22 +508,12 @@ def _takes_losses(parser: Parser) -> None:
         help="your own loss as one more row: the baseline with its loss replaced",
     )
     add(
-        "--same-loss",
-        action="store_true",
-        help="with --with: use runs of an earlier source of your loss that computes the same",
-    )
-    add(
         "--watch",
         type=_positive,
         metavar="N",
         help="show a score of the encoder every N epochs (text: 100 N steps, rl: 20 N updates); "
         "enters no result",
     )
-
-
-def _check_losses(options: argparse.Namespace) -> None:
-    if options.same_loss and not options.loss:
-        raise UserError("--same-loss is about your loss; name it by --with, or omit it")
 
 
 def _takes_cells(parser: Parser) -> None:

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table as Grid
 
-from shared.command import cells, gpu, verify
+from shared.command import cells, verify
 from shared.command.arguments import from_users_folder
 from shared.command.cells import Places, domain_of, find_cell, run_folder, tables_of_paper
 from shared.command.rerun import run_again
 from shared.errors import UserError, program, suggestion
-from shared.experiment import manifest
 from shared.experiment.domain import EvaluationRequest
 from shared.experiment.files import write_atomically
 from shared.experiment.frame import Frame, Measurement, Origin, load
@@ -35,11 +34,11 @@ from shared.report.measuring import measure, read_figures
 from shared.report.wording import counted
 
 if TYPE_CHECKING:
-    from shared.report.summary import Results
-    from shared.report.wording import Spread
+    from shared.report.pages import Results
 
 RESULTS = Path("results")
 README = Path("README.md")  # has the outcomes of the project's own results in short
+TEXTS = (".md", ".csv")  # what verify --pages makes again and compares
 NO_RECORDS = (
     "note: no committed records below {}; they come with the checkout, not with the package"
 )
@@ -58,26 +57,26 @@ DOMAIN_OPTIONS = (
 )
 
 
-def report(places: Places, *, tex: "Spread | None" = None, replace: bool = False) -> int:
+def report(places: Places, *, replace: bool = False) -> int:
     """Write results/ from its records and every finished run; print a sentence for each paper.
 
     With ``replace`` runs take the place of the records of their cells, which else stay. Returns the
     exit code, 1 if a run is damaged.
     """
-    from shared.report import summary
+    from shared.report import pages
 
     frame = whole_frame(places, records_stay=not replace)
     for line in _measured_twice(frame, replace=replace):
         print(line)
-    results = write_results(places, frame, tex=tex)
+    results = write_results(places, frame)
     written = sum(bool(measured.records) for measured in results.tables)
     for note in verify.left_out(cells.every_table(), places.runs):
         print(f"note: {note}")
     if not written:
         print(NO_RECORDS.format(places.results))
-    for paper in summary.PAPERS:
-        print(summary.sentence(results, paper))
-    print(f"{counted(written, 'table')}; the summary of all: {places.results / summary.SUMMARY}")
+    for paper in pages.PAPERS:
+        print(pages.sentence(results, paper))
+    print(f"{counted(written, 'table')}; the summary of all: {places.results / pages.SUMMARY}")
     return print_faults([str(error) for _, error in frame.damaged])
 
 
@@ -94,14 +93,9 @@ def whole_frame(places: Places, *, records_stay: bool = True) -> Frame:
     return frame
 
 
-def write_results(
-    places: Places, frame: Frame, *, tex: "Spread | None" = None, to: Path | None = None
-) -> "Results":
-    """Write pages, pictures, CSV files and records below ``places.results``, or another folder.
-
-    Tables of LaTeX have ``tex`` beside a mean; without it none are written.
-    """
-    from shared.report import claims, files, summary
+def write_results(places: Places, frame: Frame, *, to: Path | None = None) -> "Results":
+    """Write pages, pictures, CSV files and records below ``places.results``, or another folder."""
+    from shared.report import claims, files, pages
 
     to = to or places.results
     tables = [
@@ -110,21 +104,15 @@ def write_results(
         for tier in table.tiers
         if tier != "smoke"
     ]
-    readings = claims.readings(tables, claims.read_shares(places.results))
-    results = summary.Results(
-        tables,
-        readings,
-        lambda missing: f"{gpu.cost_of(missing)} (estimated, not measured)",
-        claims.read_costs(places.results),
-    )
+    judged = claims.judged(tables, claims.read_shares(places.results))
+    results = pages.Results(tables, judged, claims.read_costs(places.results))
     for measured in tables:
         if measured.records:
-            files.write(to, measured, results.read_from(measured), tex=tex)
-    claims.write(to, readings)
-    summary.write(to, results)
-    manifest.write(to)
+            files.write(to, measured, results.claims_on(measured))
+    claims.write(to, judged)
+    pages.write(to, results)
     if to.resolve() == RESULTS.resolve() and README.exists():
-        summary.write_in_short(README, results)
+        pages.write_in_short(README, results)
     return results
 
 
@@ -165,7 +153,7 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
     console.print(verify.summary(checked))
     if not any(group.committed for group in checked.groups):
         print(NO_RECORDS.format(places.results))
-    faults = [*checked.faults, *manifest.faults(places.results)]
+    faults = [*checked.faults]
     if options.pages:
         faults += _outdated_pages(places)
     for note in checked.notes:
@@ -192,7 +180,22 @@ def _outdated_pages(places: Places) -> list[str]:
         to = Path(folder) / "results"
         frame = whole_frame(dataclasses.replace(places, runs=Path(folder) / "runs"))
         write_results(places, frame, to=to)
-        return manifest.other_texts(places.results, to)
+        return list(_other_texts(places.results, to))
+
+
+def _other_texts(results: Path, rebuilt: Path) -> Iterator[str]:
+    """The pages and CSV files below ``results`` that differ from those in ``rebuilt``."""
+    expected, existing = (
+        {file.relative_to(folder) for kind in TEXTS for file in folder.rglob(f"*{kind}")}
+        for folder in (rebuilt, results)
+    )
+    for name in sorted(name for name in expected | existing if "figures" not in name.parts):
+        if name not in expected:
+            yield f"{results / name}: no record gives this file; delete it"
+        elif name not in existing:
+            yield f"{results / name} is missing; run {program()} report"
+        elif (results / name).read_bytes() != (rebuilt / name).read_bytes():
+            yield f"{results / name} is not what the records give; run {program()} report"
 
 
 def print_faults(faults: Sequence[str]) -> int:

@@ -64,8 +64,6 @@ def run_cell(
     try:
         with _temporary_folder(), run:
             _stop_with_parent(run)
-            if same := functions.same:
-                run.record(same_loss=", ".join(f"{now} for {then}" for now, then in same.items()))
             # As the first process sees it.
             (finished, *_) = all_gather_objects(read_record(run.folder, cell.address) is not None)
             if finished:

@@ -3,9 +3,12 @@
 Each ``[[claim]]`` has the keys of :class:`~shared.experiment.tables.Claim` and, in
 ``[[claim.comparisons]]``, which rows are compared where: ``tables`` (``paper/table``), ``pairs`` of
 rows (the one that the gain is of, first), and optionally ``columns`` (all if left out), ``tiers``
-(those of the table, but for smoke), ``metric`` and ``beside``. ``[settings."paper/table".tier]``
-says how a tier relates to the paper: ``word``, ``differences``, and in ``by_paper`` the differences
-from other papers whose claims are judged on the table, and ``""`` for additional questions.
+(those of the table, but for smoke), ``metric``, ``beside`` and ``apart``.
+``[settings."paper/table".tier]`` says how a tier relates to the paper: ``word``, ``differences``,
+in ``by_paper`` the differences from other papers whose claims are judged on the table, and ``""``
+for additional questions, and in ``other_data`` what stands in for a paper's data. ``[chosen_here]``
+lists by table the rows with a number of the suite's, ``[[tuned]]`` those for which other values of
+a hyperparameter were tried.
 """
 
 import dataclasses
@@ -28,6 +31,7 @@ from shared.experiment.tables import (
     SettingWord,
     Table,
     Tier,
+    Tuned,
     Value,
 )
 
@@ -38,7 +42,7 @@ NUMBERS: Mapping[Form, str] = {
     "no gain": "margin",
 }
 PRINTED = ("mean", "std", "interval")  # keys of a row's numbers, fields of Value
-PLACES = {"tables", "pairs", "columns", "tiers", "metric", "beside"}
+PLACES = {"tables", "pairs", "columns", "tiers", "metric", "beside", "apart"}
 
 
 def with_claims(
@@ -59,8 +63,22 @@ def with_claims(
         for comparison in comparisons
         for name in comparison.get("tables", ())
     }
-    if strange := (named | set(content.get("settings", {}))) - known:
+    chosen_here: Mapping[str, Sequence[str]] = content.get("chosen_here", {})
+    tuned: dict[str, list[Tuned]] = {}
+    for entry in content.get("tuned", ()):
+        values = {**entry, "values": tuple(entry["values"])}
+        tuned.setdefault(values.pop("table"), []).append(Tuned(**values))
+    if strange := (named | {*content.get("settings", {}), *chosen_here, *tuned}) - known:
         raise ValueError(f"{file}: no table {', '.join(sorted(strange))}")
+
+    rows: dict[str, set[str]] = {}  # tables of different tiers may share a name
+    for table in (table for group in tables.values() for table in group):
+        labels = rows.setdefault(f"{table.paper}/{table.name}", set())
+        labels |= {row.label for row in table.rows}
+    for name in {*chosen_here, *tuned}:
+        others = {label for each in tuned.get(name, ()) for label in (each.row, each.chosen)}
+        if strange := ({*chosen_here.get(name, ())} | others) - rows[name]:
+            raise ValueError(f"{file}: {name} has no row {', '.join(sorted(strange))}")
 
     def filled(table: Table) -> Table:
         name = f"{table.paper}/{table.name}"
@@ -79,7 +97,12 @@ def with_claims(
             for tier, entry in content.get("settings", {}).get(name, {}).items()
             if tier in table.tiers
         }
-        return table.with_claims(tuple(claims_of_table), settings)
+        return table.with_claims(
+            claims=tuple(claims_of_table),
+            settings=settings,
+            chosen_here=tuple(chosen_here.get(name, ())),
+            tuned=tuple(tuned.get(name, ())),
+        )
 
     result = {paper: tuple(map(filled, group)) for paper, group in tables.items()}
     for paper, group in result.items():
@@ -101,10 +124,9 @@ def _claim(entry: Mapping[str, Any], where: str) -> Claim:
     if not claim.sentence or (claim.paper and not (claim.place and claim.source)):
         raise ValueError(f"{where}: lacks its sentence, place or source")
     number = NUMBERS.get(claim.form)
-    if {key for key in ("size", "margin") if key in fields} != ({number} if number else set()):
+    given = {key for key in ("size", "margin") if key in fields}
+    if given - {number} or (number == "size" and not given):
         raise ValueError(f"{where}: a claim of {claim.form} has {number or 'no number'}")
-    if (number == "margin") != bool(fields.get("margin_source")):
-        raise ValueError(f"{where}: a margin has a margin_source, and nothing else has one")
     if not entry.get("comparisons"):
         raise ValueError(f"{where}: nothing is compared")
     for comparison in entry["comparisons"]:
@@ -117,9 +139,9 @@ def _comparisons(entry: Mapping[str, Any], table: Table) -> list[Comparison]:
     declared = tuple(tier for tier in table.tiers if tier != "smoke")
     tiers = tuple(tier for tier in entry.get("tiers", declared) if tier in declared)
     columns = tuple(entry.get("columns", (column.label for column in table.columns)))
-    metric, beside = entry.get("metric", ""), entry.get("beside", "")
+    others = {key: entry[key] for key in ("metric", "beside", "apart") if key in entry}
     return [
-        Comparison(better, than, columns, tiers, metric, beside)
+        Comparison(better, than, columns, tiers, **others)
         for better, than in entry["pairs"]
         if tiers
     ]
@@ -135,7 +157,8 @@ def _setting(entry: Mapping[str, Any], tier: Tier, where: str) -> Setting:
             f"{where}: a setting is one of {', '.join(get_args(SettingWord))}, with "
             "three differences at most"
         )
-    return dataclasses.replace(setting, differences=differences, by_paper=by_paper)
+    other_data = entry.get("other_data", {})
+    return Setting(setting.word, differences, by_paper, other_data)
 
 
 def load_published(file: Path, table: str) -> Published:

@@ -106,8 +106,7 @@ class Row:
             tunes per dataset.
         seeds: the seeds of a row that does not depend on them; None for those of the tier.
         baseline: whether it is a trivial baseline, in which nothing is learned.
-        bar: whether it is the baseline below which two rows are uninformative about a claim.
-        majority: whether it is the baseline that predicts the largest class.
+        untrained: whether it is an untrained row; the best of these is the floor of a column.
     """
 
     label: str
@@ -117,8 +116,7 @@ class Row:
     in_columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seeds: tuple[int, ...] | None = None
     baseline: bool = False
-    bar: bool = False
-    majority: bool = False
+    untrained: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,6 @@ class Column:
         metric: key of the result that the column shows; empty for that of the table.
         run: name shared by the columns that read one run, each its own metric; empty for a column
             with runs of its own.
-        classes: whether the metric is the accuracy of a classification.
     """
 
     label: str
@@ -143,7 +140,6 @@ class Column:
     gigabytes: float = 1.0
     metric: str = ""
     run: str = ""
-    classes: bool = True
 
     @property
     def source(self) -> str:
@@ -161,11 +157,13 @@ class Comparison:
     Args:
         better: label of the row whose gain is measured.
         than: label of the row that it is compared with.
-        columns: labels of the columns; each makes one reading.
+        columns: labels of the columns.
         tiers: the tiers in which it is measured.
         metric: key of the result; empty for that of each column.
         beside: key of a second metric of the same runs, whose gain is reported where its sign
             differs.
+        apart: whether each column is a comparison of its own, since the columns overlap or are not
+            data sets but stages or batch sizes; else they are summed up by their mean.
     """
 
     better: str
@@ -174,6 +172,7 @@ class Comparison:
     tiers: tuple[Tier, ...] = ("paper", "short")
     metric: str = ""
     beside: str = ""
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,32 +184,42 @@ class Claim:
             claim.
         paper: short name of the paper; empty for an additional question of the suite.
         sentence: what the paper says.
+        brief: the same in a few words, for tables.
         place: where it says so (``Table 4``, ``text on Figure 4``).
         source: file and phrase of the transcription; empty for a question.
         form: ``superiority`` (the gain is above 0), ``size`` (at least ``size``), ``comparable``
             (above -``margin``), ``null`` (within ``margin`` of 0) or ``no gain`` (below
             ``margin``).
         size: the claimed gain, in units of the metric; for ``size``.
-        margin: the largest gain that still counts as no difference, in units of the metric; for
-            ``comparable``, ``null`` and ``no gain``.
-        margin_source: where the margin comes from.
-        scope: ``every`` reading (intersection-union), ``most`` of them, or ``each`` by itself.
+        margin: the largest gain that the claim itself calls no difference, in units of the metric;
+            for ``comparable``, ``null`` and ``no gain``.
+        scope: what the sentence speaks of: ``every`` column, ``most`` of them, or none of these
+            (``each``), where each comparison has its own word.
+        data_sets: of a claim that something does not improve consistently, the number of the
+            paper's data sets; 0 for any other claim.
+        declared: when the claim was committed with its rows, and which of them had been run.
+        narrower: in which way it is tested more narrowly than it is worded; empty if it is not.
         note: what a reader has to know of the sentence and of how it is tested.
+        readme: whether it stands in the table of the README.
         comparisons: the rows and columns that test it.
     """
 
     id: str
     paper: str
     sentence: str
+    brief: str
     place: str
     source: str
     form: Form
     comparisons: tuple[Comparison, ...]
     size: float | None = None
     margin: float | None = None
-    margin_source: str = ""
     scope: Scope = "each"
+    data_sets: int = 0
+    declared: str = ""
+    narrower: str = ""
     note: str = ""
+    readme: bool = False
 
     @property
     def additional(self) -> bool:
@@ -253,15 +262,40 @@ class Setting:
         differences: what differs most from the paper, three sentences at most.
         by_paper: the same for claims of other papers that are judged on the table, and under the
             empty string for additional questions.
+        other_data: by paper, what stands in for its data, where the training or the test set is not
+            the one that its claims name.
     """
 
     word: SettingWord
     differences: tuple[str, ...] = ()
     by_paper: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    other_data: Mapping[str, str] = field(default_factory=dict)
 
     def differences_of(self, paper: str) -> tuple[str, ...]:
         """What differs most from a paper whose claim is judged on the table."""
         return self.by_paper.get(paper, self.differences)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A row for which other values of one hyperparameter were tried on held-out data.
+
+    Args:
+        row: label of the row.
+        chosen: label of the row with the chosen value; that of ``row`` if its value stays.
+        values: those tried, in ascending order.
+        value: the chosen one.
+    """
+
+    row: str
+    chosen: str
+    values: tuple[float, ...]
+    value: float
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the chosen value is the first or the last of those tried."""
+        return self.value in (self.values[0], self.values[-1])
 
 
 @dataclass(frozen=True)
@@ -362,7 +396,8 @@ class Table:
         claims: the claims about it, which ``shared.experiment.published`` fills in.
         settings: by tier how it relates to the paper, if not by default: ``paper's`` in the paper
             tier, ``reduced`` elsewhere, without differences to name.
-        blocked: whether all rows of a seed share its data, so that it is a factor of the model.
+        chosen_here: labels of rows with a number that the suite chose, not the paper.
+        tuned: the rows for which other values of a hyperparameter were tried.
         short: changes of the short tier.
         varies: what changes between repeats of a cell.
         references: published numbers of other papers, shown below the table.
@@ -398,7 +433,8 @@ class Table:
     failed: Mapping[str, Seeds] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[Tier, Setting] = field(default_factory=dict)
-    blocked: bool = False
+    chosen_here: tuple[str, ...] = ()
+    tuned: tuple[Tuned, ...] = ()
 
     def __post_init__(self) -> None:
         self._refuse(
@@ -415,11 +451,14 @@ class Table:
         for fault in itertools.chain(*faults):
             raise ValueError(f"{self.address}: {fault}")
 
-    def with_claims(self, claims: tuple[Claim, ...], settings: Mapping[Tier, Setting]) -> "Table":
-        """The table with other claims and settings; the cells are those that it has made."""
+    def with_claims(self, **judged: Any) -> "Table":
+        """The table with other claims and what they are judged by, the fields of these names.
+
+        The cells are those that it has made.
+        """
         table = copy.copy(self)
-        object.__setattr__(table, "claims", claims)
-        object.__setattr__(table, "settings", settings)
+        for name, value in judged.items():
+            object.__setattr__(table, name, value)
         table._refuse(table._faults_of_claims())
         return table
 

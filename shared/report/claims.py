@@ -1,427 +1,456 @@
-"""Words for claims: one reading for each column of each table, and a finding over them.
+"""The papers' claims against the measured tables: comparisons with their words, as one frame.
 
-A :class:`Reading` is one claim in one column of one table and tier; a :class:`Finding` is one claim
-over all its readings at one setting. The rules are in ``docs/claims.md``.
+A comparison is a method, its baseline and the columns of a claim at one scale; its gain is the mean
+over the columns. The rules are in ``docs/claims.md`` and :mod:`shared.report.judge`.
 """
 
 import dataclasses
-import functools
 import json
 import math
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from shared.experiment.files import write_atomically
-from shared.experiment.frame import NOT_RUN
-from shared.experiment.records import Record
-from shared.experiment.tables import Claim, Comparison, SettingWord, Table, Tier, Value
+from shared.experiment.tables import Claim, Comparison, Table, Tier, Tuned, Value
 from shared.objective import SHARE
-from shared.report.items import sentence as mcnemar_sentence
-from shared.report.measuring import Measured, MeasuredCell, differing, highest, refuse_smoke
-from shared.report.statistics import (
+from shared.report.judge import (
+    FORMS,
     LEVEL,
-    ColumnModel,
-    Estimate,
-    Summary,
-    Values,
-    holm,
-    seeds_for,
-    summarise,
-    welch_of,
-    wider,
+    MARGIN,
+    Gain,
+    Word,
+    adjust,
+    measured,
+    word_of,
 )
+from shared.report.measuring import (
+    SCALES,
+    Measured,
+    MeasuredCell,
+    differing,
+    highest,
+    refuse_smoke,
+)
+from shared.report.statistics import Estimate, Summary, gain_of, holm, summarise
 
 CLAIMS, SHARES, ITERATIONS = "claims.json", "shares.json", "iterations.json"
-FORM = "claims-v7"
+FORM = "claims-v8"
 SAME_COST = 1.25  # times the baseline's seconds an iteration, the margin of the suite
-INERT = 0.01  # share of the gradient on the embeddings below which a term is inert
-NEAR = 1.0  # point, from the accuracy of the largest class, within which a row has collapsed
-RANK = 2.0  # effective rank of the features below which a row has collapsed
-RUNS = 3  # of a published mean, where the paper does not state them
-Outcome = Literal[
-    "confirmed",
-    "partly",
-    "contradicted",
-    "agrees",
-    "disagrees",
-    "mixed",
-    "open",
-    "one seed",
-    "collapsed",
-    "baseline collapsed",
-    "below the bar",
-    "inert",
-    "uninformative",
-    "not run",
-]
-SILENT: tuple[Outcome, ...] = ("collapsed", "baseline collapsed", "below the bar", "inert")
-FOR: tuple[Outcome, ...] = ("agrees", "confirmed", "partly")
-AGAINST: tuple[Outcome, ...] = ("disagrees", "contradicted")
-SETTINGS: tuple[SettingWord, ...] = get_args(SettingWord)
-Shares = Mapping[tuple[str, Tier, str], float]  # by address, tier and row
+# A margin is part of this loss as a penalty is of its objective: no other loss than InfoNCE.
+WITH_MARGINS = "margin_nce"
+Shares = Mapping[tuple[str, str, str], float]  # by address of the table, row and column
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One claim in one column of one table and tier; in the order of fields in ``claims.json``."""
+class ColumnGain:
+    """One column of a comparison; method first in each pair."""
 
-    claim: Claim
+    label: str
+    metric: str  # key of the result
+    seeds: tuple[tuple[int, ...], tuple[int, ...]]  # the finished ones
+    levels: tuple[float | None, float | None]  # means of both rows
+    estimate: Estimate | None  # of the gain; None where a row has no finished seed
+    printed: tuple[float | None, float | None]  # what the paper prints for both rows
+    floor: float | None  # the best untrained row
+    second: tuple[Mapping[int, float], Mapping[int, float]] | None  # a second metric of both rows
+
+    @property
+    def printed_gain(self) -> float | None:
+        """The printed gain; None where the paper does not give both rows."""
+        method, baseline = self.printed
+        # Printed numbers have few digits; rounding removes the error of the subtraction.
+        return None if method is None or baseline is None else round(method - baseline, 9)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A comparison of a claim with its gain and word."""
+
+    claim: Claim  # with the comparisons of its table
+    scale: str  # of ``SCALES``
     address: str  # ``domain/paper/table`` of the table
     tier: Tier
-    # ``paper's``, ``rebuilt`` (details that the paper leaves out were filled in) or ``reduced``.
-    setting: SettingWord
-    differences: tuple[str, ...]  # what differs most from the paper, up to three sentences
-    better: str  # label of the row whose gain is measured
-    than: str  # label of the row that it is compared with
-    column: str
-    metric: str  # key of the result
+    method: str  # label of the row whose gain is measured
+    baseline: str  # label of the row that it is compared with
+    part: str  # label of the column, where each is a comparison of its own; else empty
     unit: str  # of the metric
-    protocol: str  # name and version of the evaluation protocol
-    outcome: Outcome = "open"  # or why it has none
-    # ``better`` minus ``than`` in the unit of the metric: the difference of the means, of the
-    # estimate with the wider interval if there is one.
-    gain: float | None = None
-    low: float | None = None  # lower end of the wider 95% interval; None without one
-    high: float | None = None  # its upper end
-    estimates: tuple[Estimate, ...] = ()  # of the gain; both have to give the outcome
-    p: float | None = None  # the larger p value of the two estimates
-    # ``p`` after Holm's adjustment, or ``p`` itself for a claim about every dataset; None for a
-    # reading that is in no family.
-    adjusted: float | None = None
-    level: float | None = None  # mean of the two rows
-    bar: float | None = None  # that of the table's bar in the column; None without one
-    bar_row: str = ""  # the row that is the bar
-    # The published gain; None where the paper does not give both rows.
-    published: float | None = None
-    # Its standard error; None where the paper gives no deviations.
-    published_error: float | None = None
-    seeds_better: tuple[int, ...] = ()  # finished seeds of ``better``
-    seeds_than: tuple[int, ...] = ()  # finished seeds of ``than``
-    looked: bool = False  # whether seeds of a row were added after others had been seen
-    failed: str = ""  # how many seeds of which rows were run and gave no number
-    # Seeds of each row with which 80% of studies would see the published or claimed gain after
-    # Holm's adjustment; None unless there is one above 0 and the reading is open.
-    seeds_needed: int | None = None
-    # A metric that ranks the rows differently, other data or processors, test items; a sentence
-    # each.
-    remarks: tuple[str, ...] = ()
+    columns: tuple[ColumnGain, ...]  # the declared ones
+    gain: Gain
+    other_data: str  # what stands in for the paper's data; empty for nothing
+    differences: tuple[str, ...]  # what differs most from the paper
+    remarks: tuple[str, ...]  # other data or processors of the two rows, a sentence each
 
     @property
-    def table(self) -> str:
-        """Name of the table."""
-        return self.address.rpartition("/")[2]
+    def path(self) -> str:
+        """The page of its table below the results, without its ending."""
+        return self.address if self.tier == "paper" else f"{self.tier}/{self.address}"
 
     @property
-    def measured(self) -> bool:
-        """Whether both rows have a finished seed."""
-        return self.outcome != "not run"
+    def is_measured(self) -> bool:
+        """Whether both rows have a finished seed in a column."""
+        return bool(self.gain.columns)
 
     @property
-    def word(self) -> str:
-        """Its outcome as the reader sees it."""
-        return outcome_text(self.outcome, self.claim)
+    def in_mean(self) -> tuple[ColumnGain, ...]:
+        """The columns that the gain is the mean of."""
+        return tuple(column for column in self.columns if column.label in self.gain.in_mean)
 
     @property
-    def open_by_adjustment(self) -> bool:
-        """Whether it is open only because of Holm's adjustment: its own p value is small."""
-        return self.outcome == "open" and self.p is not None and self.p < LEVEL
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One claim over all its readings at one setting."""
-
-    claim: Claim  # the claim, with the comparisons of the first reading
-    setting: SettingWord
-    readings: tuple[Reading, ...]
-
-    @functools.cached_property
-    def outcome(self) -> Outcome:
-        """Its word."""
-        return _outcome_of_finding(self)
+    def has_word(self) -> bool:
+        """Whether it has a word of its own: not in a claim about every column, or most."""
+        return self.claim.scope == "each" and not self.gain.beside
 
     @property
-    def measured(self) -> tuple[Reading, ...]:
-        """The readings of two rows with finished seeds."""
-        return tuple(reading for reading in self.readings if reading.measured)
+    def word(self) -> Word:
+        """Its word; empty where it has none."""
+        return word_of(self.gain)[0] if self.has_word else ""
 
     @property
-    def informative(self) -> tuple[Reading, ...]:
-        """Those that have a word: with several seeds, and neither silent nor collapsed."""
-        return tuple(e for e in self.measured if e.outcome not in (*SILENT, "one seed"))
-
-    @property
-    def word(self) -> str:
-        """Its outcome as the reader sees it."""
-        at_paper = self.setting == "paper's" and not self.claim.additional
-        outcome = "agrees" if self.outcome == "partly" and not at_paper else self.outcome
-        word = outcome_text(outcome, self.claim)
-        return f"{word} {self.in_part}" if self.in_part else word
-
-    @property
-    def in_part(self) -> str:
-        """In how many of its informative readings the outcome holds; empty if in all, or by rule.
-
-        A rule decides claims about every dataset or most of them.
-        """
-        same = next((group for group in (FOR, AGAINST) if self.outcome in group), ())
-        decided = sum(reading.outcome in same for reading in self.informative)
-        if self.claim.scope != "each" or decided in (0, len(self.informative)):
+    def text(self) -> str:
+        """The word with its reason, as the reader sees it: yes or no for a question."""
+        if not self.has_word:
             return ""
-        return f"in {decided} of {len(self.informative)}"
+        word, why = word_of(self.gain)
+        if self.claim.additional:
+            word = {"as claimed": "yes", "contrary": "no"}.get(word, word)  # type: ignore[assignment]
+        return f"{word}{f' ({why})' * bool(why)}{', untuned' * self.gain.untuned}"
+
+    @property
+    def printed(self) -> float | None:
+        """The mean of the printed gains over the columns of its mean; None where one is missing."""
+        gains = [column.printed_gain for column in self.in_mean or self.columns]
+        return None if None in gains else statistics.fmean(g for g in gains if g is not None)
+
+    @property
+    def size(self) -> str:
+        """Where the printed gain, or the least one that is claimed, lies; empty without any."""
+        least, interval = self.claim.size, self.gain.estimate.interval
+        if self.other_data:
+            return f"other data: {self.other_data}"
+        if interval is None or self.gain.ranked or (least is None and self.printed is None):
+            return ""
+        low, high = interval
+        if least is not None:
+            return "excluded" if high < least else "reached" if low >= least else "neither"
+        assert self.printed is not None
+        if low <= self.printed <= high:
+            return f"inside, 0 {'inside too' if low <= 0 <= high else 'outside'}"
+        return f"excluded, gain {'above' if low > self.printed else 'below'}"
+
+    @property
+    def floor(self) -> float | None:
+        """The mean of the best untrained rows over the columns of its mean."""
+        floors = [column.floor for column in self.in_mean]
+        return None if None in floors else statistics.fmean(x for x in floors if x is not None)
+
+    @property
+    def second(self) -> Estimate | None:
+        """The gain by a second metric, where it has the other sign and either excludes 0."""
+        pairs = [column.second for column in self.in_mean]
+        values = [pair for pair in pairs if pair and all(pair)]
+        if not values or len(values) < len(pairs):
+            return None
+        gain = gain_of([(list(one.values()), list(other.values())) for one, other in values])
+        sure = any(
+            i is not None and not i[0] <= 0 <= i[1]
+            for i in (gain.interval, self.gain.estimate.interval)
+        )
+        return gain if sure and gain.gain * self.gain.estimate.gain < 0 else None
 
 
-def outcome_text(outcome: Outcome, claim: Claim) -> str:
-    """An outcome in the words for a paper's claim, or for a question of the suite."""
-    answers = dict.fromkeys(FOR, "yes") | dict.fromkeys(AGAINST, "no")
-    return answers.get(outcome, outcome) if claim.additional else outcome
+def judged(tables: Iterable[Measured], shares: Shares | None = None) -> tuple[Judged, ...]:
+    """Every comparison of the measured tables, papers' claims first, with its word.
 
-
-def readings(measured: Iterable[Measured], shares: Shares | None = None) -> tuple[Reading, ...]:
-    """Every reading of the measured tables, table by table, claim by claim, column by column.
-
-    p values are adjusted over the readings of a claim in all of them. ``shares`` are of the
-    gradient, for rows whose runs did not record it.
+    p values are adjusted over the comparisons of a claim at one scale. ``shares`` are of the
+    gradient over whole runs, for rows whose records do not have them.
     """
-    judged: list[Reading] = []
-    for table in measured:
+    found: list[Judged] = []
+    for table in tables:
         refuse_smoke(table)
-        judged += _readings_of(table, shares or {})
-    families: dict[tuple[str, SettingWord], list[int]] = {}  # indices into the readings
-    for index, reading in enumerate(judged):
-        if reading.p is not None and reading.outcome == "open":
-            families.setdefault((reading.claim.id, reading.setting), []).append(index)
+        found += _of_table(table, shares or {})
+    families: dict[tuple[str, str], dict[int, Gain]] = {}
+    for index, comparison in enumerate(found):
+        family = families.setdefault((comparison.claim.id, comparison.scale), {})
+        family[index] = comparison.gain
     for family in families.values():
-        p_values = [judged[index].p or 0.0 for index in family]
-        for index, p, adjusted in zip(family, p_values, holm(p_values), strict=True):
-            reading = judged[index]
-            for_all = reading.claim.scope == "every"
-            p_for = p if for_all else adjusted  # that all hold needs no adjustment
-            outcome = _outcome_of(reading, p_for, adjusted)
-            size = 1 if for_all else len(family)
-            judged[index] = replace(
-                reading,
-                adjusted=p_for,
-                outcome=outcome,
-                seeds_needed=_seeds_needed(reading, size) if outcome == "open" else None,
-            )
-    return tuple(judged)
-
-
-def findings(readings: Iterable[Reading]) -> tuple[Finding, ...]:
-    """The findings of the readings: papers first, then additional questions; by claim, setting."""
-    groups: dict[tuple[str, SettingWord], list[Reading]] = {}
-    for reading in readings:
-        groups.setdefault((reading.claim.id, reading.setting), []).append(reading)
-    order = list(dict.fromkeys(claim for claim, _ in groups))
+        for index, gain in adjust(family).items():
+            found[index] = replace(found[index], gain=gain)
+    order = list(dict.fromkeys(comparison.claim.id for comparison in found))
+    scales = list(SCALES.values())
     return tuple(
         sorted(
-            (Finding(group[0].claim, group[0].setting, tuple(group)) for group in groups.values()),
-            key=lambda finding: (
-                finding.claim.additional,
-                order.index(finding.claim.id),
-                SETTINGS.index(finding.setting),
-            ),
+            found,
+            key=lambda c: (c.claim.additional, order.index(c.claim.id), scales.index(c.scale)),
         )
     )
 
 
-def significant(table: Table) -> Iterator[tuple[Claim, Comparison, str, bool]]:
-    """Whether the published gains of a table's claims are significant by the paper's deviations.
+def by_claim(comparisons: Iterable[Judged]) -> list[list[Judged]]:
+    """The comparisons of each claim at each scale; of a claim that was not run all together."""
+    groups: dict[tuple[str, str], list[Judged]] = {}
+    every = list(comparisons)
+    done = {c.claim.id for c in every if c.is_measured}
+    for comparison in every:
+        if comparison.is_measured:
+            groups.setdefault((comparison.claim.id, comparison.scale), []).append(comparison)
+        elif comparison.claim.id not in done:
+            groups.setdefault((comparison.claim.id, ""), []).append(comparison)
+    return list(groups.values())
 
-    Yields, for each claim of a gain, pair of published rows and column in which the paper prints
-    deviations over runs, claim, comparison, column, and whether Welch's test of the published
-    numbers gives p < 0.05 for a gain above 0. A number of runs that is not stated is taken as
-    ``RUNS``.
+
+def word_of_claim(group: Sequence[Judged]) -> str:
+    """The word of a claim about every column, or most of them, from all columns of a group.
+
+    Empty for other claims, whose comparisons have the words.
     """
-    labels = {row.label: row.published for row in table.rows}
-    seen: set[tuple[str, str | None, str | None, str]] = set()
-    for claim in table.claims:
-        if claim.form in ("null", "no gain"):
+    scope = group[0].claim.scope
+    if scope == "each":
+        return ""
+    if not group[0].is_measured:
+        return "not run"
+    tests = []
+    columns = 0
+    for comparison in group:
+        if comparison.gain.beside:
             continue
-        for pair in claim.comparisons:
-            for column in pair.columns if "paper" in pair.tiers else ():
-                key = (claim.id, labels[pair.better], labels[pair.than], column)
-                values = _published_pair(table, pair, column)
-                if key in seen or not all(value and value.std for value in values):
-                    continue
-                seen.add(key)
-                n = table.published.runs or RUNS
-                numbers = [(v.mean, v.std or 0.0, n) for v in values if v]
-                test = welch_of(numbers[0], numbers[1])
-                yield claim, pair, column, 2 * test.p_above(0) < LEVEL
+        columns += len(comparison.in_mean)
+        for label in comparison.gain.in_mean if comparison.gain.p is not None else ():
+            estimate = comparison.gain.columns[label]
+            if estimate.error is not None:
+                form = FORMS[comparison.claim.form]
+                tests.append(form(estimate.above, estimate.below, comparison.gain.margin))
+    adjusted = holm([min(test) for test in tests])
+    claimed = sum(
+        (test[0] if scope == "every" else p) < LEVEL and test[0] < test[1]
+        for test, p in zip(tests, adjusted, strict=True)
+    )
+    contrary = sum(p < LEVEL and test[1] < test[0] for test, p in zip(tests, adjusted, strict=True))
+    most = columns // 2 + 1
+    needed, against = (columns, 1) if scope == "every" else (most, most)
+    word = "as claimed" if claimed >= needed else "contrary" if contrary >= against else "undecided"
+    return f"{word} (+{claimed} -{contrary} of {columns})"
 
 
-def read_shares(results: Path) -> Shares:
-    """The measured shares of the gradient in ``results/shares.json``, by row; none without it.
+def survivors(comparisons: Iterable[Judged], paper: str) -> tuple[int, int, int]:
+    """Decided comparisons of a paper, those that survive Holm over all of it, and how many it has.
 
-    A row has the median over what was measured of it, of its largest penalty or projection.
+    A comparison that several claims make counts once.
     """
-    file = results / SHARES
-    by_row: dict[tuple[str, Tier, str], list[float]] = {}
-    for entry in json.loads(file.read_text())["shares"] if file.exists() else ():
-        row = (entry["table"], entry["tier"], entry["row"])
-        by_row.setdefault(row, []).append(max(entry["terms"].values()))
-    return {row: statistics.median(largest) for row, largest in by_row.items()}
+    distinct: dict[Any, Judged] = {}
+    for each in comparisons:
+        if each.claim.paper == paper and each.gain.p is not None and not each.gain.beside:
+            key = (each.address, each.method, each.baseline, each.gain.in_mean)
+            distinct[*key, round(each.gain.p, 12)] = each
+    adjusted = holm([each.gain.p or 0.0 for each in distinct.values()])
+    decided = [
+        p
+        for each, p in zip(distinct.values(), adjusted, strict=True)
+        if word_of(each.gain)[0] in ("as claimed", "contrary")
+    ]
+    return len(decided), sum(p < LEVEL for p in decided), len(distinct)
+
+
+def _of_table(table: Measured, shares: Shares) -> Iterator[Judged]:
+    """The comparisons of one table, before p values are adjusted."""
+    for claim in table.table.claims:
+        for declared in claim.comparisons:
+            if table.tier in declared.tiers:
+                for columns in (
+                    [(label,) for label in declared.columns]
+                    if declared.apart
+                    else [declared.columns]
+                ):
+                    for rows in _rows_of(table, declared):
+                        yield _comparison(table, claim, declared, columns, rows, shares)
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Seconds an iteration of a row beside those of its baseline."""
+class _Rows:
+    """The two rows of a comparison, and how they were tuned."""
 
-    row: str  # its label
-    against: str  # that of the baseline
-    ratio: Summary  # of the two, over rounds
-    processor: str  # on which it was timed
-
-    @property
-    def word(self) -> Outcome:
-        """Whether an iteration takes about the time of the baseline's."""
-        low, high = self.ratio.low, self.ratio.high
-        if high is not None and high < SAME_COST:
-            return "agrees"
-        return "disagrees" if low is not None and low > SAME_COST else "open"
+    method: str
+    baseline: str
+    beside: bool = False  # another comparison has the word
+    untuned: bool = False
 
 
-def read_costs(results: Path) -> tuple[Cost, ...]:
-    """The iterations timed in ``results/iterations.json``; none without it."""
-    file = results / ITERATIONS
-    return tuple(
-        Cost(entry["row"], entry["against"], summarise(entry["ratios"]), entry["processor"])
-        for entry in (json.loads(file.read_text())["iterations"] if file.exists() else ())
+def _rows_of(table: Measured, declared: Comparison) -> list[_Rows]:
+    """The rows as declared and, where values were tried for the baseline, as chosen."""
+    plain = _Rows(declared.better, declared.than)
+    small = table.table.setting(table.tier).word == "reduced"
+    if not small or not _another_loss(table, declared.better, declared.than):
+        return [plain]
+    of_method, of_baseline = (
+        next((t for t in table.table.tuned if label in (t.row, t.chosen)), None)
+        for label in (declared.better, declared.than)
+    )
+    alike = _alike(of_method, of_baseline)
+    if of_baseline is None:
+        return [replace(plain, untuned=True)]
+    chosen = _Rows(of_method.chosen if of_method else declared.better, of_baseline.chosen)
+    if chosen == plain:
+        # The tuned row itself has no word until the other one was tuned alike.
+        as_declared = of_baseline.row == declared.than
+        return [
+            replace(plain, untuned=not alike and as_declared, beside=not (alike or as_declared))
+        ]
+    return [replace(plain, untuned=not alike, beside=alike), replace(chosen, beside=not alike)]
+
+
+def _alike(method: Tuned | None, baseline: Tuned | None) -> bool:
+    """Whether both rows were tuned by one rule, and neither has its value at an edge."""
+    return bool(method and baseline and not method.at_edge and not baseline.at_edge)
+
+
+def _another_loss(table: Measured, first: str, second: str) -> bool:
+    """Whether two trained rows have different losses; margins, kernels and solvers do not count."""
+    names = []
+    for label in (first, second):
+        cell = next(iter(table.table.cells(table.tier, row=label)), None)
+        objective = getattr(cell.config, "objective", None) if cell else None
+        if objective is None or not getattr(cell.config, "train", True):  # type: ignore[union-attr]
+            return False
+        names.append(objective.loss.function.__name__)
+    return names[0] != names[1] and WITH_MARGINS not in names
+
+
+def _comparison(
+    table: Measured,
+    claim: Claim,
+    declared: Comparison,
+    labels: Sequence[str],
+    rows: _Rows,
+    shares: Shares,
+) -> Judged:
+    """One comparison with its gain."""
+    declaration, setting = table.table, table.table.setting(table.tier)
+    cells: dict[str, tuple[MeasuredCell, MeasuredCell]] = {}
+    floors: dict[str, float | None] = {}
+    for label in labels:
+        column = {cell.row.label: cell for cell in table.column(label)}
+        cells[label] = column[rows.method], column[rows.baseline]
+        metric = declared.metric or declaration.metric_of(cells[label][0].column)
+        best = highest((cell for cell in column.values() if cell.row.untrained), metric)
+        floors[label] = best[0] if best else None
+    metrics = {
+        label: declared.metric or declaration.metric_of(pair[0].column)
+        for label, pair in cells.items()
+    }
+    values = {
+        label: (pair[0].read(metrics[label]), pair[1].read(metrics[label]))
+        for label, pair in cells.items()
+    }
+    sources = {pair[0].column.source for pair in cells.values()}
+    first = next(iter(cells.values()))
+    gain = measured(
+        values,
+        claim.form,
+        _margin(claim, table, sum(all(pair) for pair in values.values())),
+        one_run=len(labels) > 1 and len(sources) == 1,
+        failed=(_failed(table, first[0]), _failed(table, first[1])),
+        looked=any(cell.looked for pair in cells.values() for cell in pair),
+    )
+    known = [
+        share
+        for label in gain.in_mean
+        if (share := _share(table, cells[label][0], shares)) is not None
+    ]
+    gain = replace(
+        gain,
+        beside=rows.beside,
+        untuned=rows.untuned,
+        declared=len(labels),
+        data_sets=claim.data_sets,
+        share=max(known, default=None),
+        chosen_here=rows.method in declaration.chosen_here,
+    )
+    columns = tuple(
+        ColumnGain(
+            label,
+            metrics[label],
+            (tuple(sorted(values[label][0])), tuple(sorted(values[label][1]))),
+            (_mean(values[label][0]), _mean(values[label][1])),
+            gain.columns.get(label),
+            _printed(declaration, pair, metrics[label]),
+            floors[label],
+            (pair[0].read(declared.beside), pair[1].read(declared.beside))
+            if declared.beside
+            else None,
+        )
+        for label, pair in cells.items()
+    )
+    return Judged(
+        claim=claim,
+        scale=table.scale,
+        address=declaration.address,
+        tier=table.tier,
+        method=rows.method,
+        baseline=rows.baseline,
+        part=labels[0] if declared.apart else "",
+        unit=declaration.unit_of(next(iter(metrics.values()))),
+        columns=columns,
+        gain=gain,
+        other_data=setting.other_data.get(claim.paper, ""),
+        differences=setting.differences_of(claim.paper),
+        remarks=tuple(dict.fromkeys(_remarks(cells[label] for label in gain.columns))),
     )
 
 
-def json_text(readings: Sequence[Reading]) -> str:
-    """The text of ``claims.json``: one line for each finding, each setting and each reading.
+def _margin(claim: Claim, table: Measured, columns: int) -> float:
+    """The margin of a claim of no difference, or none worse; 0 for what has none."""
+    if claim.form in ("superiority", "size"):
+        return 0.0
+    if claim.margin is not None:
+        return claim.margin
+    images = table.table.domain == "vision"
+    return MARGIN if images or (table.table.domain == "graph" and columns > 1) else 0.0
 
-    ``claims`` has the claims by identifier, which the others refer to; ``settings`` what the tables
-    of the readings differ in from a paper, which all readings of a table would repeat.
+
+def _mean(values: Mapping[int, float]) -> float | None:
+    return summarise(values.values()).mean if values else None
+
+
+def _printed(
+    table: Table, pair: tuple[MeasuredCell, MeasuredCell], metric: str
+) -> tuple[float | None, float | None]:
+    """The published means of both rows.
+
+    None for both where the two rows measure one printed row, which has no gain over itself, and for
+    another metric than the table's.
     """
-    claims = {
-        name: {
-            key: value
-            for key, value in dataclasses.asdict(claim).items()
-            if key not in ("id", "comparisons")
-        }
-        for name, claim in {reading.claim.id: reading.claim for reading in readings}.items()
-    }
-    by_claim = ",\n".join(f"{json.dumps(key)}: {_json(value)}" for key, value in claims.items())
-    outcomes = _json_lines(
-        {"claim": finding.claim.id, "setting": finding.setting, "outcome": finding.outcome}
-        for finding in findings(readings)
+    published: list[Value | None] = [cell.published for cell in pair]
+    same = pair[0].row.published == pair[1].row.published
+    if same or metric != table.metric_of(pair[0].column):
+        return None, None
+    method, baseline = (value.mean if value else None for value in published)
+    return method, baseline
+
+
+def _failed(table: Measured, cell: MeasuredCell) -> tuple[int, int]:
+    """How many seeds of a cell are declared as failed, and how many it has."""
+    count = sum(
+        cell.column.label in (of.columns or (cell.column.label,))
+        and of.applies_to(table.tier, cell.row.label, cell.column.label)
+        and seed not in cell.records
+        for of in table.table.failed.values()
+        for seed in of.seeds
     )
-    of_tables = {(r.claim.paper, r.address, r.tier): r for r in readings}
-    settings = _json_lines(
-        {"paper": paper, "address": address, "tier": tier}
-        | {"setting": reading.setting, "differences": reading.differences}
-        for (paper, address, tier), reading in of_tables.items()
-    )
-    fields = [f.name for f in dataclasses.fields(Reading) if f.name != "differences"]
-    lines = _json_lines(
-        {name: getattr(reading, name) for name in fields}
-        | {"claim": reading.claim.id}
-        | {"estimates": [dataclasses.asdict(estimate) for estimate in reading.estimates]}
-        for reading in readings
-    )
-    return (
-        f'{{"form": "{FORM}",\n"claims": {{\n{by_claim}\n}},\n"findings": [\n{outcomes}\n],\n'
-        f'"settings": [\n{settings}\n],\n"readings": [\n{lines}\n]}}\n'
-    )
+    return (count, len(cell.declared)) if count else (0, 0)
 
 
-def write(results: Path, readings: Sequence[Reading]) -> None:
-    """Write ``results/claims.json``, moved over its target."""
-    write_atomically(results / CLAIMS, json_text(readings))
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _json_lines(values: Iterable[Any]) -> str:
-    return ",\n".join(map(_json, values))
-
-
-def _readings_of(measured: Measured, shares: Shares) -> Iterator[Reading]:
-    """The readings of one table, claim by claim, without the words that need all of a claim's."""
-    table, tier = measured.table, measured.tier
-    models: dict[tuple[str, str], ColumnModel] = {}
-    inert = {cells[0].row.label for cells in measured.cells if _is_inert(measured, cells, shares)}
-    for claim in table.claims:
-        for comparison in claim.comparisons:
-            for label in comparison.columns if tier in comparison.tiers else ():
-                column = measured.column(label)
-                metric = comparison.metric or table.metric_of(column[0].column)
-                if (label, metric) not in models:
-                    models[label, metric] = column_model(
-                        {cell.row.label: cell.read(metric) for cell in column},
-                        {cell.row.label: [*cell.records.values()] for cell in column},
-                        baselines={cell.row.label for cell in column if cell.row.baseline},
-                        majority=[
-                            cell.row.label
-                            for cell in column
-                            if cell.row.majority and cell.column.classes
-                        ],
-                        blocked=table.blocked,
-                    )
-                model = models[label, metric]
-                yield _reading_of(measured, claim, comparison, column, metric, model, inert)
-
-
-def column_model(
-    values: Mapping[str, Values],
-    records: Mapping[str, Sequence[Record]],
-    *,
-    baselines: Collection[str],
-    majority: Sequence[str],
-    blocked: bool,
-) -> ColumnModel:
-    """The estimates of a column, with those of its rows that have collapsed.
-
-    Rows in ``majority`` predict the largest class; there are none where nothing is classified.
-    """
-    largest = next((summarise(values[x].values()).mean for x in majority if values[x]), None)
-    collapsed = {
-        label
-        for label in values
-        if label not in baselines and _has_collapsed(values[label], records[label], largest)
-    }
-    untrained = {
-        label
-        for label, found in records.items()
-        if any(record.config.get("train") is False for record in found)
-    }
-    return ColumnModel(
-        values, baselines=baselines, untrained=untrained, collapsed=collapsed, blocked=blocked
-    )
-
-
-def _has_collapsed(values: Values, records: Sequence[Record], largest_class: float | None) -> bool:
-    """Whether every seed scores like the largest class, or has features of one direction."""
-    ranks = [record.environment.get("facts", {}).get("effective_rank") for record in records]
-    known = [float(rank) for rank in ranks if rank is not None]
-    if known and len(known) == len(ranks) and max(known) < RANK:
-        return True
-    if not values or largest_class is None:
-        return False
-    return max(values.values()) <= largest_class + NEAR
-
-
-def _is_inert(measured: Measured, cells: Sequence[MeasuredCell], shares: Shares) -> bool:
-    """Whether the penalties and the projection of a row have almost no share of the gradient."""
+def _share(table: Measured, cell: MeasuredCell, shares: Shares) -> float | None:
+    """The largest share of a row's penalties and projection over whole runs, in one column."""
     recorded = [
         max(numbers)
-        for cell in cells
         for record in cell.records.values()
         if (numbers := _shares_of(record.environment.get("facts", {}), record.config))
     ]
-    row = (measured.table.address, measured.tier, cells[0].row.label)
-    share = statistics.median(recorded) if recorded else shares.get(row)
-    return share is not None and share < INERT
+    if recorded:
+        return statistics.median(recorded)
+    return shares.get((table.table.address, cell.row.label, cell.column.source))
 
 
 def _shares_of(facts: Mapping[str, str], config: Mapping[str, Any]) -> list[float]:
@@ -434,244 +463,183 @@ def _shares_of(facts: Mapping[str, str], config: Mapping[str, Any]) -> list[floa
     ]
 
 
-def _reading_of(
-    measured: Measured,
-    claim: Claim,
-    comparison: Comparison,
-    column: Sequence[MeasuredCell],
-    metric: str,
-    model: ColumnModel,
-    inert: set[str],
-) -> Reading:
-    """One reading with its estimates, p value and remarks; "open" where a word may follow."""
-    table = measured.table
-    setting = table.setting(measured.tier)
-    rows = {cell.row.label: cell for cell in column}
-    better, than = rows[comparison.better], rows[comparison.than]
-    first, second = better.read(metric), than.read(metric)
-    published, published_error = None, None
-    if metric == table.metric_of(better.column):
-        pair = _published_pair(table, comparison, better.column.label)
-        published, published_error = _published_gain(*pair, table.published.runs)
-    reading = Reading(
-        claim=claim,
-        address=table.address,
-        tier=measured.tier,
-        setting=setting.word,
-        differences=setting.differences_of(claim.paper),
-        better=comparison.better,
-        than=comparison.than,
-        column=better.column.label,
-        metric=metric,
-        unit=table.unit_of(metric),
-        protocol=table.protocol,
-        published=published,
-        published_error=published_error,
-        seeds_better=tuple(sorted(first)),
-        seeds_than=tuple(sorted(second)),
-        looked=better.looked or than.looked,
-        failed=", ".join(filter(None, map(_failed, (better, than)))),
+def _remarks(pairs: Iterable[tuple[MeasuredCell, MeasuredCell]]) -> Iterator[str]:
+    """What differs between the runs of both rows."""
+    for method, baseline in pairs:
+        data, processors = differing(method, baseline)
+        if data:
+            yield f"The two rows were measured on different data: {', '.join(data)}."
+        if processors:
+            yield f"Their processors differ: {' and '.join(processors)}."
+
+
+def read_shares(results: Path) -> Shares:
+    """The shares of the gradient in ``results/shares.json``; none without it."""
+    file = results / SHARES
+    return {
+        (entry["table"], entry["row"], entry["column"]): max(entry["terms"].values())
+        for entry in (json.loads(file.read_text())["shares"] if file.exists() else ())
+    }
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds an iteration of a row beside those of its baseline."""
+
+    row: str  # its label
+    against: str  # that of the baseline
+    ratio: Summary  # of the two, over rounds
+    processor: str  # on which it was timed
+
+    @property
+    def word(self) -> Word:
+        """Whether an iteration takes about the time of the baseline's."""
+        low, high = self.ratio.low, self.ratio.high
+        if high is not None and high < SAME_COST:
+            return "as claimed"
+        return "contrary" if low is not None and low > SAME_COST else "undecided"
+
+
+def read_costs(results: Path) -> tuple[Cost, ...]:
+    """The iterations timed in ``results/iterations.json``; none without it."""
+    file = results / ITERATIONS
+    return tuple(
+        Cost(entry["row"], entry["against"], summarise(entry["ratios"]), entry["processor"])
+        for entry in (json.loads(file.read_text())["iterations"] if file.exists() else ())
     )
-    if not (first and second):
-        return replace(reading, outcome="not run")
-    means = [summarise(values.values()).mean for values in (first, second)]
-    bar, bar_row = highest((cell for cell in column if cell.row.bar), metric) or (None, "")
-    estimates = model.estimates(comparison.better, comparison.than)
-    reading = replace(
-        reading,
-        gain=means[0] - means[1],
-        level=sum(means) / 2,
-        bar=bar,
-        bar_row=bar_row,
-        estimates=estimates,
-        remarks=_remarks(better, than, comparison, metric, means[0] - means[1]),
-    )
-    if estimates:
-        widest = wider(estimates)
-        low, high = widest.interval
-        p = max(_p_value(claim, estimate) for estimate in estimates)
-        reading = replace(reading, gain=widest.gain, low=low, high=high, p=p)
-    return replace(reading, outcome=_why_silent(reading, better, than, model.collapsed, inert))
 
 
-def _why_silent(
-    reading: Reading,
-    better: MeasuredCell,
-    than: MeasuredCell,
-    collapsed: frozenset[str],
-    inert: set[str],
-) -> Outcome:
-    """Why a reading is not informative about its claim; "open" if it may."""
-    pair = {better.row.label, than.row.label}
-    with_baseline = better.row.baseline or than.row.baseline
-    if than.row.label in collapsed:
-        return "baseline collapsed"
-    if better.row.label in collapsed:
-        return "collapsed"
-    assert reading.level is not None
-    if not with_baseline and reading.bar is not None and reading.level < reading.bar:
-        return "below the bar"
-    if pair & inert and reading.claim.form in ("superiority", "size"):
-        return "inert"
-    fewest = min(
-        len(seeds)
-        for cell, seeds in ((better, reading.seeds_better), (than, reading.seeds_than))
-        if not (cell.row.baseline and cell.row.seeds)  # nothing in it depends on a seed
-    )
-    return "one seed" if fewest < 2 else "open"
+def frame(comparisons: Iterable[Judged]) -> Iterator[dict[str, Any]]:
+    """The measured comparisons as one tidy frame: a row for each, then one for each of its columns.
 
-
-def _published_pair(
-    table: Table, pair: Comparison, column: str
-) -> tuple[Value | None, Value | None]:
-    """The published numbers of both rows of a comparison in a column.
-
-    None for both where the two rows are readings of one printed row, which has no gain over itself.
+    All rows have the same names; a row of a comparison has no column, one of a column no word.
     """
-    labels = {row.label: row.published or "" for row in table.rows}
-    if labels[pair.better] == labels[pair.than]:
-        return None, None
-    better, than = (
-        table.published.value(labels[label], column) for label in (pair.better, pair.than)
-    )
-    return better, than
-
-
-def _published_gain(
-    better: Value | None, than: Value | None, runs: int | None
-) -> tuple[float | None, float | None]:
-    """The published gain and its standard error; None for what is not stated."""
-    if better is None or than is None:
-        return None, None
-    # Published numbers have few digits; rounding removes the error of the subtraction.
-    gain = round(better.mean - than.mean, 9)
-    if better.std is None or than.std is None:
-        return gain, None
-    return gain, math.hypot(better.std, than.std) / math.sqrt(runs or RUNS)
-
-
-def _p_value(claim: Claim, estimate: Estimate) -> float:
-    """Two-sided p value of the gain against what the claim excludes."""
-    margin = claim.margin or 0.0
-    if claim.form == "null":
-        return min(1.0, 2 * max(estimate.p_above(-margin), estimate.p_below(margin)))
-    return estimate.p_value(_threshold(claim))
-
-
-def ends_of_margin(claim: Claim) -> tuple[float, ...]:
-    """The gains that a claim of being comparable, or of no difference, is tested against."""
-    if claim.form == "null" and claim.margin:
-        return -claim.margin, claim.margin
-    return (_threshold(claim),) if _threshold(claim) else ()
-
-
-def _threshold(claim: Claim) -> float:
-    """The gain on one side of which a claim holds."""
-    return {"comparable": -1.0, "no gain": 1.0}.get(claim.form, 0.0) * (claim.margin or 0.0)
-
-
-def _outcome_of(reading: Reading, p_for: float, p_against: float) -> Outcome:
-    """The word of a reading, by its p values as evidence for and against the claim."""
-    margin = reading.claim.margin or 0.0
-    assert reading.gain is not None
-    assert reading.low is not None
-    assert reading.high is not None
-    if reading.claim.form == "null":
-        agrees = p_for < LEVEL
-        disagrees = reading.low > margin or reading.high < -margin
-    else:
-        above = reading.gain > _threshold(reading.claim)
-        right = not above if reading.claim.form == "no gain" else above
-        agrees = right and p_for < LEVEL
-        disagrees = not right and p_against < LEVEL
-    if reading.setting != "paper's":
-        return "agrees" if agrees else "disagrees" if disagrees else "open"
-    excluded = _size_is_excluded(reading)
-    if agrees:
-        return "partly" if excluded else "confirmed"
-    return "contradicted" if disagrees or excluded else "open"
-
-
-def _size_is_excluded(reading: Reading) -> bool:
-    """Whether the gain is below the claimed or published size."""
-    size = reading.claim.size if reading.claim.form == "size" else reading.published
-    if size is None or reading.claim.form in ("null", "no gain"):
-        return False
-    widest = wider(reading.estimates)
-    error = 0.0
-    if reading.claim.form != "size":
-        error = widest.error if reading.published_error is None else reading.published_error
-    return 2 * widest.p_below(size, error) < LEVEL
-
-
-def _seeds_needed(reading: Reading, family: int) -> int | None:
-    """The seeds that would see the published or claimed gain, where there is one above 0."""
-    targets = {"size": reading.claim.size, "superiority": reading.published}
-    target = targets.get(reading.claim.form)
-    if not target or target < 0 or not reading.estimates:
-        return None
-    seeds = (len(reading.seeds_better), len(reading.seeds_than))
-    widest = wider(reading.estimates)
-    sd = widest.error / math.sqrt(1 / seeds[0] + 1 / seeds[1])
-    return seeds_for(target, sd, LEVEL / family, is_paired=widest.model == "paired")
-
-
-def _failed(cell: MeasuredCell) -> str:
-    """How many of a cell's seeds were run and gave no number; empty for none."""
-    count = sum(not why.startswith(NOT_RUN) for why in cell.missing.values())
-    return f"{count} of {len(cell.declared)} seeds of {cell.row.label} failed" if count else ""
-
-
-def _remarks(
-    better: MeasuredCell, than: MeasuredCell, comparison: Comparison, metric: str, gain: float
-) -> tuple[str, ...]:
-    """Remarks beside a word, a sentence each."""
-    remarks = []
-    if comparison.beside:
-        first, second = (cell.read(comparison.beside) for cell in (better, than))
-        if first and second:
-            beside = summarise(first.values()).mean - summarise(second.values()).mean
-            if beside * gain < 0:
-                remarks.append(
-                    f"By {comparison.beside} the gain has the other sign: {beside:+z.2f}."
+    for each in comparisons:
+        if not each.is_measured:
+            continue
+        gain = each.gain
+        common = {
+            "claim": each.claim.id,
+            "scale": each.scale,
+            "table": each.address,
+            "tier": each.tier,
+            "method": each.method,
+            "baseline": each.baseline,
+            "part": each.part,
+            "unit": each.unit,
+        }
+        yield (
+            common
+            | _row(
+                "",
+                "",
+                gain.levels,
+                gain.estimate,
+                (_fewest(each, 0), _fewest(each, 1)),
+                each.printed,
+                each.floor,
+            )
+            | {
+                "in_mean": len(gain.in_mean),
+                "of": gain.declared,
+                "above": gain.above,
+                "below": gain.below,
+                "p": gain.p,
+                "p_holm": min(gain.adjusted) if gain.p is not None and not gain.beside else None,
+                "word": each.text,
+                "size": each.size,
+                "margin": gain.margin,
+                "smallest_margin": gain.smallest_margin,
+                "untuned": gain.untuned,
+                "beside": gain.beside,
+                "looked": gain.looked,
+                "share": gain.share,
+                "chosen_here": gain.chosen_here,
+                "other_data": each.other_data,
+                "failed": [f"{k} of {n}" if k else "" for k, n in gain.failed],
+            }
+        )
+        for column in each.columns:
+            if column.estimate is None:
+                continue
+            seeds = (len(column.seeds[0]), len(column.seeds[1]))
+            yield (
+                common
+                | _row(
+                    column.label,
+                    column.metric,
+                    column.levels,
+                    column.estimate,
+                    seeds,
+                    column.printed_gain,
+                    column.floor,
                 )
-    data, processors = differing(better, than)
-    if data:
-        remarks.append(f"The two rows were measured on different data: {', '.join(data)}.")
-    if processors:
-        remarks.append(f"Their processors differ: {' and '.join(processors)}.")
-    if items := mcnemar_sentence(better.records, than.records, metric):
-        remarks.append(items)
-    return tuple(remarks)
+                | {
+                    "in_mean": int(column.label in gain.in_mean),
+                    "above": int(gain.signs.get(column.label, 0) > 0),
+                    "below": int(gain.signs.get(column.label, 0) < 0),
+                }
+            )
 
 
-def _outcome_of_finding(finding: Finding) -> Outcome:
-    """The outcome of a finding by those of its readings."""
-    claim, informative = finding.claim, finding.informative
-    at_paper = finding.setting == "paper's"
-    agree: Outcome = "confirmed" if at_paper else "agrees"
-    disagree: Outcome = "contradicted" if at_paper else "disagrees"
-    if not finding.measured:
-        return "not run"
-    if not informative:
-        one_seed = any(reading.outcome == "one seed" for reading in finding.measured)
-        return "open" if one_seed else "uninformative"
-    count, declared = len(informative), len(finding.readings)
-    agreeing = sum(reading.outcome in FOR for reading in informative)
-    disagreeing = sum(reading.outcome in AGAINST for reading in informative)
-    if claim.scope == "every":
-        if disagreeing:
-            return disagree
-        return agree if agreeing == count == declared else "open"
-    if claim.scope == "most":
-        if 2 * agreeing > declared:
-            return agree
-        return disagree if 2 * disagreeing >= declared else "open"
-    if agreeing and disagreeing:
-        return "mixed"
-    if agreeing == count:
-        partly = at_paper and any(reading.outcome == "partly" for reading in informative)
-        return "partly" if partly else agree
-    if agreeing:
-        return "partly"
-    return disagree if disagreeing else "open"
+def _row(
+    column: str,
+    metric: str,
+    levels: tuple[float | None, float | None],
+    estimate: Estimate,
+    seeds: tuple[int, int],
+    printed: float | None,
+    floor: float | None,
+) -> dict[str, Any]:
+    """What a comparison and its columns have alike."""
+    low, high = estimate.interval or (None, None)
+    method, baseline = (None if x is None or math.isnan(x) else x for x in levels)
+    return {
+        "column": column,
+        "metric": metric,
+        "level_method": method,
+        "level_baseline": baseline,
+        "floor": floor,
+        "gain": estimate.gain,
+        "low": low,
+        "high": high,
+        "seeds_method": seeds[0],
+        "seeds_baseline": seeds[1],
+        "printed": printed,
+    }
+
+
+def _fewest(comparison: Judged, row: int) -> int:
+    return min(len(column.seeds[row]) for column in comparison.in_mean)
+
+
+def json_text(comparisons: Sequence[Judged]) -> str:
+    """The text of ``claims.json``: claims by identifier, and a line for each row of the frame."""
+    claims = {
+        each.claim.id: {
+            key: value
+            for key, value in dataclasses.asdict(each.claim).items()
+            if key not in ("id", "comparisons")
+        }
+        for each in comparisons
+    }
+    words = {
+        group[0].claim.id: word_of_claim(group)
+        for group in by_claim(comparisons)
+        if group[0].claim.scope != "each"
+    }
+    by_id = ",\n".join(
+        f"{json.dumps(key)}: {_json(value | ({'word': words[key]} if key in words else {}))}"
+        for key, value in claims.items()
+    )
+    lines = ",\n".join(map(_json, frame(comparisons)))
+    return f'{{"form": "{FORM}",\n"claims": {{\n{by_id}\n}},\n"comparisons": [\n{lines}\n]}}\n'
+
+
+def write(results: Path, comparisons: Sequence[Judged]) -> None:
+    """Write ``results/claims.json``, moved over its target."""
+    write_atomically(results / CLAIMS, json_text(comparisons))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

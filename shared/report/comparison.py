@@ -1,13 +1,11 @@
 """Rows of a table beside each other: one comparison with a baseline, as files to publish.
 
-Each row is compared with the baseline in each column by both analyses of ``docs/claims.md``; the
-p values of all rows and columns are adjusted together by Holm's procedure.
+Each row is compared with the baseline in each column by the judge of the papers' claims; the p
+values of all rows and columns are adjusted together by Holm's procedure.
 """
 
-import csv
 import dataclasses
 import functools
-import io
 import itertools
 import json
 import re
@@ -25,40 +23,39 @@ from shared.experiment.records import RECORDS, Record, record_line
 from shared.experiment.run_folders import WATCHED
 from shared.experiment.tables import Column, Tier
 from shared.report import pictures
-from shared.report.claims import column_model
-from shared.report.files import ACROSS, SHORT_COMMIT, commit_name, page, tex_escaped, tex_table
+from shared.report.files import ACROSS, commit_name, page
+from shared.report.judge import LEVEL, Gain, adjust, measured, word_of
 from shared.report.measuring import finite_values
 from shared.report.pictures import BLUE, GREEN, GREY, RED, Curves, Panel, Picture, Point, narrow
-from shared.report.statistics import LEVEL, ColumnModel, Summary, holm, summarise, wider
+from shared.report.statistics import Summary, summarise
 from shared.report.wording import (
     DASH,
     LOOKED,
     LOOKED_NOTE,
     TIER_NOTES,
     Grid,
-    Spread,
     counted,
     gain_text,
     metric_text,
     named_seeds,
+    p_text,
     summary_text,
 )
 
 GAINS, CURVES = "gains.png", "curves.pdf"  # the first is written as PDF as well
-TABLE, TEX, SHEET, METHODS = "table.md", "table.tex", "table.csv", "METHODS.md"
+TABLE, TEX, SHEET = "table.md", "table.tex", "table.csv"
 # The files in the folder of a comparison, all replaced when it is written again.
-WRITTEN = (TABLE, TEX, SHEET, METHODS, GAINS, str(Path(GAINS).with_suffix(".pdf")), CURVES)
+WRITTEN = (TABLE, TEX, SHEET, GAINS, str(Path(GAINS).with_suffix(".pdf")), CURVES)
 KEPT = "records"  # the folder of the records, and of those that others have sent
 RULES = (
-    "Of a gain's estimates, the largest p value is shown, adjusted by Holm's procedure over all "
-    "lines, and the widest interval, not adjusted."
+    "Welch's t test over seeds, three in both rows at least; p is adjusted by Holm's procedure "
+    "over all lines, the 95% interval is not."
 )
-TWICE = {  # by whether all rows of a seed share its data
-    False: "a t test with the residual of all rows and Welch's t test",
-    True: "a linear model with rows and seeds as factors and paired differences",
-}
-ONCE = "once, by Welch's t test, or by a one-sample t test where the baseline has no spread"
-COLOURS = {"better": GREEN, "worse": RED, "open": BLUE}
+WORDS = {"as claimed": "better", "contrary": "worse"}  # of a gain over the baseline
+COLOURS = {"better": GREEN, "worse": RED, "undecided": BLUE}
+TEX_ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+TEX_ESCAPES |= {"<": "$<$", ">": "$>$"} | {char: f"\\{char}" for char in "&%$#_{}"}
+FIT_TO_PAGE = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"
 PAPERS = Path(__file__).with_name("papers.bib")
 # By function of an objective, the key of its paper in PAPERS.
 CITED: Mapping[str, str] = {
@@ -97,7 +94,6 @@ class ComparisonRow:
     label: str  # unique in the comparison
     about: str = ""  # what it is, in a few words; empty for a row as declared
     baseline: bool = False  # whether nothing is learned in it
-    majority: bool = False  # whether it predicts the largest class
 
 
 @dataclass(frozen=True)
@@ -147,22 +143,6 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Gain:
-    """A row compared with the baseline in a column."""
-
-    # "better", "worse", "open", "one seed", "collapsed", "failed", "not run"; empty for the
-    # baseline.
-    word: str = ""
-    why: str = ""  # what an open word says nothing about; empty otherwise
-    gain: float | None = None  # difference of the means, of the estimate with the wider interval
-    low: float | None = None  # lower end of that 95% interval; None without one
-    high: float | None = None  # its upper end
-    p: float | None = None  # the larger p value of the estimates
-    adjusted: float | None = None  # the same after Holm's adjustment over all rows and columns
-    models: tuple[str, ...] = ()  # how it was estimated
-
-
-@dataclass(frozen=True)
 class Comparison:
     """Rows beside a baseline, in the columns of one table."""
 
@@ -178,7 +158,6 @@ class Comparison:
     numbers: Mapping[tuple[str, str], Number]  # by row and column
     # Further metrics of the runs that are shown, with their units.
     also: Mapping[str, str] = field(default_factory=dict)
-    blocked: bool = False  # whether all rows of a seed share its data
     # Rows and columns some of whose seeds were declared after others had been seen.
     looked: Collection[tuple[str, str]] = ()
 
@@ -199,75 +178,45 @@ class Comparison:
     @functools.cached_property
     def gains(self) -> dict[tuple[str, str], Gain]:
         """By row and column, the comparison with the baseline; all p values are one family."""
-        gains = {
-            (label, column.label): gain
-            for column in self.columns
-            for label, gain in self._gains_in(column)
-        }
-        p_values = {key: gain.p for key, gain in gains.items() if gain.p is not None}
-        for key, adjusted in zip(p_values, holm(list(p_values.values())), strict=True):
-            gains[key] = _with_word(gains[key], adjusted)
-        return gains
-
-    def _gains_in(self, column: Column) -> Iterator[tuple[str, Gain]]:
-        """Label and gain of each row in a column, before p values are adjusted."""
-        numbers = {row.label: self.numbers[row.label, column.label] for row in self.rows}
-        values = {label: number.read() for label, number in numbers.items()}
-        model = column_model(
-            values,
-            {label: number.records for label, number in numbers.items()},
-            baselines={row.label for row in self.rows if row.baseline},
-            majority=[row.label for row in self.rows if row.majority and column.classes],
-            blocked=self.blocked,
-        )
+        gains: dict[tuple[str, str], Gain] = {}
         for row in self.rows:
-            if row.label != self.against:
-                yield row.label, self._gain(row.label, column.label, values, model)
-            elif not values[row.label]:
-                yield row.label, Gain(numbers[row.label].lacking)
-            else:
-                yield row.label, Gain("collapsed" if row.label in model.collapsed else "")
+            for column in self.columns if row.label != self.against else ():
+                both = [(label, column.label) for label in (row.label, self.against)]
+                values, others = (self.numbers[place].read() for place in both)
+                gains[row.label, column.label] = measured(
+                    {column.label: (values, others)},
+                    looked=any(place in self.looked for place in both),
+                )
+        return adjust(gains)
 
-    def _gain(
-        self, label: str, column: str, values: Mapping[str, Mapping[int, float]], model: ColumnModel
-    ) -> Gain:
-        """The comparison of one row, open until its p value is adjusted."""
-        of_row, of_baseline = values[label], values[self.against]
-        if not of_row:
-            return Gain(self.numbers[label, column].lacking)
-        if not of_baseline:
-            return Gain("open", f"{self.against} has no number")
-        gain = summarise(of_row.values()).mean - summarise(of_baseline.values()).mean
-        for name in (label, self.against):
-            if name in model.collapsed:
-                return Gain("collapsed", f"{name} has collapsed", gain)
-        estimates = model.estimates(label, self.against)
-        if not estimates:
-            if min(len(of_row), len(of_baseline)) < 2:
-                return Gain("one seed", "a row with one seed has no interval", gain)
-            return Gain("open", "a row has no spread over its seeds", gain)
-        widest = wider(estimates)
-        low, high = widest.interval
-        p = max(estimate.p_value() for estimate in estimates)
-        models = tuple(estimate.model for estimate in estimates)
-        return Gain("open", "", widest.gain, low, high, p, None, models)
+    def word(self, label: str, column: str) -> str:
+        """What a row is against the baseline in a column, or why nothing is said."""
+        number = self.numbers[label, column]
+        if not number.read():
+            return number.lacking
+        if label == self.against:
+            return ""
+        if not self.numbers[self.against, column].read():
+            return f"undecided ({self.against} has no number)"
+        word, why = word_of(self.gains[label, column])
+        return f"{WORDS.get(word, word)}{f' ({why})' * bool(why)}"
+
+    def interval(self, label: str, column: str) -> tuple[float | None, float | None, float | None]:
+        """The gain of a row with the ends of its interval; None for what is not known."""
+        gain = self.gains[label, column]
+        if not gain.columns:
+            return None, None, None
+        low, high = gain.estimate.interval or (None, None)
+        return gain.estimate.gain, low, high
 
 
-def _with_word(gain: Gain, adjusted: float) -> Gain:
-    """The gain with its word, by the adjusted p value."""
-    word = "open"
-    if adjusted < LEVEL:
-        word = "better" if (gain.gain or 0.0) > 0 else "worse"
-    return dataclasses.replace(gain, word=word, adjusted=adjusted)
-
-
-def main_grid(comparison: Comparison, spread: Spread = "deviation") -> Grid:
+def main_grid(comparison: Comparison) -> Grid:
     """The numbers: a line for each row, the main metric of each column."""
     head = ("method", *(column.label for column in comparison.columns))
-    return Grid("", head, _lines(comparison, comparison.columns, "", spread))
+    return Grid("", head, _lines(comparison, comparison.columns, ""))
 
 
-def further_grids(comparison: Comparison, spread: Spread = "deviation") -> Iterator[Grid]:
+def further_grids(comparison: Comparison) -> Iterator[Grid]:
     """The further metrics of the same runs, a grid for each that a run has."""
     for metric, unit in comparison.also.items():
         columns = {
@@ -279,7 +228,7 @@ def further_grids(comparison: Comparison, spread: Spread = "deviation") -> Itera
         }
         if columns:
             heading = f"{metric_text(metric, unit)}, of the same runs"
-            lines = _lines(comparison, columns.values(), metric, spread)
+            lines = _lines(comparison, columns.values(), metric)
             yield Grid(heading, ("method", *columns), lines)
 
 
@@ -289,17 +238,18 @@ def gain_grid(comparison: Comparison) -> Grid:
     lines = []
     for row in comparison.rows:
         for column in comparison.columns:
-            gain = comparison.gains[row.label, column.label]
             if row.label == comparison.against:
                 continue
-            p = DASH if gain.adjusted is None else p_text(gain.adjusted)
-            text = (gain_text(gain.gain, gain.low, gain.high), p)
-            word = f"{gain.word} ({gain.why})" if gain.why else gain.word
+            text = gain_text(*comparison.interval(row.label, column.label))
+            p, word = (
+                p_of(comparison, row.label, column.label),
+                comparison.word(row.label, column.label),
+            )
             seeds = _seed_counts(comparison, row.label, column.label)
             names = (row.label, *(column.label,) * several)
-            lines.append((*names, *text, word, seeds, " and ".join(gain.models)))
+            lines.append((*names, text, p, word, seeds))
     head = ("method", *("column",) * several, "gain, 95% interval", "p after Holm")
-    head += (f"against {comparison.against}", "seeds", "estimates")
+    head += (f"against {comparison.against}", "seeds")
     return Grid(f"Against {comparison.against}", head, tuple(lines))
 
 
@@ -334,13 +284,12 @@ def origins(number: Number) -> str:
     return "; ".join(f"{named_seeds(seeds)} {origin}" for origin, seeds in seeds_by_origin.items())
 
 
-def headline(comparison: Comparison, spread: Spread = "deviation") -> str:
+def headline(comparison: Comparison) -> str:
     """What the numbers are: data, metric, budget, seeds, protocol, comparison, commit."""
     metrics = dict.fromkeys(
         metric_text(number.metric, number.unit) for number in comparison.numbers.values()
     )
-    what = "± standard deviation" if spread == "deviation" else "[95% interval]"
-    mean = f"mean {what} over " if _has_spread(comparison) else ""
+    mean = "mean ± standard deviation over " if _has_spread(comparison) else ""
     sentences = [
         f"{comparison.title} ({comparison.scale}), on {comparison.data}: "
         f"{' and '.join(metrics)}, {mean}{_seeds(comparison)}."
@@ -353,7 +302,7 @@ def headline(comparison: Comparison, spread: Spread = "deviation") -> str:
     if tests := _tests(comparison):
         sentences.append(
             f"Bold: better than {comparison.against} (p < {LEVEL} after Holm's adjustment over "
-            f"{counted(tests, 'comparison')}, by each analysis)."
+            f"{counted(tests, 'comparison')})."
         )
     sentences.append(f"Commit {commits(comparison)}.")
     if comparison.looked:
@@ -364,35 +313,6 @@ def headline(comparison: Comparison, spread: Spread = "deviation") -> str:
 def failures(comparison: Comparison) -> str:
     """The seeds that no number holds since their runs failed, by row; empty without any."""
     return _named(comparison, lambda number: number.failed)
-
-
-def other_sources(comparison: Comparison) -> list[str]:
-    """Sentences on seeds that ran another source of their loss than their configuration names."""
-    pairs = dict.fromkeys(pair for record in comparison.records for pair in _same_loss(record))
-    sentences = []
-    for pair in pairs:
-        ran, named = (identity.rpartition("@")[2][:SHORT_COMMIT] for identity in pair)
-        seeds = _named(comparison, functools.partial(_joined_by, pair))
-        sentences.append(
-            f"The source of the loss that {seeds} ran has the SHA-256 {ran}, their configuration "
-            f"names {named}: --same-loss took the two as the same on the user's word, unchecked."
-        )
-    return sentences
-
-
-def _same_loss(record: Record) -> Iterator[tuple[str, str]]:
-    """The identity of the loss that ran and that of the configuration, where they differ."""
-    objective = record.config.get("objective")
-    function = objective["loss"]["function"] if isinstance(objective, Mapping) else None
-    for text in record.environment.get("facts", {}).get("same_loss", "").split(", "):
-        ran, _, named = text.partition(" for ")
-        if ran and named == function:  # it names those of all rows of the command
-            yield ran, named
-
-
-def _joined_by(pair: tuple[str, str], number: Number) -> list[int]:
-    """The seeds whose runs hold such a pair of identities."""
-    return [seed for seed, source in number.sources.items() if pair in _same_loss(source.record)]
 
 
 def budget(comparison: Comparison) -> str:
@@ -415,7 +335,6 @@ def commits(comparison: Comparison) -> str:
 def remarks(comparison: Comparison) -> list[str]:
     """What a reader has to know of the numbers, a sentence each."""
     sentences = [f"{row.label}: {row.about}." for row in comparison.rows if row.about]
-    sentences += other_sources(comparison)
     if note := TIER_NOTES[comparison.tier]:
         sentences.append(note)
     for column in comparison.columns:
@@ -473,72 +392,102 @@ def _differing_data(comparison: Comparison, column: Column) -> list[str]:
     return sorted(name for name, digests in hashes.items() if len(digests) > 1)
 
 
-def markdown(comparison: Comparison, spread: Spread = "deviation") -> str:
+def markdown(comparison: Comparison) -> str:
     """The comparison as a page of Markdown."""
-    return page("comparison", globals(), comparison=comparison, spread=spread)
+    return page("comparison", globals(), comparison=comparison, entries=_references(comparison))
 
 
-def latex(comparison: Comparison, spread: Spread = "deviation") -> str:
+def latex(comparison: Comparison) -> str:
     """The numbers as a table of LaTeX; needs the packages booktabs and graphicx.
 
-    With a single column its further metrics stand beside it.
+    With a single column its further metrics stand beside it. A table that is wider than the page is
+    scaled down to it.
     """
-    grid = main_grid(comparison, spread)
-    further = list(further_grids(comparison, spread)) if len(comparison.columns) == 1 else []
+    import pandas  # takes a second to import
+
+    grid = main_grid(comparison)
+    further = list(further_grids(comparison)) if len(comparison.columns) == 1 else []
     head = [*grid.head, *(other.heading.partition(",")[0] for other in further)]
     lines = []
     for index, (label, *texts) in enumerate(grid.lines):
         cells = [
             rf"\textbf{{{text}}}" if _is_better(comparison, label, column.label) else text
-            for column, text in zip(comparison.columns, map(tex_escaped, texts), strict=True)
+            for column, text in zip(comparison.columns, map(_tex, texts), strict=True)
         ]
-        cells += [tex_escaped(other.lines[index][1]) for other in further]
-        lines.append([tex_escaped(label), *cells])
+        cells += [_tex(other.lines[index][1]) for other in further]
+        lines.append([_tex(label), *cells])
     # One document may hold several comparisons of a table.
     place = (comparison.tier, comparison.address, *comparison.changed)
     columns = (column.label for column in comparison.columns)
-    return tex_table(
-        head,
-        lines,
-        caption=headline(comparison, spread),
-        label=" ".join((*place, *columns, comparison.against)),
+    text: str = pandas.DataFrame(lines, columns=[*map(_tex, head)]).to_latex(
+        index=False,
+        escape=False,
         column_format="l" + "r" * (len(head) - 1),
+        caption=_tex(headline(comparison)),
+        label=f"tab:{slug(' '.join((*place, *columns, comparison.against)))}",
     )
+    text = text.replace("\\begin{tabular}", f"{FIT_TO_PAGE}\\begin{{tabular}}")
+    return text.replace("\\end{tabular}\n", "\\end{tabular}}\n")
+
+
+def _tex(text: str) -> str:
+    """Text with LaTeX's special characters escaped."""
+    return "".join(TEX_ESCAPES.get(char, char) for char in text)
 
 
 def csv_text(comparison: Comparison) -> str:
     """One line per row and column, unrounded, with the value of every seed."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
+    import pandas
+
     seeds = _all_seeds(comparison)
-    writer.writerow(
-        ["table", "tier", "changed", "row", "against", "column", "metric", "unit", "protocol"]
-        + ["mean", "sd", "low", "high", "seeds", "gain", "gain_low", "gain_high", "p", "p_holm"]
-        + ["outcome", *(f"seed_{seed}" for seed in seeds)]
-        + [f"{metric}_mean" for metric in comparison.also]
-        + ["seconds", "peak_memory_bytes", "processor", "origin"]
-    )
+    lines = []
     for row in comparison.rows:
         for column in comparison.columns:
             number = comparison.numbers[row.label, column.label]
-            gain = comparison.gains[row.label, column.label]
-            summary, values = number.summary, number.read()
-            records = number.records
-            further = [number.read(metric) for metric in comparison.also]
+            is_baseline = row.label == comparison.against
+            gain = None if is_baseline else comparison.gains[row.label, column.label]
+            place = (row.label, column.label)
+            ends = (None,) * 3 if gain is None else comparison.interval(*place)
+            summary, values, records = number.summary, number.read(), number.records
             seconds = [float(record.result["seconds"]) for record in records]
-            writer.writerow(
-                [comparison.address, comparison.tier, "; ".join(comparison.changed), row.label]
-                + [comparison.against, column.label, number.metric, number.unit]
-                + [comparison.protocol]
-                + ([summary.mean, summary.sd, summary.low, summary.high] if summary else [None] * 4)
-                + [len(values), gain.gain, gain.low, gain.high, gain.p, gain.adjusted, gain.word]
-                + [values.get(seed) for seed in seeds]
-                + [summarise(read.values()).mean if read else None for read in further]
-                + [statistics.median(seconds) if seconds else None]
-                + [max((record.result["peak_memory_bytes"] for record in records), default=None)]
-                + ["; ".join(sorted(set(map(processor_of, records)))), origins(number)]
+            memory = [record.result["peak_memory_bytes"] for record in records]
+            lines.append(
+                {
+                    "table": comparison.address,
+                    "tier": comparison.tier,
+                    "changed": "; ".join(comparison.changed),
+                    "row": row.label,
+                    "against": comparison.against,
+                    "column": column.label,
+                    "metric": number.metric,
+                    "unit": number.unit,
+                    "protocol": comparison.protocol,
+                    "mean": summary and summary.mean,
+                    "sd": summary and summary.sd,
+                    "low": summary and summary.low,
+                    "high": summary and summary.high,
+                    "seeds": len(values),
+                    "gain": ends[0],
+                    "gain_low": ends[1],
+                    "gain_high": ends[2],
+                    "p": gain and gain.p,
+                    "p_holm": min(gain.adjusted) if gain and gain.p is not None else None,
+                    "outcome": comparison.word(*place),
+                }
+                | {f"seed_{seed}": values.get(seed) for seed in seeds}
+                | {
+                    f"{metric}_mean": summarise(read.values()).mean if read else None
+                    for metric in comparison.also
+                    for read in [number.read(metric)]
+                }
+                | {
+                    "seconds": statistics.median(seconds) if seconds else None,
+                    "peak_memory_bytes": max(memory, default=None),
+                    "processor": "; ".join(sorted(set(map(processor_of, records)))),
+                    "origin": origins(number),
+                }
             )
-    return stream.getvalue()
+    return str(pandas.DataFrame(lines, dtype=object).to_csv(index=False, lineterminator="\n"))
 
 
 def forest(comparison: Comparison) -> Picture | None:
@@ -548,10 +497,13 @@ def forest(comparison: Comparison) -> Picture | None:
         number = comparison.numbers[comparison.against, column.label]
         lines: dict[str, list[Point]] = {}
         for row in comparison.rows:
-            gain = comparison.gains[row.label, column.label]
-            if row.label != comparison.against and gain.gain is not None:
-                color = COLOURS.get(gain.word, GREY)
-                lines[row.label] = [Point(gain.gain, gain.low, gain.high, color=color)]
+            if row.label == comparison.against:
+                continue
+            gain, low, high = comparison.interval(row.label, column.label)
+            if gain is not None:
+                word = comparison.word(row.label, column.label)
+                color = GREY if low is None else COLOURS.get(word.partition(" (")[0], GREY)
+                lines[row.label] = [Point(gain, low, high, color=color)]
         if lines:
             unit = "points" if number.unit == "%" else number.unit
             axis = f"gain in {metric_text(number.metric, unit)}"
@@ -562,7 +514,7 @@ def forest(comparison: Comparison) -> Picture | None:
     empty = {label: () for panel in panels for label in panel.lines}
     panels = [dataclasses.replace(panel, lines=empty | dict(panel.lines)) for panel in panels]
     meanings = {f"{word}, 95% interval": color for word, color in COLOURS.items()}
-    meanings |= {"without an interval or an outcome": GREY}
+    meanings |= {"without an interval": GREY}
     legend = {meaning: color for meaning, color in meanings.items() if color in shown}
     return Picture(panels, ACROSS, legend, rule=comparison.against)
 
@@ -613,41 +565,22 @@ def _read_log(source: Source) -> tuple[str, list[tuple[float, dict[str, float]]]
     return "epoch", [(epochs * step / last, numbers) for step, numbers in lines]
 
 
-def methods(comparison: Comparison, spread: Spread = "deviation") -> str:
-    """A paragraph on the set-up with its citations in BibTeX."""
-    cited: dict[str, None] = {}
-    rows = []
-    for row in comparison.rows:
-        keys = dict.fromkeys(
-            key
-            for column in comparison.columns
-            for record in comparison.numbers[row.label, column.label].records
-            for key in _papers_of(record.config, comparison.address.partition("/")[0])
-            if not row.baseline
-        )
-        cited |= keys
-        marks = f" [{', '.join(f'@{key}' for key in keys)}]" if keys else ""
-        rows.append(f"{row.label}{marks}{f' ({row.about})' * bool(row.about)}")
+def _references(comparison: Comparison) -> list[str]:
+    """The papers of the rows' losses, of the test and of this suite, in BibTeX."""
+    domain = comparison.address.partition("/")[0]
+    cited = dict.fromkeys(
+        key
+        for row in comparison.rows
+        if not row.baseline
+        for column in comparison.columns
+        for record in comparison.numbers[row.label, column.label].records
+        for key in _papers_of(record.config, domain)
+    )
     entries = {
         entry.group(1): entry.group(0).strip()
         for entry in re.finditer(r"@\w+{(\w+),.*?\n}\n", PAPERS.read_text("utf-8"), re.DOTALL)
     }
-    records = comparison.records
-    return page(
-        "methods",
-        globals(),
-        comparison=comparison,
-        spread=spread,
-        rows=rows,
-        trivial=[row.label for row in comparison.rows if row.baseline],
-        looked=list(dict.fromkeys(label for label, _ in sorted(comparison.looked))),
-        differing=sorted(
-            {name for each in comparison.columns for name in _differing_data(comparison, each)}
-        ),
-        processors=sorted(set(map(processor_of, records))),
-        versions=sorted({str(record.environment["versions"].get("torch")) for record in records}),
-        entries=[entries[key] for key in cited | {HOLM: None, "suite": None}],
-    )
+    return [entries[key] for key in cited | {HOLM: None, "suite": None}]
 
 
 def _papers_of(config: Mapping[str, Any], domain: str) -> Iterator[str]:
@@ -667,13 +600,12 @@ def _papers_of(config: Mapping[str, Any], domain: str) -> Iterator[str]:
         yield PROJECTION
 
 
-def write(folder: Path, comparison: Comparison, *, spread: Spread = "deviation") -> list[Path]:
+def write(folder: Path, comparison: Comparison) -> list[Path]:
     """Write a comparison into a folder, each file atomically, and return the files."""
     texts = {
-        TABLE: markdown(comparison, spread),
-        TEX: latex(comparison, spread),
+        TABLE: markdown(comparison),
+        TEX: latex(comparison),
         SHEET: csv_text(comparison),
-        METHODS: methods(comparison, spread),
         f"{KEPT}/{slug(comparison.address)}{RECORDS}": "".join(
             map(record_line, comparison.records)
         ),
@@ -683,6 +615,7 @@ def write(folder: Path, comparison: Comparison, *, spread: Spread = "deviation")
     written = [folder / name for name in texts]
     if picture := forest(comparison):
         pictures.write(folder / GAINS, picture)
+        pictures.save(pictures.points(picture), (folder / GAINS).with_suffix(".pdf"))
         written += [folder / GAINS, (folder / GAINS).with_suffix(".pdf")]
     panels, lacking = learning(comparison)
     if panels:
@@ -699,23 +632,23 @@ def write(folder: Path, comparison: Comparison, *, spread: Spread = "deviation")
 
 
 def _lines(
-    comparison: Comparison, columns: Collection[Column], metric: str, spread: Spread
+    comparison: Comparison, columns: Collection[Column], metric: str
 ) -> tuple[tuple[str, ...], ...]:
     """The label of each row with its numbers; an empty metric is the main one of each column."""
     return tuple(
-        (row.label, *(_mean_text(comparison, row.label, c.label, metric, spread) for c in columns))
+        (row.label, *(_mean_text(comparison, row.label, c.label, metric) for c in columns))
         for row in comparison.rows
     )
 
 
-def _mean_text(comparison: Comparison, label: str, column: str, metric: str, spread: Spread) -> str:
+def _mean_text(comparison: Comparison, label: str, column: str, metric: str) -> str:
     values = comparison.numbers[label, column].read(metric).values()
-    text = summary_text(summarise(values) if values else None, spread)
+    text = summary_text(summarise(values) if values else None)
     return f"{text} {LOOKED}" if values and (label, column) in comparison.looked else text
 
 
 def _is_better(comparison: Comparison, label: str, column: str) -> bool:
-    return comparison.gains[label, column].word == "better"
+    return comparison.word(label, column) == "better"
 
 
 def _has_spread(comparison: Comparison) -> bool:
@@ -780,6 +713,7 @@ def _seed_counts(comparison: Comparison, label: str, column: str) -> str:
     return str(of_row) if of_row == of_baseline else f"{of_row}, {of_baseline}"
 
 
-def p_text(value: float) -> str:
-    """A p value."""
-    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
+def p_of(comparison: Comparison, label: str, column: str) -> str:
+    """The adjusted p value of a row in a column; a dash without one."""
+    gain = comparison.gains[label, column]
+    return DASH if gain.p is None else p_text(min(gain.adjusted))

@@ -13,7 +13,6 @@ from rich.text import Text
 from shared.errors import program
 from shared.report.measuring import Measured, MeasuredCell
 from shared.report.wording import (
-    SCALES,
     TIER_NOTES,
     groups_of,
     headline,
@@ -63,7 +62,7 @@ class Terminal:
         """Yield the table in as many blocks as the width needs, then its notes."""
         measured = self.measured
         table = measured.table
-        yield Text(f"{table.address} ({SCALES[measured.tier]}): {table.title}", style="bold")
+        yield Text(f"{table.address} ({measured.scale}): {table.title}", style="bold")
         first = _width([cells[0].row.label for cells in measured.cells], LABEL)
         parts = list(blocks(self._widths(), options.max_width - first))
         for part in parts:

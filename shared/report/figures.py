@@ -4,8 +4,6 @@ A domain's module of figures has ``FIGURES``: for each paper its figures by name
 runs or data are missing is not drawn, and a line says what it needs.
 """
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +19,8 @@ from shared.experiment.frame import Frame, load
 from shared.experiment.records import Record
 from shared.experiment.tables import Cell, Column, Row, Table, Tier
 from shared.report import pictures
-from shared.report.measuring import folder_of
-from shared.report.wording import SCALES, counted, named_seeds
+from shared.report.measuring import folder_of, scale_of
+from shared.report.wording import counted, named_seeds
 
 SOURCES: tuple[Tier, ...] = ("paper", "short")  # the first with finished runs is drawn; never smoke
 KINDS = ("png", "pdf")
@@ -111,8 +109,8 @@ def no_runs_of(table: Table, tier: Tier) -> CannotDraw:
     """The exception for a table without finished runs in a tier, with the command for them."""
     option = "" if tier == "paper" else f" --tier {tier}"
     return CannotDraw(
-        f"no finished run of {table.address} ({SCALES[tier]}); run {program()} {table.domain} "
-        f"{table.paper} --table {table.name}{option}"
+        f"no finished run of {table.address} ({scale_of(table, tier)}); run {program()} "
+        f"{table.domain} {table.paper} --table {table.name}{option}"
     )
 
 
@@ -143,7 +141,7 @@ def origin(runs: Sequence[FinishedRun]) -> str:
     fewer = ", some rows with fewer" if len({tuple(sorted(s)) for s in seeds.values()}) > 1 else ""
     first = runs[0].cell
     return (
-        f"Drawn from {counted(len(runs), 'run')} of {first.table_address} ({SCALES[first.tier]}), "
+        f"Drawn from {counted(len(runs), 'run')} of {first.table_address}, "
         f"{named_seeds(sorted({run.cell.seed for run in runs}))}{fewer}, protocol "
         f"{first.config.protocol}."
     )
@@ -203,7 +201,9 @@ def write(
             continue
         title, caption = drawn.title, drawn.caption
         if drawn.runs:
-            title, caption = f"{title} ({SCALES[tier]})", f"{caption} {origin(drawn.runs)}"
+            address = drawn.runs[0].cell.table_address
+            table = next(table for table in tables[paper] if table.address == address)
+            title, caption = f"{title} ({scale_of(table, tier)})", f"{caption} {origin(drawn.runs)}"
         pictures.label(drawn.figure, title, caption)
         folder = to / folder_of(tables[paper][0], tier) / "figures"
         for kind in KINDS:
@@ -216,8 +216,6 @@ def write(
 
 
 def _csv_text(lines: Sequence[Mapping[str, Any]]) -> str:
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return stream.getvalue()
+    import pandas  # takes a second to import
+
+    return str(pandas.DataFrame(lines, dtype=object).to_csv(index=False, lineterminator="\n"))

@@ -1,64 +1,52 @@
-"""Measured tables as files: a page in Markdown with its picture, CSV, LaTeX, and the records."""
+"""Measured tables as files: a page in Markdown with its picture, CSV, and the records."""
 
-import csv
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shared.experiment.checkout import UNKNOWN
-from shared.experiment.config import slug
 from shared.experiment.data import is_approximate
 from shared.experiment.files import write_atomically
 from shared.experiment.frame import processor_of
 from shared.experiment.records import RECORDS, Record, record_line
 from shared.experiment.templates import render
 from shared.report import pictures, wording
-from shared.report.claims import Reading
+from shared.report.claims import Judged
+from shared.report.judge import LEAST_SEEDS
 from shared.report.measuring import Measured, MeasuredCell, highest, refuse_smoke
-from shared.report.pictures import BLUE, Panel, Picture, Point, narrow, with_cuts
+from shared.report.pictures import BLUE, Panel, Picture, Point, narrow
 from shared.report.wording import (
-    SCALES,
-    Spread,
     aggregate_grids,
     further_grids,
     groups_of,
-    headline,
     is_additional,
-    legend_of,
     marks_of,
     measured_lines,
     metric_text,
-    origin,
     published_row,
     ranges,
 )
 
 ADDITIONAL = "additional"  # the page of the additional questions
 ACROSS = 4  # panels of a picture beside each other
-TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-TEX |= {"<": "$<$", ">": "$>$"} | {char: f"\\{char}" for char in "&%$#_{}"}
-FIT_TO_PAGE = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"
+DRAWN = 6  # numbers from which on a table has a picture
 SHORT_COMMIT = 10  # characters
 MOST_LISTED = 2  # commits or processors; more are counted
 
 
-def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
-    """The page of a table: numbers, claims, further metrics, notes, runs."""
+def markdown(measured: Measured, judged: Sequence[Judged] = ()) -> str:
+    """The page of a table: numbers, links to the claims, further metrics, notes, runs."""
     # A figure that is this table, whole or in parts, as in figure-3-a.png.
     own_figure = re.compile(rf"{re.escape(measured.table.name)}(-.*)?\.png")
-    done = [reading for reading in readings if reading.measured]
     records = (record for cell in measured.flat for record in cell.records.values())
     return page(
         "table",
         globals(),
         measured=measured,
         table=measured.table,
-        done=done,
-        idle=len(readings) - len(done),
+        judged=judged,
         up="../" * len(measured.folder.parts),
-        papers=dict.fromkeys(reading.claim.paper or ADDITIONAL for reading in readings),
         pictures=[name for name in measured.figures if own_figure.fullmatch(name)],
         others=[name for name in measured.figures if not own_figure.fullmatch(name)],
         grids=[*aggregate_grids(measured), *further_grids(measured)],
@@ -68,105 +56,57 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
 
 def csv_text(measured: Measured) -> str:
     """One line per row and column, unrounded, with the value of every declared seed."""
+    import pandas  # takes a second to import
+
     table = measured.table
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(
-        ["domain", "paper", "table", "scale", "row", "additional", "column", "metric", "unit"]
-        + ["protocol", "measured_mean", "measured_sd", "measured_low", "measured_high"]
-        + ["seeds_measured", "seeds_declared", "published_mean", "published_std", "difference"]
-        + [f"measured_seed_{seed}" for seed in measured.seeds]
-        + ["status"]
-    )
+    lines = []
     for cell in measured.flat:
         summary, published = cell.summary, cell.published
-        writer.writerow(
-            [table.domain, table.paper, table.name, SCALES[measured.tier], cell.row.label]
-            + ["yes" if is_additional(cell.row, table) else "no", cell.column.label]
-            + [table.metric_of(cell.column), table.unit, table.protocol]
-            + ([summary.mean, summary.sd, summary.low, summary.high] if summary else [None] * 4)
-            + [len(cell.values), len(cell.declared)]
-            + ([published.mean, published.std] if published else [None] * 2)
-            + [cell.difference]
-            + [cell.values.get(seed) for seed in measured.seeds]
-            + ["; ".join(f"seed {seed}: {why}" for seed, why in cell.missing.items())]
+        lines.append(
+            {
+                "domain": table.domain,
+                "paper": table.paper,
+                "table": table.name,
+                "scale": measured.scale,
+                "row": cell.row.label,
+                "additional": "yes" if is_additional(cell.row, table) else "no",
+                "column": cell.column.label,
+                "metric": table.metric_of(cell.column),
+                "unit": table.unit,
+                "protocol": table.protocol,
+                "measured_mean": summary and summary.mean,
+                "measured_sd": summary and summary.sd,
+                "measured_low": summary and summary.low,
+                "measured_high": summary and summary.high,
+                "seeds_measured": len(cell.values),
+                "seeds_declared": len(cell.declared),
+                "published_mean": published and published.mean,
+                "published_std": published and published.std,
+                "difference": cell.difference,
+            }
+            | {f"measured_seed_{seed}": cell.values.get(seed) for seed in measured.seeds}
+            | {"status": "; ".join(f"seed {s}: {why}" for s, why in cell.missing.items())}
         )
-    return stream.getvalue()
+    return str(pandas.DataFrame(lines, dtype=object).to_csv(index=False, lineterminator="\n"))
 
 
-def latex(measured: Measured, spread: Spread = "deviation") -> str:
-    """The numbers as a table of LaTeX; needs the packages booktabs and graphicx."""
-    lines = [
-        [tex_escaped(text) for text in (label, source, *texts)]
-        for label, source, texts in _lines(measured, spread)
-    ]
-    head = ["method", "", *(column.label for column in measured.columns)]
-    published = origin(measured.table.published)
-    caption = f"{measured.table.title}: {headline(measured, spread)} {published}".rstrip()
-    return tex_table(
-        head,
-        lines,
-        caption=caption,
-        label=f"{measured.tier} {measured.table.address}",
-        notes=legend_of(measured),
-        column_format="l" * len(head),
-    )
-
-
-def write(
-    results: Path,
-    measured: Measured,
-    readings: Sequence[Reading] = (),
-    *,
-    tex: Spread | None = None,
-) -> None:
+def write(results: Path, measured: Measured, judged: Sequence[Judged] = ()) -> None:
     """Write a table, its picture and its records below ``results``, each file atomically.
 
-    The files are ``[short/]<domain>/<paper>/<table>.{md,csv,png,pdf,records.jsonl}``; with ``tex``
-    one of LaTeX, too.
+    The files are ``[short/]<domain>/<paper>/<table>.{md,csv,png,records.jsonl}``; tables of few
+    numbers have no picture.
     """
     refuse_smoke(measured)
     folder, name = results / measured.folder, measured.table.name
     lines = "".join(map(record_line, measured.records))
     write_atomically(folder / f"{name}{RECORDS}", lines)
-    write_atomically(folder / f"{name}.md", markdown(measured, readings))
+    write_atomically(folder / f"{name}.md", markdown(measured, judged))
     write_atomically(folder / f"{name}.csv", csv_text(measured))
+    picture = folder / f"{name}.png"
     if panels := _panels(measured):
-        pictures.write(folder / f"{name}.png", _picture(panels))
-    if tex:
-        write_atomically(folder / f"{name}.tex", latex(measured, tex))
-
-
-def tex_escaped(text: str) -> str:
-    """Text with LaTeX's special characters escaped."""
-    return "".join(TEX.get(char, char) for char in text)
-
-
-def tex_table(
-    head: Sequence[str],
-    lines: Sequence[Sequence[str]],
-    *,
-    caption: str,
-    label: str,
-    column_format: str,
-    notes: Sequence[str] = (),
-) -> str:
-    """A table of LaTeX by pandas; one that is wider than the page is scaled down to it.
-
-    The lines are LaTeX; head, caption, label and the notes below are plain text.
-    """
-    import pandas  # takes a second to import
-
-    text: str = pandas.DataFrame(lines, columns=[*map(tex_escaped, head)]).to_latex(
-        index=False,
-        escape=False,
-        column_format=column_format,
-        caption=tex_escaped(caption),
-        label=f"tab:{slug(label)}",
-    )
-    small = "".join(f"\\par{{\\footnotesize {tex_escaped(note)}}}\n" for note in notes)
-    text = text.replace("\\begin{tabular}", f"{FIT_TO_PAGE}\\begin{{tabular}}")
-    return text.replace("\\end{tabular}\n", f"\\end{{tabular}}}}\n{small}")
+        pictures.write(picture, _picture(panels))
+    else:
+        picture.unlink(missing_ok=True)  # of more rows
 
 
 def page(template: str, callable_names: Mapping[str, Any], **values: Any) -> str:
@@ -174,19 +114,12 @@ def page(template: str, callable_names: Mapping[str, Any], **values: Any) -> str
 
     The template may call ``callable_names``, of the module that fills it, beside ``wording``.
     """
-    known = vars(wording) | {"rows_of": rows_of} | dict(callable_names) | values
+    known = vars(wording) | dict(callable_names) | values
     text = render(Path(__file__).with_name(f"{template}.md.j2"), **known)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def rows_of(reading: Reading) -> str:
-    """The two rows that a reading compares."""
-    return f"{reading.better} vs. {reading.than}"
-
-
-def _lines(
-    measured: Measured, spread: Spread = "deviation"
-) -> Iterator[tuple[str, str, list[str]]]:
+def _lines(measured: Measured) -> Iterator[tuple[str, str, list[str]]]:
     """Lines of the table: label, ``measured`` or ``published``, a text for each column.
 
     The heading of a group is a line with nothing but its label.
@@ -196,14 +129,19 @@ def _lines(
         if heading:
             yield heading, "", [""] * len(measured.columns)
         for cells in rows:
-            texts = ["; ".join(measured_lines(cell, marks, spread)) for cell in cells]
+            texts = ["; ".join(measured_lines(cell, marks)) for cell in cells]
             yield cells[0].row.label, "measured", texts
             if published := published_row(cells, measured):
                 yield "", "published", published
 
 
 def _panels(measured: Measured) -> list[Panel]:
-    """A panel for each column with a number: a line for each trained row with one."""
+    """A panel for each column with a number: a line for each trained row with one.
+
+    There are none for a table of few numbers, which is read faster than a picture.
+    """
+    if sum(cell.summary is not None and not cell.row.baseline for cell in measured.flat) < DRAWN:
+        return []
     rows = [
         cells
         for cells in measured.cells
@@ -217,9 +155,7 @@ def _panels(measured: Measured) -> list[Panel]:
             lines = {cells[0].row.label: _points(cells[number], measured) for cells in rows}
             baselines = (c for c in measured.column(column.label) if c.row.baseline)
             trivial = highest(baselines, metric)
-            panels.append(
-                Panel(column.label, unit, with_cuts(lines), trivial[0] if trivial else None)
-            )
+            panels.append(Panel(column.label, unit, lines, trivial[0] if trivial else None))
     return panels
 
 
@@ -241,7 +177,11 @@ def _points(cell: MeasuredCell, measured: Measured) -> list[Point]:
         return []
     # Means of a smaller budget have another scale than the published ones.
     published = cell.published.mean if cell.published and measured.tier == "paper" else None
-    return [Point(cell.summary.mean, cell.summary.low, cell.summary.high, published)]
+    # An interval from two seeds would hide all others.
+    low, high = cell.summary.low, cell.summary.high
+    if cell.summary.n < LEAST_SEEDS:
+        low = high = None
+    return [Point(cell.summary.mean, low, high, published)]
 
 
 def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:

@@ -1,6 +1,6 @@
 """Measured tables: the frame's lines of a table, beside the numbers that a paper gives.
 
-``claims`` evaluates the papers' claims on a measured table, and the other modules of this package
+``claims`` judges the papers' claims on measured tables, and the other modules of this package
 present both.
 """
 
@@ -15,9 +15,22 @@ import numpy as np
 
 from shared.experiment.frame import Line, processor_of
 from shared.experiment.records import Record
-from shared.experiment.tables import AGGREGATES, Column, Row, Table, Tier, Value
+from shared.experiment.tables import (
+    AGGREGATES,
+    Column,
+    Row,
+    SettingWord,
+    Table,
+    Tier,
+    Value,
+)
 from shared.report.statistics import Summary, interquartile_mean, stratified_bootstrap, summarise
 
+SCALES: Mapping[SettingWord, str] = {
+    "reduced": "small",
+    "rebuilt": "the paper's budget (rebuilt)",
+    "paper's": "the paper's setting",
+}
 STATISTICS = dict(zip(AGGREGATES, (interquartile_mean,), strict=True))
 
 
@@ -101,9 +114,19 @@ class Measured:
         return tuple(cell for cell in self.flat if cell.column.label == label)
 
     @property
+    def scale(self) -> str:
+        """The name of its scale."""
+        return scale_of(self.table, self.tier)
+
+    @property
     def folder(self) -> Path:
         """The folder of the written table, below that of results."""
         return folder_of(self.table, self.tier)
+
+
+def scale_of(table: Table, tier: Tier) -> str:
+    """The name of a tier's scale."""
+    return "smoke" if tier == "smoke" else SCALES[table.setting(tier).word]
 
 
 def finite_values(records: Mapping[int, Record], metric: str) -> dict[int, float]:

@@ -8,10 +8,9 @@ import io
 import itertools
 import json
 import math
-import statistics
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,6 @@ STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 PUBLISHED: dict[str, Any] = {"marker": "D", "markersize": 3.6, "mec": INK, "mfc": "white"}
-PUBLISHED_INTERVAL: dict[str, Any] = {"color": INK, "linewidth": 0.6}
 RULE_LINE: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (4, 2))}
 MARGIN: dict[str, Any] = {"color": INK, "marker": "|", "markersize": 9, "mew": 1.0}
 LINE_HEIGHT = 0.19  # inches of a line of points
@@ -65,11 +63,10 @@ WIDTH, LEAST_WIDTH = 9.0, 6.5  # inches of a figure of images, and of any figure
 LINE_SPACING = 9  # points from one line of text above a histogram to the next
 THOUSANDS = 10_000  # from here on ticks are written like 10k
 DPI = 150  # of a figure in its own file
-WIDE = 10  # times the median width of a panel: an interval beyond it is cut
 TITLED = "titled"  # identifies the legend whose title is that of the figure
 COLORS = 128  # in a picture of points; rare colours are kept, as they have a meaning
 TEXT_KEY = "Numbers"  # of the text in a PNG file
-TEXT_VERSION = "points-v4"  # change it with the style, so that files are drawn again
+TEXT_VERSION = "points-v5"  # change it with the style, so that files are drawn again
 # Metadata that would differ between equal drawings, by format.
 METADATA: Mapping[str, Mapping[str, None]] = {
     "png": {"Software": None},
@@ -85,20 +82,16 @@ class Point:
     low: float | None = None  # lower end of its interval; None where it has none
     high: float | None = None  # the upper end
     published: float | None = None  # what a paper gives for it; None where it gives nothing
-    # Standard error of that number, for a thin line, its 95% interval; 0: none.
-    published_error: float = 0.0
     color: str = BLUE  # of the mark and its interval
     note: str = ""  # a few words at the end of the line
     marker: str = "o"  # its shape, as matplotlib names them
     # Ends of the range within which it counts as no difference, drawn as ticks.
     margin: tuple[float, ...] = ()
-    # Whether its interval may run off the scale; with a note, its number may, too.
-    cut: bool = False
 
 
 @dataclass(frozen=True)
 class Mean(Point):
-    """A mean over seeds, with the averaged numbers as small marks."""
+    """A mean, with the averaged numbers as small marks."""
 
     values: tuple[float, ...] = ()
 
@@ -167,9 +160,7 @@ def points(picture: Picture, *, one_scale: bool = False) -> Figure:
         if columns == 1:
             for unit in {panel.unit for panel in panels}:
                 _share_scale([axis for axis, p in zip(axes, panels, strict=True) if p.unit == unit])
-        for axis, panel in zip(axes, panels, strict=False):  # axes may be left over
-            _draw_cut(axis, panel)
-        marks = _legend_marks(picture, errors=any(point.published_error for point in drawn))
+        marks = _legend_marks(picture)
         legend = figure.legend(handles=marks, loc="outside upper left", ncols=len(marks))
         legend.set_gid(TITLED)
     return figure
@@ -182,20 +173,6 @@ def _share_scale(axes: Sequence[Axes]) -> None:
         axis.set_xlim(min(lows), max(highs))
 
 
-def _draw_cut(axis: Axes, panel: Panel) -> None:
-    """Draw the intervals that are cut: to the ends of the scale, where an arrow says so."""
-    limits = low, high = axis.get_xlim()
-    for y, point in _placed(panel):
-        if not point.cut or point.low is None or point.high is None:
-            continue
-        look: dict[str, Any] = {"color": point.color, "linewidth": 1.3, "markersize": 4.5}
-        axis.plot([max(point.low, low), min(point.high, high)], [y, y], **look)
-        for beyond, end, arrow in ((point.low < low, low, "<"), (point.high > high, high, ">")):
-            if beyond:
-                axis.plot([end], [y], arrow, clip_on=False, **look)
-    axis.set_xlim(limits)
-
-
 def _placed(panel: Panel) -> Iterator[tuple[float, Point]]:
     """The points of a panel with their heights."""
     top = 0
@@ -206,8 +183,8 @@ def _placed(panel: Panel) -> Iterator[tuple[float, Point]]:
         top += height
 
 
-def _legend_marks(picture: Picture, *, errors: bool) -> list[Line2D]:
-    """What the legend explains; with ``errors`` the published numbers have intervals."""
+def _legend_marks(picture: Picture) -> list[Line2D]:
+    """What the legend explains."""
     marks = [
         Line2D(
             [],
@@ -221,28 +198,12 @@ def _legend_marks(picture: Picture, *, errors: bool) -> list[Line2D]:
         for meaning, color in picture.legend.items()
     ]
     if picture.published:
-        line = PUBLISHED_INTERVAL if errors else {"linestyle": ""}
-        marks.append(Line2D([], [], label=picture.published, **line, **PUBLISHED))
+        marks.append(Line2D([], [], label=picture.published, linestyle="", **PUBLISHED))
     if picture.rule:
         marks.append(Line2D([], [], label=picture.rule, **RULE_LINE))
     if any(point.margin for panel in picture.panels for point in panel.points()):
         marks.append(Line2D([], [], label="margin of the claim", linestyle="", **MARGIN))
     return marks
-
-
-def with_cuts(lines: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
-    """The lines of a panel, in which intervals that would hide the others are cut."""
-    widths = [width for line in lines.values() for point in line if (width := _width(point)) > 0]
-    widest = WIDE * statistics.median(widths) if widths else math.inf
-    return {
-        label: [replace(point, cut=True) if _width(point) > widest else point for point in line]
-        for label, line in lines.items()
-    }
-
-
-def _width(point: Point) -> float:
-    """The width of a point's interval; 0 without one."""
-    return 0.0 if point.low is None or point.high is None else point.high - point.low
 
 
 def _height(label: str, line: Sequence[Point]) -> int:
@@ -273,19 +234,15 @@ def _draw_panel(axis: Axes, panel: Panel, *, labelled: bool) -> None:
 
 
 def _draw_point(axis: Axes, y: float, point: Point) -> None:
-    if point.low is not None and point.high is not None and not point.cut:
+    if point.low is not None and point.high is not None:
         axis.plot([point.low, point.high], [y, y], color=point.color, linewidth=1.3)
     if isinstance(point, Mean):
         ys = [y] * len(point.values)
         axis.plot(point.values, ys, "o", color=point.color, alpha=0.5, markersize=2.5, mew=0)
-    if not (point.cut and point.note):  # the note has its number
-        axis.plot([point.value], [y], point.marker, color=point.color, markersize=4.5)
+    axis.plot([point.value], [y], point.marker, color=point.color, markersize=4.5)
     if point.margin:
         axis.plot(point.margin, [y] * len(point.margin), linestyle="", **MARGIN)
     if point.published is not None:
-        if point.published_error:
-            ends = [point.published + sign * 1.96 * point.published_error for sign in (-1, 1)]
-            axis.plot(ends, [y + 0.25, y + 0.25], **PUBLISHED_INTERVAL)
         axis.plot([point.published], [y], linestyle="", **PUBLISHED)
     if point.note:
         axis.annotate(
@@ -555,28 +512,20 @@ def save(figure: Figure, file: Path) -> None:
 
 
 def write(file: Path, picture: Picture) -> None:
-    """Write points as a PNG of few colours, with its numbers as text in the file, and as a PDF.
+    """Write points as a PNG of few colours, with its numbers as text in the file.
 
-    Files with the same numbers are left unchanged, since drawing takes a second.
+    A file with the same numbers is left unchanged, since drawing takes a second.
     """
-    content = asdict(picture, dict_factory=_without_later_defaults)
-    numbers = json.dumps({"form": TEXT_VERSION, **content}, sort_keys=True)
-    pdf = file.with_suffix(".pdf")
-    if file.exists() and pdf.exists() and shown_by(file) == numbers:
+    numbers = json.dumps({"form": TEXT_VERSION, **asdict(picture)}, sort_keys=True)
+    if file.exists() and shown_by(file) == numbers:
         return
     figure, stream = points(picture), io.BytesIO()
     figure.savefig(stream, format="png")
     metadata = PngInfo()
     metadata.add_text(TEXT_KEY, numbers)
-    save(figure, pdf)
     with Image.open(stream) as image, replacing(file) as part:
         reduced = image.convert("RGB").quantize(COLORS, Image.Quantize.MAXCOVERAGE)
         reduced.save(part, format="png", optimize=True, pnginfo=metadata)
-
-
-def _without_later_defaults(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """So that pictures without margins and cuts are what they were before there were any."""
-    return {name: value for name, value in items if value or name not in ("margin", "cut")}
 
 
 def shown_by(file: Path) -> str:

@@ -6,7 +6,7 @@ Measured and published numbers never share a cell: each line is marked as one or
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from shared.experiment.config import canonical
 from shared.experiment.tables import Published, Row, Table, Tier, Value
@@ -15,9 +15,6 @@ from shared.report.statistics import Summary, summarise
 
 LOOKED = "†"  # marks a number with seeds that were declared after a look
 LOOKED_NOTE = f"{LOOKED} Some of the seeds were declared after others had been seen."
-ADJUSTED = "‡"  # marks a word whose interval seems to say another
-ADJUSTED_NOTE = f"{ADJUSTED} Open only because of Holm's adjustment over the claim's readings."
-Spread = Literal["deviation", "interval"]
 # A metric in words, for the axis of a picture.
 METRICS: Mapping[str, str] = {
     "accuracy": "accuracy",
@@ -45,10 +42,9 @@ METRICS: Mapping[str, str] = {
     **{task: f"accuracy on {task}" for task in ("CR", "MPQA", "MR", "MSRP", "SUBJ", "TREC")},
 }
 DASH = "–"  # noqa: RUF001 (an en dash is meant)
-SCALES: dict[Tier, str] = {"paper": "paper-scale", "short": "reduced", "smoke": "smoke"}
 TIER_NOTES: dict[Tier, str] = {
     "paper": "",
-    "short": "Reduced: real data, a smaller budget than the paper's.",
+    "short": "Small: real data, a smaller budget than the paper's.",
     "smoke": "Smoke: embedded data, shows that the code runs; comparable with no published number.",
 }
 
@@ -79,13 +75,9 @@ def mean_sd(mean: float, sd: float | None) -> str:
     return f"{mean:.2f}" if sd is None else f"{mean:.2f} ± {sd:.2f}"
 
 
-def summary_text(summary: Summary | None, spread: Spread = "deviation") -> str:
-    """A mean with its standard deviation or interval, if any; a dash without a summary."""
-    if summary is None:
-        return DASH
-    if spread == "interval" and summary.low is not None:
-        return f"{summary.mean:.2f} [{summary.low:.2f}, {summary.high:.2f}]"
-    return mean_sd(summary.mean, summary.sd)
+def summary_text(summary: Summary | None) -> str:
+    """A mean with its standard deviation, if any; a dash without a summary."""
+    return DASH if summary is None else mean_sd(summary.mean, summary.sd)
 
 
 def metric_text(metric: str, unit: str) -> str:
@@ -105,6 +97,11 @@ def gain_text(gain: float | None, low: float | None = None, high: float | None =
         return DASH
     ends = [f"{round(end, 9) + 0.0:+.2f}" for end in (low, high) if end is not None]
     return f"{gain:+z.2f} [{', '.join(ends)}]" if len(ends) == 2 else f"{gain:+z.2f}"
+
+
+def p_text(value: float) -> str:
+    """A p value."""
+    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -142,16 +139,14 @@ def groups_of(measured: Measured) -> list[tuple[str, list[tuple[MeasuredCell, ..
     return [pair for pair in (("", published), ("additional rows", other)) if pair[1]]
 
 
-def measured_lines(
-    cell: MeasuredCell, marks: Mapping[str, int], spread: Spread = "deviation"
-) -> list[str]:
+def measured_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
     """The text of a cell: its number and missing seeds, or the marks of the reasons for none."""
     if not cell.declared:
         return [""]  # the row has no cell in the column
     if cell.summary is None:
         reasons = sorted({marks[why] for why in cell.missing.values()})
         return [f"{DASH} ({', '.join(map(str, reasons))})"]
-    text = summary_text(cell.summary, spread)
+    text = summary_text(cell.summary)
     lines = [f"{text} {LOOKED}" if cell.looked else text]
     done, declared = len(cell.values), len(cell.declared)
     if done < declared:
@@ -185,7 +180,7 @@ def legend_of(measured: Measured) -> list[str]:
     ]
 
 
-def headline(measured: Measured, spread: Spread = "deviation") -> str:
+def headline(measured: Measured) -> str:
     """A description of the measured numbers."""
     table = measured.table
     unit = f" ({table.unit})" if table.unit else ""
@@ -202,8 +197,7 @@ def headline(measured: Measured, spread: Spread = "deviation") -> str:
         return f"{metrics}{unit}, {seeds} only."
     fewer = any(cell.fewer for cell in measured.flat)
     remark = " (fewer where a cell says so)" if fewer else ""
-    what = "± sample standard deviation" if spread == "deviation" else "[95% interval]"
-    return f"{metrics}{unit}, mean {what} over {seeds}{remark}."
+    return f"{metrics}{unit}, mean ± sample standard deviation over {seeds}{remark}."
 
 
 def origin(published: Published) -> str:

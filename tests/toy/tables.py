@@ -38,6 +38,7 @@ CLAIM = Claim(
     id="toy-table-1",
     paper="toy",
     sentence="The better row is better.",
+    brief="better is better",
     place="Table 1",
     source="toy.yaml: better is better",
     form="superiority",
