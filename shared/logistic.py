@@ -231,10 +231,7 @@ def _check(features: Tensor, labels: Tensor, training: Tensor, costs: Sequence[f
         )
     if not len(costs) or not all(cost > 0 and math.isfinite(cost) for cost in costs):
         raise ValueError(f"costs are positive, at least one; got {list(costs)}")
-    finite = features.isfinite()
-    if not finite.all():
-        row, column = finite.logical_not().nonzero()[0].tolist()
-        raise ValueError(f"feature {column} of row {row} is {features[row, column].item()}")
+    check_finite(features)
     if not training.any():
         raise ValueError("no training set has a row")
     if labels.min() < 0:
@@ -244,6 +241,15 @@ def _check(features: Tensor, labels: Tensor, training: Tensor, costs: Sequence[f
     if poor:
         classes = present[:, poor[0]].nonzero()[:, 0].tolist()
         raise ValueError(f"training set {poor[0]} needs at least two classes; it has {classes}")
+
+
+def check_finite(features: Tensor, what: str = "") -> None:
+    """Raise a ``ValueError`` that names the first of the features (n, d) that is not finite."""
+    finite = features.isfinite()
+    if not finite.all():
+        row, column = finite.logical_not().nonzero()[0].tolist()
+        value = features[row, column].item()
+        raise ValueError(f"feature {column} of {what and what + ' '}row {row} is {value}")
 
 
 def _extrapolated(path: Sequence[Tensor]) -> Tensor:

@@ -45,6 +45,7 @@ from torch.nn.functional import cross_entropy
 
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
+from shared.logistic import check_finite
 from shared.modes import evaluating
 from shared.pairs import unit_rows
 from shared.pixels import flip
@@ -556,6 +557,8 @@ def nearest(train: Tensor, test: Tensor, count: int, *, own_means: bool = False)
     Similarity is the cosine of centred features (n, H) and (m, H); for ``own_means`` see
     :class:`Protocol`. There are n neighbours if that is less than ``count``.
     """
+    check_finite(train, "training")
+    check_finite(test, "test")
     mean = train.double().mean(0)
     test_mean = test.double().mean(0) if own_means else mean
     gallery, query = of_length_one(train - mean), of_length_one(test - test_mean)
@@ -571,6 +574,8 @@ def ridge(train: Tensor, labels: Tensor, groups: Tensor, test: Tensor) -> Tensor
     used; ties go to the largest. Other folds would favour the smallest penalty. With a single group
     the largest is used. The regression is deterministic.
     """
+    check_finite(train, "training")
+    check_finite(test, "test")
     inputs, queries = train.double(), test.double()
     mean = inputs.mean(0)
     # Features that are constant over the training videos become 0, without a division by 0.

@@ -15,6 +15,7 @@ from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import is_approximate
 from shared.experiment.run import Run
+from shared.logistic import check_finite
 from shared.modes import evaluating
 from shared.pixels import normalise
 from shared.precision import bfloat16
@@ -173,6 +174,8 @@ def as_test_images(
 
 def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     """Features (n, H), (m, H) with mean 0 and deviation 1 over the first; constant ones are 0."""
+    check_finite(train, "training")
+    check_finite(test, "test")
     mean, deviation = train.mean(0), train.std(0, unbiased=False)
     scale = torch.where(deviation > 1e-6 * deviation.max(), deviation, torch.inf)
     return (train - mean) / scale, (test - mean) / scale

@@ -23,7 +23,7 @@ from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
 from shared.spectrum import effective_rank
 from vision import evaluation as module
-from vision import features
+from vision import features, transfer
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
 from vision.data import choose, load, permutation
@@ -110,6 +110,31 @@ def test_knn_is_scikit_learns(neighbours: int, temperature: float) -> None:
     numbers = {"classes": 4, "temperature": temperature, "neighbours": neighbours}
     found = knn_predictions(train, labels, test, **numbers)
     assert found.tolist() == reference_knn(train, labels, test, **numbers)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("part", ["training", "test"])
+@pytest.mark.parametrize("score", ["knn", "linear", "regularised", "many_shot", "few_shot"])
+def test_a_feature_that_is_not_finite_is_refused_by_its_place(
+    score: str, part: str, value: float
+) -> None:
+    train, test = torch.randn(2, 40, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(40) % 2
+    (train if part == "training" or score == "few_shot" else test)[7, 2] = value
+    probe = dataclasses.replace(PROTOCOLS["linear-sgd-v1"].probe, epochs=1)
+    calls: dict[str, Callable[[], object]] = {
+        "knn": lambda: knn(train, labels, test, labels, classes=2, temperature=0.1),
+        "linear": lambda: linear_probe(train, labels, test, labels, classes=2, probe=probe),
+        "regularised": lambda: regularised_probe(train, labels, test, (1.0,)),
+        "many_shot": lambda: transfer.many_shot(
+            train, labels, test, torch.arange(40) < 8, (1.0,), metric="top1"
+        ),
+        "few_shot": lambda: transfer.few_shot(
+            train, labels, features.FewShot(shots=2, ways=2, queries=2, episodes=1)
+        ),
+    }
+    with pytest.raises(ValueError, match="row 7"):
+        calls[score]()
 
 
 @pytest.mark.parametrize("numbers", [{"temperature": 0.0}, {"temperature": 1.0, "neighbours": 0}])
