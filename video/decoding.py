@@ -17,6 +17,8 @@ from av.video.reformatter import VideoReformatter
 from shared.errors import UserError
 
 COMPLETE = 0.9  # share of the container's stated frames or seconds that has to be there
+# Formats in which a file holds a video; a playlist would name another file.
+OPTIONS = {"format_whitelist": "avi,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mpeg,mpegts,asf,flv,ogg"}
 _EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"  # of Matroska and WebM
 _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide")  # first ones of MP4 and QuickTime
 
@@ -29,7 +31,12 @@ def decode(file: Path) -> Iterator[np.ndarray]:
     try:
         _check_length(file)
         avi = file.suffix.lower() == ".avi"
-        with av.open(str(file), format="avi" if avi else None) as container:
+        with av.open(
+            str(file),
+            format="avi" if avi else None,
+            container_options=OPTIONS,
+            metadata_errors="replace",  # titles in other encodings
+        ) as container:
             if not container.streams.video:
                 raise UserError(f"{file}: has no video stream")
             # Beside a cover picture, the film.
@@ -44,8 +51,10 @@ def decode(file: Path) -> Iterator[np.ndarray]:
             for packet in container.demux(stream):
                 cut += packet.is_discard  # by an edit list
                 for frame in packet.decode():
-                    if frame.is_corrupt or shape not in (None, (frame.height, frame.width)):
+                    if frame.is_corrupt:
                         raise UserError(f"{file}: damaged")
+                    if shape not in (None, (frame.height, frame.width)):
+                        raise UserError(f"{file}: its frames change size; encode it with one")
                     shape, count = (frame.height, frame.width), count + 1
                     end = max(end, frame.time or 0.0)
                     converted = reformatter.reformat(frame, format="rgb24", threads=1)

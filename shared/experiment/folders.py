@@ -427,7 +427,7 @@ class _Reader:
     def _has_our_ending(self, entry: os.DirEntry[str]) -> bool:
         """Whether it is a file with one of the endings; a broken link is a damaged file."""
         ending = Path(entry.name).suffix.lower()
-        return ending in self.endings and (entry.is_symlink() or entry.is_file())
+        return ending in self.endings and (entry.is_file() or not Path(entry.path).exists())
 
     def _visible_entries(self, folder: Path, *, count: bool = True) -> list[os.DirEntry[str]]:
         """The entries of a folder that are not hidden, by name."""
