@@ -49,6 +49,7 @@ from shared.logistic import check_finite
 from shared.modes import evaluating
 from shared.pairs import unit_rows
 from shared.pixels import flip
+from shared.precision import cast_for
 from video.augmentation import (
     augment,
     centre,
@@ -370,7 +371,7 @@ def embed_clips(encoder: nn.Module, clips: Tensor, precision: str) -> Tensor:
     device. precision: of the encoder on a GPU, "bfloat16" or "float32".
     """
     with autocast(precision, clips), evaluating(encoder):
-        features: Tensor = encoder(clips)
+        features: Tensor = encoder(cast_for(encoder, clips))
     return features.float()
 
 

@@ -28,6 +28,7 @@ from vision.augmentation import POLICIES, augment
 from vision.config import Config
 from vision.data import choose, load, permutation
 from vision.datasets import describe
+from vision.encoder import make_encoder
 from vision.evaluation import (
     PROTOCOLS,
     NothingToHoldOut,
@@ -110,6 +111,18 @@ def test_knn_is_scikit_learns(neighbours: int, temperature: float) -> None:
     numbers = {"classes": 4, "temperature": temperature, "neighbours": neighbours}
     found = knn_predictions(train, labels, test, **numbers)
     assert found.tolist() == reference_knn(train, labels, test, **numbers)
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64])
+def test_an_encoder_of_another_precision_gets_images_in_it(precision: torch.dtype) -> None:
+    torch.manual_seed(0)
+    encoder = make_encoder("resnet8", "small").eval()
+    images = Images(torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8), torch.zeros(4).long())
+    numbers = {"size": 16, "mean": (0.5,) * 3, "std": (0.5,) * 3}
+    expected = embed(encoder, images, **numbers)
+    found = embed(encoder.to(precision), images, **numbers)
+    assert found.dtype == torch.float32
+    assert (found - expected).norm() < 0.05 * expected.norm()
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
