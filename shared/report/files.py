@@ -138,8 +138,8 @@ def write(
 
 
 def tex_escaped(text: str) -> str:
-    """Text with LaTeX's special characters escaped."""
-    return "".join(TEX.get(char, char) for char in text)
+    """Text in one line, with LaTeX's special characters escaped."""
+    return "".join(TEX.get(char, char) for char in " ".join(text.split()))
 
 
 def tex_table(
