@@ -78,8 +78,12 @@ def beside(config: Any, loop: steps.Loop, losses: dict[str, Any], *parts: str) -
                 take_turn(ways, times)
             raise steps.Finished
 
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(steps.Finished):
-        loop(Alternated(Path(folder), config))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Alternated(Path(folder), config) as run,
+        contextlib.suppress(steps.Finished),
+    ):
+        loop(run)
     return times
 
 

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,7 +168,7 @@ class Finished(Exception):
 
 
 class TimedRun(Run):
-    """A run that times the steps of its loop, then leaves it; it writes nothing.
+    """A run that times the steps of its loop, then leaves it.
 
     Attributes:
         measured: seconds of a step, those of the host, its operators and waits, once timed.
@@ -179,14 +179,6 @@ class TimedRun(Run):
     def track(self, **objects: Any) -> int:
         """There is nothing to resume."""
         return 0
-
-    def record_data(self, **fingerprints: str) -> None:
-        """There is no record to note them in."""
-
-    @property
-    def environment(self) -> Mapping[str, Any]:
-        """The data count as those that the configuration names."""
-        return {"data": {name: "" for name in vars(self.config).values() if isinstance(name, str)}}
 
     def steps(self, total: int, what: str, **options: Any) -> Iterator[int]:
         """A few steps to warm up, those that are timed, one that is counted; ``total`` or more."""
@@ -222,8 +214,7 @@ def timed(name: str, config: Any, loop: Loop) -> Step:
         config: of the run.
         loop: of the configuration.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        run = TimedRun(Path(folder), config)
+    with tempfile.TemporaryDirectory() as folder, TimedRun(Path(folder), config) as run:
         try:
             loop(run)
         except Finished:

@@ -60,7 +60,8 @@ def save_encoder(
     """Write ``encoder.safetensors`` into a folder, with what is needed to rebuild the network.
 
     Args:
-        encoder: that of the configuration, on any device.
+        encoder: that of the configuration, on any device; it may be compiled, averaged, or
+            wrapped for several devices.
         folder: created if needed; the file in it is replaced atomically.
         config: of the run that trained it.
         features: F.
@@ -70,14 +71,14 @@ def save_encoder(
     Raises:
         ValueError: another network than the configuration's.
     """
-    remade(encoder, lambda: make_encoder(config, features))
+    network = remade(encoder, lambda: make_encoder(config, features))
     if dataset is None:
         dataset = OWN_DATA if config.dataset in (*DATASETS, ATLAS) else config.dataset
     config = dataclasses.replace(config, dataset=dataset)
-    metadata = {"dim": str(encoder.dim), "features": str(features)}
+    metadata = {"dim": str(network.dim), "features": str(features)}
     names = (*KEPT, OPTIONS) if config.network_options else KEPT
     metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in names}
-    save_weights(encoder, folder, metadata)
+    save_weights(network, folder, metadata)
 
 
 def load_encoder(path: Path, network: Callable[[int], Any] | None = None) -> nn.Module:

@@ -7,6 +7,7 @@ An environment step is one step of DeepMind Control; a decision takes ``action_r
 environments are also registered: ``gymnasium.make("rl.environment:rl/cartpole-swingup-v0")``.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -29,6 +30,11 @@ from rl.config import ACTION_REPEATS, TASKS, Config
 from shared.errors import UserError
 from shared.experiment.data import sha256_of_files
 from shared.notices import notice
+
+# torch's compiler, which the first optimiser imports, brings an LLVM in its CUDA builds. Loaded
+# after that of Mesa, which comes with the first frame, it ends the process.
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401
 
 QUALITIES = ("full", "fast")
 OBSERVED = ("pixels", "state")

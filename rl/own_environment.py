@@ -29,7 +29,7 @@ class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
 
     Args:
         make: a function without arguments that makes the environment, whose observations are
-            (S, S, 3) or (3, S, S) uint8. A Box of actions (A,) is scaled from [-1, 1]; other
+            (S, S, 3) or (3, S, S) uint8. A Box of real actions (A,) is scaled from [-1, 1]; other
             spaces stay as they are, which suffices for frames under random actions.
         action_repeat: for how many steps an action is repeated.
         frame_size: S.
@@ -41,8 +41,8 @@ class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
         frame: (3, S, S) uint8, the latest.
 
     Raises:
-        ValueError: observations of another kind, actions without bounds, or an environment that
-            breaks gymnasium's rules.
+        ValueError: observations of another kind, actions in integers or without bounds, or an
+            environment that breaks gymnasium's rules.
     """
 
     observation: np.ndarray
@@ -64,10 +64,11 @@ class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
         self._channels_last = space.shape == shapes[0]
         self._box = self._inner.action_space
         if isinstance(self._box, gymnasium.spaces.Box):
-            if len(self._box.shape) != 1 or not self._box.is_bounded():
+            real = np.issubdtype(self._box.dtype, np.floating)  # integers would be cut off
+            if len(self._box.shape) != 1 or not self._box.is_bounded() or not real:
                 raise ValueError(
-                    f"{self._name}: its actions are {self._box}; a bounded Box of shape (A,) is "
-                    f"needed: gymnasium.wrappers.RescaleAction or TransformAction"
+                    f"{self._name}: its actions are {self._box}; a bounded Box of shape (A,) and "
+                    f"floating point is needed: gymnasium.wrappers.RescaleAction or TransformAction"
                 )
             self.action_space = gymnasium.spaces.Box(-1, 1, self._box.shape, np.float32)
         else:
@@ -152,7 +153,7 @@ class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def _add_frame(self, image: np.ndarray) -> None:
         frame = image.transpose(2, 0, 1) if self._channels_last else image
-        self.frame = np.ascontiguousarray(frame)
+        self.frame = np.array(frame, order="C")  # the environment may draw into one buffer
         self._frames.append(self.frame)
         self.observation = np.concatenate(self._frames)
 

@@ -17,7 +17,7 @@ from shared.notices import notice
 from shared.objective import SHARE, Objective, Term
 from shared.pairs import Gather, Pairs, cosine, two_views
 from shared.penalties import band_statistics, distance_polarization
-from shared.precision import upcast
+from shared.precision import full_precision, upcast
 from shared.projection import LowRankProjection
 from shared.ranges import COUNT, STEP, optional, require
 
@@ -169,13 +169,14 @@ class Criterion(nn.Module):
                 "the loss alone"
             )
         require("step", step, optional(STEP))
-        with torch.autocast(pairs.anchor.device.type, enabled=False):
+        with full_precision(pairs.anchor):
             pairs = _upcast_pairs(pairs)
             similarity = self.similarity(pairs.anchor, pairs.candidate)
             on_cpu = similarity.device.type == "cpu"
             # A CUDA graph cannot read: it computes what every check needs, see checked_parts.
             captured = similarity.is_cuda and torch.cuda.is_current_stream_capturing()
-            due = (step or 0) % self.check_every == 0
+            # On the meta device there is nothing to read.
+            due = (step or 0) % self.check_every == 0 and not similarity.is_meta
             if not captured:
                 self._run_deferred_checks(step)
             if on_cpu or (due and not captured):

@@ -16,7 +16,7 @@ All training sets are subsets of the same rows, and share the expensive computat
 * With more than two classes the curvature of a row couples the classes, which no diagonal can
   represent, and it differs between rows once the classes separate. The initial Hessian is then
   that of all training sets together at their starting points, factorised once for each cost,
-  unless there are too many features.
+  unless there are too many features. So it is with two classes once a cost takes many steps.
 * All training sets take their L-BFGS steps (Nocedal and Wright 2006, Algorithm 7.4) together, from
   that initial Hessian. One product with the features gives the scores along all directions, another
   all gradients; the line search needs only scores.
@@ -45,6 +45,7 @@ CHECK_EVERY = 2  # steps between convergence checks, each of which waits for the
 SMALLEST_CURVATURE = 1e-6  # of the initial Hessian, where all rows are far from the boundary
 ABSENT = -1e30  # the score of a class that a training set lacks: finite, but its exp is 0
 LARGEST_HESSIAN = 4096  # columns K r of a Hessian that is factorised
+FEW_STEPS = 20  # at a cost; two classes that take more start from a factorised Hessian at the next
 NEGLIGIBLE = 0.03  # relative curvature below which rows are left out of that Hessian
 LARGEST_BLOCK = 2**25  # scores held at a time while predicting
 
@@ -135,9 +136,13 @@ def fit(
     objective = torch.empty(intercepts.shape[:2], dtype=torch.float64, device=rows.device)
     unsolved, iterations = [], 0
     ahead, path = point, list[Tensor]()
+    use_factor = columns > 1
     for index in sorted(range(len(costs)), key=costs.__getitem__):
-        minima = _minimise(data, inside, offset, costs[index], ahead, tolerance, max_iterations)
+        minima = _minimise(
+            data, inside, offset, costs[index], ahead, tolerance, max_iterations, use_factor
+        )
         iterations += minima.steps
+        use_factor |= minima.steps > FEW_STEPS  # two classes that are nearly separable
         objective[:, index] = minima.objective
         turned = minima.point[..., :-1].flatten(0, 1)
         for basis in bases:  # one product for all training sets: separate ones take seconds
@@ -231,10 +236,7 @@ def _check(features: Tensor, labels: Tensor, training: Tensor, costs: Sequence[f
         )
     if not len(costs) or not all(cost > 0 and math.isfinite(cost) for cost in costs):
         raise ValueError(f"costs are positive, at least one; got {list(costs)}")
-    finite = features.isfinite()
-    if not finite.all():
-        row, column = finite.logical_not().nonzero()[0].tolist()
-        raise ValueError(f"feature {column} of row {row} is {features[row, column].item()}")
+    check_finite(features)
     if not training.any():
         raise ValueError("no training set has a row")
     if labels.min() < 0:
@@ -244,6 +246,15 @@ def _check(features: Tensor, labels: Tensor, training: Tensor, costs: Sequence[f
     if poor:
         classes = present[:, poor[0]].nonzero()[:, 0].tolist()
         raise ValueError(f"training set {poor[0]} needs at least two classes; it has {classes}")
+
+
+def check_finite(features: Tensor, what: str = "") -> None:
+    """Raise a ``ValueError`` that names the first of the features (n, d) that is not finite."""
+    finite = features.isfinite()
+    if not finite.all():
+        row, column = finite.logical_not().nonzero()[0].tolist()
+        value = features[row, column].item()
+        raise ValueError(f"feature {column} of {what and what + ' '}row {row} is {value}")
 
 
 def _extrapolated(path: Sequence[Tensor]) -> Tensor:
@@ -281,16 +292,17 @@ def _minimise(
     start: Tensor,
     tolerance: float,
     max_iterations: int,
+    use_factor: bool,
 ) -> _Minima:
     """The minima of all training sets at one cost, searched from ``start`` (F, K, r).
 
     inside: 1 for the rows of a training set and 0 for the others, (F, n). offset: added to the
-    scores, (F, K, 1).
+    scores, (F, K, 1). use_factor: start from a factorised Hessian, unless it is too large.
     """
     scores = _scores(data, start, offset)
     loss, wrong = _losses(data, scores, inside)
     residual = _residual(data, wrong)
-    use_factor = 1 < start.shape[1] <= LARGEST_HESSIAN // start.shape[2]
+    use_factor &= start.shape[1] <= LARGEST_HESSIAN // start.shape[2]
     factor = _factor(data, cost, residual, inside) if use_factor else None
     state = _State(
         sets=torch.arange(len(start), device=start.device),
@@ -336,7 +348,7 @@ def _diagonal(data: _Data, cost: float, residual: Tensor) -> Tensor:
 
 
 def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tensor | None:
-    """Cholesky factor of the Hessian of all training sets together, for three classes or more.
+    """Cholesky factor of the Hessian of all training sets together.
 
     It is a lower triangle, (K r, K r); None where the matrix is singular to the features'
     precision. The probabilities of a row are averaged over the training sets that contain it, and
@@ -348,21 +360,26 @@ def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tenso
     """
     rows, classes = data.rows, residual.shape[1]
     width = rows.shape[1]
-    right = one_hot(data.labels, classes).T.to(rows)
     sets = inside.sum(0)
-    probability = residual.sum(0) / sets.clamp(min=1) + right
-    share = cost * sets / len(inside)
-    blocks = rows.new_zeros(classes, width, classes, width)
-    # The diagonal blocks make the sum over classes vanish.
-    for first, second in itertools.combinations(range(classes), 2):
-        weight = share * probability[first] * probability[second]
+    mean, share = residual.sum(0) / sets.clamp(min=1), cost * sets / len(inside)
+
+    def block(weight: Tensor) -> Tensor:
         curved = weight > NEGLIGIBLE * weight.mean()
         curved_rows = rows[curved]
-        block = (weight[curved, None] * curved_rows).T @ curved_rows
-        blocks[first, :, second] = blocks[second, :, first] = -block
-        blocks[first, :, first] += block
-        blocks[second, :, second] += block
-    hessian = blocks.view(classes * width, -1)
+        return (weight[curved, None] * curved_rows).T @ curved_rows
+
+    if classes == 1:
+        hessian = block(share * mean[0] * (1 - mean[0]))
+    else:
+        probability = mean + one_hot(data.labels, classes).T.to(rows)
+        blocks = rows.new_zeros(classes, width, classes, width)
+        # The diagonal blocks make the sum over classes vanish.
+        for first, second in itertools.combinations(range(classes), 2):
+            coupled = block(share * probability[first] * probability[second])
+            blocks[first, :, second] = blocks[second, :, first] = -coupled
+            blocks[first, :, first] += coupled
+            blocks[second, :, second] += coupled
+        hessian = blocks.view(classes * width, -1)
     hessian.diagonal().add_(1)
     factor, failed = torch.linalg.cholesky_ex(hessian)
     if failed:  # lost in rounding

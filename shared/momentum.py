@@ -13,6 +13,8 @@ from shared.pairs import unit_rows
 from shared.precision import upcast
 from shared.ranges import COUNT, SHARE, require
 
+SMALL_QUEUE = 256  # keys, where a queue would hold all instances
+
 
 @torch.no_grad()
 def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
@@ -80,6 +82,14 @@ class Teacher(nn.Module):
         require("momentum", momentum, SHARE)
         follow(self.encoder, encoder, 1 - momentum)
         follow(self.head, head, 1 - momentum)
+
+
+def bank_size(queue: int, instances: int) -> int:
+    """The number of keys to keep of a queue, given how many instances are trained on.
+
+    A queue as long as the training set would hold older keys of each instance itself as negatives.
+    """
+    return queue if queue < instances else min(SMALL_QUEUE, instances // 2)
 
 
 def random_bank(count: int, dim: int) -> Tensor:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import threshold
 from torch.overrides import TorchFunctionMode
 
@@ -35,6 +35,12 @@ def native_bfloat16(device: str) -> bool:
 def upcast(tensor: Tensor) -> Tensor:
     """``tensor``, promoted to single precision if it has half."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def cast_for(network: nn.Module, tensor: Tensor) -> Tensor:
+    """``tensor`` in the precision of the network's parameters, unchanged if it has none."""
+    kinds = (item.dtype for item in network.parameters() if item.is_floating_point())
+    return tensor.to(next(kinds, tensor.dtype))
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[object]:

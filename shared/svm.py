@@ -33,6 +33,7 @@ from torch import Tensor
 from shared.capture import Captured, can_capture
 from shared.distributed import broadcast, rank, row_counts
 from shared.pairs import Pairs, blocks_of_rows, readable
+from shared.precision import full_precision
 
 Kernel = Literal["rbf", "linear", "tanh"]
 Solver = Literal["closed_form", "projected_gradient", "exact"]
@@ -95,7 +96,7 @@ def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
     if not cosines.numel():
         return torch.zeros_like(pairs.negative, dtype=cosines.dtype)
     kernel, gamma, cost, ridge, solver = dual.kernel, dual.gamma, dual.cost, dual.ridge, dual.solver
-    with torch.autocast(cosines.device.type, enabled=False):
+    with full_precision(cosines):
         points = torch.empty_like(cosines, dtype=torch.float64)
         for rows in blocks_of_rows(cosines):
             points[rows] = kernel_values(cosines[rows].double(), kernel, gamma, dual.offset)

@@ -1,6 +1,7 @@
 """Rows beside rows: a comparison, what stands in for its runs, and the folder it is written to."""
 
 import csv
+import io
 import json
 import re
 import shutil
@@ -8,10 +9,12 @@ import sys
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from scipy.stats import ttest_ind
 from torch_geometric.data import Data, InMemoryDataset
 from toy.program import AtOnce
@@ -40,6 +43,7 @@ from shared.report.comparison import (
     remarks,
     write,
 )
+from shared.report.console import empty_grid
 from shared.report.statistics import holm
 from shared.report.wording import LOOKED_NOTE
 from tests.pages import fault_of_latex
@@ -285,6 +289,24 @@ def test_latex_is_escaped_and_bold_where_better() -> None:
     assert "Commit 391a9aa000." in text
     text = latex(comparison(title="a\\b~^{}#$%&_<>"))
     assert r"a\textbackslash{}b\textasciitilde{}\textasciicircum{}\{\}\#\$\%\&\_$<$$>$" in text
+
+
+def test_names_of_data_are_text_in_every_file() -> None:
+    data = "a[red]\n\n# <b>"
+    made = comparison(data=data, title=f"Losses on {data}")
+    assert "\n\n#" not in latex(made)
+    assert r"a\[red\] # &lt;b>" in markdown(made)
+
+
+def test_data_of_any_name_have_a_label_in_one_line(molecules: Path, tmp_path: Path) -> None:
+    file = molecules.rename(molecules.with_name("=a[red]\n\x1b[2J.pt"))
+    options = SimpleNamespace(words=["graph"], data=file, table=None, tier="short")
+    (table,), _ = command._tables(options, Places(tmp_path, tmp_path, tmp_path))
+    assert [column.label for column in table.columns] == ["a[red]\\n\\x1b[2J"]
+    grid, stream = empty_grid([column.label for column in table.columns], left=[]), io.StringIO()
+    grid.add_row("1")
+    Console(file=stream).print(grid)
+    assert "a[red]" in stream.getvalue()
 
 
 @pytest.mark.slow

@@ -146,6 +146,13 @@ def test_a_link_that_leads_nowhere_is_a_damaged_file(tmp_path: Path) -> None:
     assert ("train/cat/1.png", 0) in listed(root)
 
 
+def test_a_link_to_a_pipe_is_no_file(tmp_path: Path) -> None:
+    root = made(tmp_path, *USUAL)
+    os.mkfifo(tmp_path / "pipe")
+    (root / "train" / "cat" / "1.png").symlink_to(tmp_path / "pipe")
+    assert not any("1.png" in name for name, _ in listed(root) if name.startswith("train/cat"))
+
+
 def test_files_without_classes_are_there_to_pretrain_on(tmp_path: Path) -> None:
     root = made(tmp_path, "1.png", "0.png", ".DS_Store", "2.heic", "thumbs/.x")
     content = read(root)
@@ -206,6 +213,19 @@ def test_names_need_not_be_utf_8(tmp_path: Path) -> None:
     assert printable(content.classes[0]) == "caf\\xe9"
     (root / "dog" / "0.png").unlink()
     assert read(root).summary().endswith("without images: dog")
+
+
+def test_names_with_line_breaks_and_escapes_are_printed_in_one_line(tmp_path: Path) -> None:
+    odd = "dog\n# Heading\x1b[2J\u202e"
+    root = made(tmp_path, "cat/0.png", f"{odd}/0.png", "cat/x.\x1b[5mtxt")
+    (root / f"{odd}empty").mkdir()
+    content = read(root)
+    files = [file for file, _ in content.train]
+    with pytest.raises(UserError) as caught:
+        undamaged(files, lambda file: "broken", folder=root, what="images")
+    for text in (content.summary(), str(caught.value)):
+        assert text.isprintable()
+        assert "Heading" in text
 
 
 def test_one_error_names_every_damaged_file(tmp_path: Path) -> None:

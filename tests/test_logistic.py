@@ -88,6 +88,17 @@ def compare(
     return differences
 
 
+def test_two_nearly_separable_classes_take_few_steps() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(600) % 2
+    points = torch.randn(600, 80, generator=generator) + 0.4 * labels[:, None]
+    everything = torch.ones(600, 1, dtype=torch.bool)
+    costs = [2.0**power for power in range(-2, 7)]
+    solution = fit(points, labels, everything, costs)
+    assert solution.iterations < 100
+    compare(points, labels, everything, costs, solution)
+
+
 @pytest.mark.parametrize(
     ("rows", "features", "classes", "dtype"),
     [

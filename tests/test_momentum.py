@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from shared import Teacher, enqueue, follow, mixed_negatives, random_bank
+from shared.momentum import bank_size
 from shared.pairs import unit_rows
 from tests import reference
 
@@ -118,6 +119,12 @@ def test_the_bank_equals_the_loop(batch: int) -> None:
         rows = reference.bank(rows, list(keys.detach()))
         torch.testing.assert_close(bank, torch.stack(rows).double(), rtol=1e-6, atol=1e-7)
     assert not bank.requires_grad
+
+
+def test_a_bank_is_shorter_than_the_training_set() -> None:
+    sizes = {count: bank_size(2048, count) for count in (9537, 2049, 2048, 819, 400, 24, 2)}
+    assert sizes == {9537: 2048, 2049: 2048, 2048: 256, 819: 256, 400: 200, 24: 12, 2: 1}
+    assert bank_size(16, 24) == 16
 
 
 @pytest.mark.parametrize(

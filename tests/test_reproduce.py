@@ -640,6 +640,15 @@ def test_a_signal_to_all_processes_of_a_job_while_it_starts_is_an_interruption(
         assert error_of(lambda: pool.run(some)) == "toy: does not start"
 
 
+def test_cells_that_another_command_runs_come_last(tmp_path: Path) -> None:
+    places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
+    pool = Pool(places, Namespace(threads=1, jobs=1, minutes=None), Console(quiet=True))
+    first, second, *_ = pool._waiting = [*TABLES["toy"][0].cells("paper")][:3]
+    with Run(cells.run_folder(places, first), first.config):
+        assert pool._next() == second
+    assert pool._next() == first
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [

@@ -62,7 +62,7 @@ class Config:
     # first (the program of MMCL's authors).
     pairs: Pairing = "both"
     objective: Objective = INFO_NCE
-    # Negatives of MoCo; [CoCLR]; of fewer training videos see video.train.queue_of.
+    # Negatives of MoCo; [CoCLR]; of fewer training videos see shared.momentum.bank_size.
     queue: int = 2048
     teacher_momentum: float = 0.999  # [CoCLR]
     projection_dimensions: int = 256  # kept of CLLR's L for the evaluated feature; Chen et al. 2022

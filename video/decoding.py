@@ -15,8 +15,11 @@ from av.sidedata.sidedata import Type as SideData
 from av.video.reformatter import VideoReformatter
 
 from shared.errors import UserError
+from shared.experiment.folders import printable
 
 COMPLETE = 0.9  # share of the container's stated frames or seconds that has to be there
+# Formats in which a file holds a video; a playlist would name another file.
+OPTIONS = {"format_whitelist": "avi,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mpeg,mpegts,asf,flv,ogg"}
 _EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"  # of Matroska and WebM
 _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide")  # first ones of MP4 and QuickTime
 
@@ -29,14 +32,19 @@ def decode(file: Path) -> Iterator[np.ndarray]:
     try:
         _check_length(file)
         avi = file.suffix.lower() == ".avi"
-        with av.open(str(file), format="avi" if avi else None) as container:
+        with av.open(
+            str(file),
+            format="avi" if avi else None,
+            container_options=OPTIONS,
+            metadata_errors="replace",  # titles in other encodings
+        ) as container:
             if not container.streams.video:
-                raise UserError(f"{file}: has no video stream")
+                raise UserError(f"{printable(file)}: has no video stream")
             # Beside a cover picture, the film.
             stream = container.streams.best("video") or container.streams.video[0]
             assert isinstance(stream, av.VideoStream)
             if stream.codec_context is None:
-                raise UserError(f"{file}: no decoder for its codec")
+                raise UserError(f"{printable(file)}: no decoder for its codec")
             stream.codec_context.thread_count = 1
             shape, count, end, cut = None, 0, 0.0, 0
             # A frame's own conversion would start as many threads as there are cores, and end them.
@@ -44,32 +52,35 @@ def decode(file: Path) -> Iterator[np.ndarray]:
             for packet in container.demux(stream):
                 cut += packet.is_discard  # by an edit list
                 for frame in packet.decode():
-                    if frame.is_corrupt or shape not in (None, (frame.height, frame.width)):
-                        raise UserError(f"{file}: damaged")
+                    if frame.is_corrupt:
+                        raise UserError(f"{printable(file)}: damaged")
+                    if shape not in (None, (frame.height, frame.width)):
+                        why = "its frames change size; encode it with one"
+                        raise UserError(f"{printable(file)}: {why}")
                     shape, count = (frame.height, frame.width), count + 1
                     end = max(end, frame.time or 0.0)
                     converted = reformatter.reformat(frame, format="rgb24", threads=1)
                     yield _upright(file, frame, converted.to_ndarray())
             if count == 0:
-                raise UserError(f"{file}: no frame can be decoded")
+                raise UserError(f"{printable(file)}: no frame can be decoded")
             # Lost packets are not reported; encoders of B-frames count a few frames too many.
             stated = stream.frames - cut
             if count < COMPLETE * stated:
-                raise UserError(f"{file}: damaged, {count} frames of {stated}")
+                raise UserError(f"{printable(file)}: damaged, {count} frames of {stated}")
             # Matroska and WebM do not count frames. `end` excludes the duration of the last one.
             start = (stream.start_time or 0) * float(stream.time_base or 0)
             whole = _seconds(container, stream, start)
             decoded = (end - start) * count / max(count - 1, 1)
             if not stream.frames and count > 1 and decoded < COMPLETE * whole:
-                raise UserError(f"{file}: damaged, {decoded:.2f} of {whole:.2f} seconds")
+                raise UserError(f"{printable(file)}: damaged, {decoded:.2f} of {whole:.2f} seconds")
     except (FFmpegError, OSError) as error:
         reason = error.strerror or type(error).__name__
-        raise UserError(f"{file}: cannot be decoded ({reason})") from error
+        raise UserError(f"{printable(file)}: cannot be decoded ({reason})") from error
 
 
 def fault_of(error: UserError, file: Path) -> str:
     """The message of :func:`decode` for a file, without the file's name."""
-    return str(error).removeprefix(f"{file}: ")
+    return str(error).removeprefix(f"{printable(file)}: ")
 
 
 def _seconds(container: InputContainer, stream: av.VideoStream, start: float) -> float:
@@ -102,7 +113,8 @@ def _upright(file: Path, frame: av.VideoFrame, pixels: np.ndarray) -> np.ndarray
     elif np.allclose([a, d], 0):
         pixels, across, down = pixels.transpose(1, 0, 2), c, b
     else:
-        raise UserError(f"{file}: is rotated by {frame.rotation} degrees; rotate it upright first")
+        why = f"is rotated by {frame.rotation} degrees; rotate it upright first"
+        raise UserError(f"{printable(file)}: {why}")
     return np.ascontiguousarray(pixels[:: 1 if down > 0 else -1, :: 1 if across > 0 else -1])
 
 
@@ -112,10 +124,10 @@ def _check_length(file: Path) -> None:
     with file.open("rb") as stream:
         header = stream.read(64)
         if not header:
-            raise UserError(f"{file}: empty")
+            raise UserError(f"{printable(file)}: empty")
         riff = header[:4] == b"RIFF" and header[8:12] == b"AVI "
         if file.suffix.lower() == ".avi" and not riff:
-            raise UserError(f"{file}: not an AVI file")
+            raise UserError(f"{printable(file)}: not an AVI file")
         if riff:
             end = 8 + int.from_bytes(header[4:8], "little")
         elif header.startswith(_EBML):
@@ -134,7 +146,7 @@ def _check_length(file: Path) -> None:
         else:
             return
     if size < end:
-        raise UserError(f"{file}: truncated, {size} bytes of {end}")
+        raise UserError(f"{printable(file)}: truncated, {size} bytes of {end}")
 
 
 def _end_of_segment(header: bytes) -> int:

@@ -26,7 +26,7 @@ from shared import Pairs, query_key
 from shared.chunks import check_chunk, in_chunks, split
 from shared.compat import make_torchvision_importable
 from shared.distributed import broadcast, gather, local_slice, world_size
-from shared.errors import suggestion
+from shared.errors import UserError, suggestion
 from shared.experiment.export import stating
 from shared.experiment.weights import initialise
 from shared.modes import evaluating
@@ -48,6 +48,7 @@ from torchvision.ops.misc import Conv3dNormActivation  # noqa: E402
 Compared = tuple[Pairs, list[Tensor]]
 
 CHANNELS_LAST = torch.channels_last_3d
+TORCHVISION_EPSILON = 1e-3  # of the batch norms of torchvision's S3D
 DEVIATION = 0.01  # of the convolutions' initial weights; [CoCLR]
 # Smaller clips vanish before the last pooling. With fewer than 8 frames torch's backward pass of
 # the first convolution over time is wrong on a CPU, or crashes (seen with 2.13).
@@ -422,7 +423,17 @@ class Networks(nn.Module):
         self.encoder = encoder_of(config)
         if config.init is not None:
             remedy = "set network, width, strides, modality and batch_norm_epsilon as in the file"
-            initialise(self.encoder, config.init, remedy)
+            match = initialise(self.encoder, config.init, remedy)
+            # torchvision's S3D, known by its classifier.
+            if (
+                any(key.endswith("classifier.1.weight") for key in match.dropped)
+                and config.network == "s3d"
+                and config.batch_norm_epsilon != TORCHVISION_EPSILON
+            ):
+                raise UserError(
+                    f"{config.init.file}: torchvision's S3D has batch norms with epsilon "
+                    f"{TORCHVISION_EPSILON:g}; set batch_norm_epsilon={TORCHVISION_EPSILON:g}"
+                )
         self.dim = int(self.encoder.dim)  # type: ignore[arg-type]
         self.head = head(
             self.dim, config.head_hidden, config.head_output, batch_norm=config.head_batch_norm

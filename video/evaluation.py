@@ -45,9 +45,11 @@ from torch.nn.functional import cross_entropy
 
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
+from shared.logistic import check_finite
 from shared.modes import evaluating
 from shared.pairs import unit_rows
 from shared.pixels import flip
+from shared.precision import cast_for
 from video.augmentation import (
     augment,
     centre,
@@ -369,7 +371,7 @@ def embed_clips(encoder: nn.Module, clips: Tensor, precision: str) -> Tensor:
     device. precision: of the encoder on a GPU, "bfloat16" or "float32".
     """
     with autocast(precision, clips), evaluating(encoder):
-        features: Tensor = encoder(clips)
+        features: Tensor = encoder(cast_for(encoder, clips))
     return features.float()
 
 
@@ -556,6 +558,8 @@ def nearest(train: Tensor, test: Tensor, count: int, *, own_means: bool = False)
     Similarity is the cosine of centred features (n, H) and (m, H); for ``own_means`` see
     :class:`Protocol`. There are n neighbours if that is less than ``count``.
     """
+    check_finite(train, "training")
+    check_finite(test, "test")
     mean = train.double().mean(0)
     test_mean = test.double().mean(0) if own_means else mean
     gallery, query = of_length_one(train - mean), of_length_one(test - test_mean)
@@ -571,6 +575,8 @@ def ridge(train: Tensor, labels: Tensor, groups: Tensor, test: Tensor) -> Tensor
     used; ties go to the largest. Other folds would favour the smallest penalty. With a single group
     the largest is used. The regression is deterministic.
     """
+    check_finite(train, "training")
+    check_finite(test, "test")
     inputs, queries = train.double(), test.double()
     mean = inputs.mean(0)
     # Features that are constant over the training videos become 0, without a division by 0.

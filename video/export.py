@@ -61,13 +61,14 @@ def save_encoder(encoder: nn.Module, folder: Path, *, config: Config) -> None:
     """Write ``encoder.safetensors`` into a folder, with what is needed to rebuild the network.
 
     The folder is created if needed, and the file in it replaced atomically. ``config`` is that of
-    the run that trained the encoder.
+    the run that trained the encoder, which may be compiled, averaged, or wrapped for several
+    devices.
     """
-    remade(encoder, lambda: encoder_of(config))
-    metadata = {"dim": str(encoder.dim)}
+    network = remade(encoder, lambda: encoder_of(config))
+    metadata = {"dim": str(network.dim)}
     names = [name for name in (*KEPT, *ADDED) if name != "flow" or config.modality == "flow"]
     metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in names}
-    save_weights(encoder, folder, metadata)
+    save_weights(network, folder, metadata)
 
 
 def load_encoder(path: Path, network: Callable[[], Any] | None = None) -> nn.Module:

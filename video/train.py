@@ -17,6 +17,7 @@ from shared.distributed import local_slice, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.own import record_own
 from shared.experiment.run import Run
+from shared.momentum import bank_size
 from shared.projection import extractor_of
 from video import own
 from video.config import BASELINES, EMBEDDED, Config
@@ -26,7 +27,6 @@ from video.evaluation import evaluate, retrieval_so_far
 from video.export import save_encoder
 from video.loading import batches
 
-SMALL_QUEUE = 256  # keys, where there are fewer training videos than the queue would keep
 SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
 
 Forward = Callable[..., tuple[Tensor, dict[str, Tensor], Pairs]]  # see losses
@@ -105,7 +105,7 @@ def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criter
             f"videos; lower it"
         )
     record_own(run, config, "dataset", (*DATASETS, EMBEDDED), videos.frames, videos.length)
-    networks = Networks(config, queue=queue_of(config, len(videos.videos))).to(device)
+    networks = Networks(config, queue=bank_size(config.queue, len(videos.videos))).to(device)
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
     if not config.train:
         if config.calibrate:
@@ -185,14 +185,6 @@ def calibrate(
     order = order_of(len(videos.videos), config.seed, 0)
     chosen = ((index, 0) for index in order.split(config.batch_size))
     update_bn(batches(config, videos, chosen, device=device, workers=workers), encoder)
-
-
-def queue_of(config: Config, videos: int) -> int:
-    """The number of keys in the queue, given the number of training videos.
-
-    A queue as large as the training set would hold several older keys of each video itself.
-    """
-    return config.queue if config.queue < videos else min(SMALL_QUEUE, videos // 2)
 
 
 def order_of(videos: int, seed: int, epoch: int) -> Tensor:

@@ -357,13 +357,17 @@ def linear_probe(
         after_epoch: called with the number of epochs done.
 
     Raises:
-        ValueError: no epoch to train, or an image without a label of the C.
+        ValueError: no epoch to train, an image without a label of the C, or a feature that is NaN
+            or infinite.
         FloatingPointError: the classifier's weights are no longer finite.
     """
     if probe.epochs < 1:
         raise ValueError(f"a probe trains for at least 1 epoch; got {probe.epochs}")
     for values in (labels, test_labels):
         check_labels(values, classes)
+    if isinstance(train, Tensor):
+        logistic.check_finite(train, "training")
+    logistic.check_finite(test, "test")
     classifier = starting_classifier(test.shape[1], classes, probe.deviation, seed).to(test.device)
     optimiser = _optimiser(probe, classifier)
     per_epoch = math.ceil(len(labels) / probe.batch_size)
@@ -512,12 +516,18 @@ def knn_predictions(
 
     Source: Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance
     Discrimination", Section 3.4.
+
+    Raises:
+        ValueError: a training image without a label of the C, a feature that is NaN or infinite, or
+            a temperature or number of neighbours that is not positive.
     """
     if temperature <= 0 or neighbours < 1:
         raise ValueError(
             f"temperature and neighbours are positive; got {temperature} and {neighbours}"
         )
     check_labels(labels, classes)
+    logistic.check_finite(train, "training")
+    logistic.check_finite(test, "test")
     train, test = unit_rows(train), unit_rows(test)
     predicted = []
     for block in test.split(max(1, ENTRIES // len(train))):

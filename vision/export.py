@@ -61,7 +61,8 @@ def save_encoder(
     """Write ``encoder.safetensors`` with what is needed to rebuild and to check the network.
 
     Args:
-        encoder: of ``vision.Networks(config)``, on any device.
+        encoder: of ``vision.Networks(config)``, on any device; it may be compiled, averaged, or
+            wrapped for several devices.
         folder: created if needed; the file in it is replaced atomically.
         config: of the run that trained it.
         mean: of each colour, as given to :func:`vision.pretrain`; by default those of the
@@ -92,7 +93,7 @@ def save_encoder(
     }
     if config.heads is not None:
         metadata["heads"] = str(config.heads)
-    save_weights(encoder, folder, {**metadata, **({"colours": LAB} if lab else {})})
+    save_weights(network, folder, {**metadata, **({"colours": LAB} if lab else {})})
 
 
 def load_encoder(path: Path, backbone: Callable[[], nn.Module] | None = None) -> nn.Module:

@@ -15,9 +15,10 @@ from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import is_approximate
 from shared.experiment.run import Run
+from shared.logistic import check_finite
 from shared.modes import evaluating
 from shared.pixels import normalise
-from shared.precision import bfloat16
+from shared.precision import bfloat16, cast_for
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
 from vision.data import central_crops, fingerprint, load, stream
@@ -122,7 +123,7 @@ def embed(
     They are on the encoder's device, wherever the images are. The encoder's mode is restored.
 
     Args:
-        encoder: (B, C, S, S) -> (B, H).
+        encoder: (B, C, S, S) -> (B, H), in any precision.
         images: n images in memory or on disk, of C channels; grey ones in memory are repeated to
             as many channels as ``mean`` has, those on disk have three.
         size: S; see the module for images of another size.
@@ -173,6 +174,8 @@ def as_test_images(
 
 def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     """Features (n, H), (m, H) with mean 0 and deviation 1 over the first; constant ones are 0."""
+    check_finite(train, "training")
+    check_finite(test, "test")
     mean, deviation = train.mean(0), train.std(0, unbiased=False)
     scale = torch.where(deviation > 1e-6 * deviation.max(), deviation, torch.inf)
     return (train - mean) / scale, (test - mean) / scale
@@ -232,7 +235,7 @@ def training_views(
 @torch.no_grad()
 def features_of(encoder: nn.Module, views: Tensor, precision: str) -> Tensor:
     """Features (B, H) float32 of views (B, 3, S, S), in the encoder's mode."""
-    views = views.contiguous(memory_format=torch.channels_last)
+    views = cast_for(encoder, views).contiguous(memory_format=torch.channels_last)
     # In training mode the batch norms must see the batch as a whole.
     parts = (views,) if encoder.training else views.split(BATCH)
     try:

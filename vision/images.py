@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import torch
@@ -33,13 +33,15 @@ if TYPE_CHECKING:
     from vision.prepared import PreparedImages
 
 SLACK = 1e-4  # tolerance of floats beyond 0 and 1, which resizing produces; far below 1 / 255
+# Formats that Pillow reads by itself: PostScript would be handed to another program.
+FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 _BITS, _PHOTOMETRIC = 258, 262  # tags of TIFF
 # Formats whose unsigned 16-bit values Pillow returns in mode "I", scaled to 65535.
 _WIDE_FORMATS = ("PNG", "PPM")
 
 
 def decode(image: Path | Image.Image, *, upright: bool = False) -> Image.Image:
-    """An image in RGB, of an image of Pillow or a file of any format and mode that Pillow reads.
+    """An image in RGB, of an image of Pillow, or a file of :data:`FORMATS` in any mode.
 
     ``upright`` applies the EXIF orientation. torchvision's datasets are read without it, as
     torchvision reads them.
@@ -49,14 +51,18 @@ def decode(image: Path | Image.Image, *, upright: bool = False) -> Image.Image:
             return _rgb(image, upright)
     # From a stream: given a name, Pillow maps the grey pixels of a TIFF that is not compressed into
     # memory, and breaks their rows at the width of the image once turned upright.
-    with _decoding(printable(image)), image.open("rb") as stream, Image.open(stream) as opened:
+    with _decoding(printable(image)), image.open("rb") as stream, _opened(stream) as opened:
         return _rgb(opened, upright)
 
 
 def size_of(file: Path) -> tuple[int, int]:
     """Height and width in pixels that the header of an image file states."""
-    with _decoding(printable(file)), Image.open(file) as opened:
+    with _decoding(printable(file)), _opened(file) as opened:
         return opened.height, opened.width
+
+
+def _opened(file: Path | BinaryIO) -> Image.Image:
+    return Image.open(file, formats=FORMATS)
 
 
 def fault_of(file: Path, *, upright: bool = False) -> str | None:

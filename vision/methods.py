@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from shared import Pairs, query_key
 from shared.chunks import check_chunk, in_chunks, split
 from shared.distributed import broadcast, gather, local_slice, world_size
-from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
+from shared.momentum import Teacher, bank_size, enqueue, mixed_negatives, random_bank
+from shared.notices import notice
 from shared.pairs import paired_views, unit_rows, with_own_negatives
 from shared.precision import bfloat16, upcast
 from shared.ranges import COUNT, require, require_ranges, require_words
@@ -45,7 +46,8 @@ class Networks(nn.Module):
 
     Args:
         config: names backbone, stem, widths and method.
-        images: the number of training images, each with an entry in CMC's memory.
+        images: the number of training images, each with an entry in CMC's memory; a queue that
+            is not shorter is shortened, and a notice says so. 0: not known.
     """
 
     predictor: nn.Module | None
@@ -79,7 +81,13 @@ class Networks(nn.Module):
         match config.method:
             case "moco_v2":
                 self.teacher = Teacher(self.encoder, self.head)
-                queue = random_bank(config.queue, config.head_output)
+                keys = bank_size(config.queue, images) if images else config.queue
+                if keys < config.queue:
+                    notice(
+                        f"queue {config.queue} is as long as the {images} images, so that it would "
+                        f"hold keys of the query's own image as negatives: {keys} keys are kept"
+                    )
+                queue = random_bank(keys, config.head_output)
             case "moco_v3" | "byol":
                 self.predictor = head(
                     config.head_output, config.predictor_hidden, config.head_output

@@ -250,6 +250,7 @@ def few_shot(features: Tensor, labels: Tensor, protocol: FewShot) -> Tensor:
     Ericsson et al. 2021.
     """
     check_labels(labels)
+    logistic.check_finite(features)
     index = episodes(labels, protocol)
     accuracies = []
     for chosen in index.to(features.device):

@@ -49,6 +49,7 @@ from shared.experiment.config import USER_TIER, differing, short_text, slug
 from shared.experiment.data import writing
 from shared.experiment.environment import current_environment
 from shared.experiment.files import replacing, write_atomically
+from shared.experiment.folders import printable
 from shared.experiment.frame import NOT_RUN, finished, processor_of, refused
 from shared.experiment.records import RECORDS, Damaged, Record, read_json
 from shared.experiment.run_folders import LOG
@@ -307,7 +308,9 @@ def _tables(
         names = ", ".join(candidate.name for candidate in (table, *further))
         raise UserError(f"--data takes the rows of one table; choose with --table: {names}")
     changes, hashes = own_data.read(options.data, places.data)
-    return [_on_data(table, options.tier, own_data.columns, options.data.stem, changes)], hashes
+    # In tables, and not as a formula in a spreadsheet.
+    label = printable(options.data.stem).lstrip("=+-@") or "data"
+    return [_on_data(table, options.tier, own_data.columns, label, changes)], hashes
 
 
 def _on_data(

@@ -333,7 +333,7 @@ def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterato
         grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         grid.add_column("method", width=first, overflow="fold")
         for heading, _ in columns[block]:
-            grid.add_column("\n".join(heading), justify="right", no_wrap=True)
+            grid.add_column(Text("\n".join(heading)), justify="right", no_wrap=True)
         for number, label in enumerate(labels):
             if number == len(labels) - 2:
                 grid.add_section()

@@ -22,7 +22,7 @@ from shared.command.outcome import INTERRUPTED, Outcome
 from shared.command.progress import Main, Watch, watching
 from shared.errors import UserError
 from shared.experiment.config import Config, canonical_json
-from shared.experiment.run_folders import stop_signals
+from shared.experiment.run_folders import is_locked, stop_signals
 from shared.experiment.tables import Cell
 from shared.report.console import say
 from shared.switches import SWITCH, graphs_wanted
@@ -111,12 +111,19 @@ class Pool:
         self.interrupted |= bool(requests and self._waiting)
 
     def _next(self) -> Cell | None:
-        """Take the first waiting cell; those whose encoder may be in training come last."""
+        """Take the first waiting cell that is free.
+
+        Cells whose encoder may be in training come later, and those that another command runs last.
+        """
         if not self._waiting:
             return None
         encoder_of = self._pretraining.get
         in_training = {encoder_of(cell.address) for cell, _, _ in self._running.values()} - {None}
-        cell = min(self._waiting, key=lambda cell: encoder_of(cell.address) in in_training)
+
+        def taken(cell: Cell) -> tuple[bool, bool]:
+            return is_locked(run_folder(self.places, cell)), encoder_of(cell.address) in in_training
+
+        cell = min(self._waiting, key=taken)
         self._waiting.remove(cell)
         return cell
 

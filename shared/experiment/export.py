@@ -21,6 +21,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from shared.errors import UserError
 from shared.experiment.config import always_there, canonical_json
@@ -34,6 +36,7 @@ from shared.functions import function_name
 CARD = "README.md"
 CONFIG = "config.json"
 DIGEST = "sha256"  # the key of the metadata
+SHOWN = 300  # characters of an error of torch that may name every tensor
 REMEDY = "copy or export it again"
 RUN_REMEDY = "delete the folder and run its cell again"
 # Prefixes of parameters where a library's network is wrapped; files are without them.
@@ -162,12 +165,23 @@ def fill(make: Callable[[], Network], state: Mapping[str, Tensor]) -> Network:
     return network.eval()
 
 
-def remade(module: nn.Module, make: Callable[[], nn.Module]) -> nn.Module:
-    """The network of ``make`` with the state of ``module``, in eval mode."""
+def remade(module: nn.Module, make: Callable[[], Network]) -> Network:
+    """The network of ``make`` with the state of ``module``, in eval mode.
+
+    The module may be compiled, averaged, or wrapped for several devices.
+    """
     try:
-        return fill(make, module.state_dict())
+        return fill(make, _unwrapped(module).state_dict())
     except RuntimeError as error:
-        raise ValueError(f"this is not the network of the configuration: {error}") from error
+        reason = " ".join(str(error).split())[:SHOWN]
+        raise ValueError(f"this is not the network of the configuration: {reason}") from error
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    inner: Any = getattr(module, "_orig_mod", None)  # of torch.compile
+    if isinstance(module, nn.DataParallel | DistributedDataParallel | AveragedModel):
+        inner = module.module
+    return module if inner is None else _unwrapped(inner)
 
 
 def network_of(path: Path, stated: str, function: Callable[..., Any] | None) -> Any:

@@ -151,8 +151,12 @@ def undamaged(
 
 
 def printable(path: str | Path) -> str:
-    """A path as text that can be printed anywhere: bytes that are not UTF-8 escaped."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+    """A path as one line that can be printed anywhere.
+
+    Bytes that are not UTF-8, line breaks and other characters that are not printed are escaped.
+    """
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _relative(folder: Path, file: Path) -> Path:
@@ -259,7 +263,7 @@ class _Reader:
         names = self._classes(test)
         if not names or not classes:
             if names:
-                raise self._error_at(test, f"has folders of classes, {train} has none")
+                raise self._error_at(test, f"has folders of classes, {printable(train)} has none")
             if unlabelled := len(self._without_classes(test)):
                 number = _count(unlabelled, self.what)
                 self.unused.append(f"{number} in {test.name}/, which has no folders of classes")
@@ -427,7 +431,7 @@ class _Reader:
     def _has_our_ending(self, entry: os.DirEntry[str]) -> bool:
         """Whether it is a file with one of the endings; a broken link is a damaged file."""
         ending = Path(entry.name).suffix.lower()
-        return ending in self.endings and (entry.is_symlink() or entry.is_file())
+        return ending in self.endings and (entry.is_file() or not Path(entry.path).exists())
 
     def _visible_entries(self, folder: Path, *, count: bool = True) -> list[os.DirEntry[str]]:
         """The entries of a folder that are not hidden, by name."""
@@ -450,7 +454,8 @@ class _Reader:
 
     def _nothing_found(self, folder: Path) -> UserError:
         """The error that there is nothing to train on."""
-        others = ", ".join(f"{count} {ending}" for ending, count in sorted(self.other.items()))
+        counts = sorted(self.other.items())
+        others = ", ".join(f"{count} {printable(ending)}" for ending, count in counts)
         hint = f"; there are {others}" if others else ""
         return self._error_at(folder, f"no {self.what} in it ({', '.join(self.endings)}){hint}")
 

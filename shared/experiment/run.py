@@ -31,7 +31,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType, SimpleNamespace, TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import filelock
 import torch
@@ -217,7 +217,7 @@ class Run:
         self._writer: Any = None
         self._on_exit = contextlib.ExitStack()
 
-    def __enter__(self) -> "Run":
+    def __enter__(self) -> Self:
         if project := os.environ.get(VARIABLE):
             weights_and_biases(self, project)
         self.processes, self._is_first = world_size(), rank() == 0

@@ -431,8 +431,8 @@ def latex(comparison: Comparison) -> str:
 
 
 def _tex(text: str) -> str:
-    """Text with LaTeX's special characters escaped."""
-    return "".join(TEX_ESCAPES.get(char, char) for char in text)
+    """Text in one line, with LaTeX's special characters escaped."""
+    return "".join(TEX_ESCAPES.get(char, char) for char in " ".join(text.split()))
 
 
 def csv_text(comparison: Comparison) -> str:

@@ -36,7 +36,7 @@ def empty_grid(names: Sequence[str], left: Collection[str]) -> Grid:
     """An empty table: the columns in ``left`` are aligned left, those of numbers right."""
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:
-        grid.add_column(name, justify="left" if name in left else "right", overflow="fold")
+        grid.add_column(Text(name), justify="left" if name in left else "right", overflow="fold")
     return grid
 
 
@@ -94,7 +94,8 @@ class Terminal:
         grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         grid.add_column("method", no_wrap=True)
         for column in measured.columns[block]:
-            grid.add_column("\n".join(_lines(column.label, HEADER)), justify="right", no_wrap=True)
+            header = Text("\n".join(_lines(column.label, HEADER)))
+            grid.add_column(header, justify="right", no_wrap=True)
         marks = marks_of(measured)
         for heading, rows in groups_of(measured):
             grid.add_section()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,30 @@ def test_a_fresh_process_chooses_and_stays_quiet() -> None:
     assert backend in ("egl", "osmesa")
     assert device
     assert renderer_in_use().startswith(f"{choose_renderer()}: ")
+
+
+def test_triton_is_imported_before_the_first_frame(tmp_path: Path) -> None:
+    """Imported after it, as by the first optimiser, triton ends the process where Mesa draws."""
+    program = (
+        "import sys, rl.environment\n"
+        "config = rl.Config(task='cartpole_swingup').reduced()\n"
+        "environment = rl.environment.make_environment(config)\n"
+        "assert 'triton' in sys.modules\n"
+        "environment.reset(seed=0)\n"
+    )
+    if find_spec("triton") is None:  # a build of torch without it
+        (tmp_path / "triton.py").touch()
+    else:
+        program += "rl.Agent(config, action_dimensions=1)"
+    path = os.pathsep.join([str(Path(module.__file__).parents[1]), str(tmp_path)])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -41,6 +41,36 @@ def pendulum() -> Any:
     return Pictures(gymnasium.make("Pendulum-v1"))
 
 
+class Redrawn(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
+    """Draws every picture into the same array."""
+
+    def __init__(self) -> None:
+        super().__init__(channels_first())
+        self.buffer = np.zeros((3, SIZE, SIZE), np.uint8)
+
+    def drawn(self, picture: np.ndarray) -> np.ndarray:
+        self.buffer[:] = picture
+        return self.buffer
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        picture, info = super().reset(seed=seed, options=options)
+        return self.drawn(picture), info
+
+    def step(self, action: np.ndarray) -> Any:
+        picture, *others = super().step(action)
+        return self.drawn(picture), *others
+
+
+def redrawn() -> Any:
+    return Redrawn()
+
+
+def whole_torques() -> Any:
+    made = pendulum()
+    made.action_space = gymnasium.spaces.Box(-2, 2, (1,), np.int64)
+    return made
+
+
 def channels_first() -> Any:
     return Pictures(gymnasium.make("Pendulum-v1"), first=True)
 
@@ -117,7 +147,7 @@ def environment(make: Any, **changes: int) -> OwnEnvironment:
     return OwnEnvironment(make, **settings | changes)
 
 
-@pytest.mark.parametrize("make", [pendulum, channels_first])
+@pytest.mark.parametrize("make", [pendulum, channels_first, redrawn])
 def test_frames_are_stacked_actions_scaled_and_rewards_summed(make: Any) -> None:
     mine, plain = environment(make), pendulum()
     observation, _ = mine.reset(seed=3)
@@ -204,6 +234,7 @@ def test_the_encoder_alone_takes_any_actions(tmp_path: Path, make: Any) -> None:
             r"of shape \(20, 20, 3\) .*, got uint8 of shape \(16, 16, 3",
         ),
         (discrete, {}, "its actions are Discrete.* rl.pretrain trains the encoder alone, whatever"),
+        (whole_torques, {}, "floating"),
         (drifting, {}, "drifting breaks gymnasium's rules: "),
         (pendulum, {"task": "walker_walk"}, "is of DM Control; give your environment a name of it"),
     ],

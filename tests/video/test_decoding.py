@@ -16,9 +16,12 @@ from video.decoding import decode
 WIDTH, HEIGHT = 64, 48
 
 
-def write(file: Path, frames: int = 25, codec: str = "mpeg4", **options: str) -> bytes:
+def write(
+    file: Path, frames: int = 25, codec: str = "mpeg4", title: str = "", **options: str
+) -> bytes:
     """A video of noise with a white corner at the top left."""
     with av.open(str(file), "w", options=options) as container:
+        container.metadata["title"] = title
         stream = container.add_stream(codec, rate=25)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         for number in range(frames):
@@ -137,6 +140,37 @@ def test_a_damaged_file_is_named_with_the_reason(tmp_path: Path) -> None:
     assert reason(file, (tmp_path / "sound.avi").read_bytes()) == "has no video stream"
     with pytest.raises(UserError, match=r"none.avi: cannot be decoded \(No such file"):
         list(decode(tmp_path / "none.avi"))
+
+
+@pytest.mark.parametrize("ending", [".avi", ".mkv", ".mp4"])
+def test_a_title_in_another_encoding_does_not_matter(tmp_path: Path, ending: str) -> None:
+    content = write(tmp_path / f"video{ending}", frames=3, title="Cafe-XX")
+    assert b"Cafe-XX" in content
+    (tmp_path / f"latin{ending}").write_bytes(content.replace(b"Cafe-XX", b"Caf\xe9-XX"))
+    plain, titled = (list(decode(tmp_path / f"{name}{ending}")) for name in ("video", "latin"))
+    np.testing.assert_array_equal(titled, plain)
+
+
+@pytest.mark.parametrize("ending", [".avi", ".mkv", ".mp4"])
+def test_a_playlist_is_not_the_video_that_it_names(tmp_path: Path, ending: str) -> None:
+    write(tmp_path / "other.mp4")
+    text = b"ffconcat version 1.0\nfile other.mp4\n"
+    assert "other" not in reason(tmp_path / f"list{ending}", text)
+
+
+def test_frames_of_two_sizes_are_no_damage(tmp_path: Path) -> None:
+    file = tmp_path / "video.mkv"
+    with av.open(str(file), "w") as container:
+        stream = container.add_stream("mjpeg", rate=25)
+        other = av.CodecContext.create("mjpeg", "w")
+        for number, encoder in enumerate((stream, other)):
+            encoder.width = encoder.height = side = 32 * (number + 1)
+            encoder.pix_fmt, encoder.time_base = "yuvj420p", Fraction(1, 25)
+            frame = av.VideoFrame.from_ndarray(np.zeros((side, side, 3), np.uint8))
+            for packet in (*encoder.encode(frame), *encoder.encode(None)):
+                packet.stream, packet.pts, packet.dts = stream, number, number
+                container.mux(packet)
+    assert "size" in reason(file, file.read_bytes())
 
 
 @pytest.mark.parametrize("ending", [".mp4", ".mov"])

@@ -267,6 +267,16 @@ def test_the_second_version_divides_each_window_by_its_length(encoder: nn.Module
 # the ridge regression
 
 
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_feature_that_is_not_finite_is_refused_by_its_place(part: int) -> None:
+    parts = torch.randn(2, 12, 4, generator=torch.Generator().manual_seed(0))
+    parts[part, 7, 2] = math.nan
+    with pytest.raises(ValueError, match="row 7"):
+        nearest(*parts, 3)
+    with pytest.raises(ValueError, match="row 7"):
+        ridge(parts[0], torch.arange(12) % 2, torch.arange(12) % 3, parts[1])
+
+
 def test_ridge_is_the_loop_over_groups() -> None:
     points, labels = clusters(90, 3, 0.5, width=7)
     points = points * torch.tensor([1, 100, 0.01, 1, 1, 5, 0]) + 3.0  # the last says nothing

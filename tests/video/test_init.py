@@ -23,7 +23,10 @@ def test_torchvision_s_s3d_starts_encoder_and_teacher(tmp_path: Path) -> None:
     state = s3d().state_dict()  # with its classifier
     torch.save({"state_dict": state}, tmp_path / "s3d.pth")
     init = InitialWeights.of(tmp_path / "s3d.pth")
-    networks = Networks(dataclasses.replace(SMALL, width=1.0, init=init), queue=8)
+    with pytest.raises(UserError, match="batch_norm_epsilon"):  # torchvision's S3D has another
+        Networks(dataclasses.replace(SMALL, width=1.0, init=init), queue=8)
+    config = dataclasses.replace(SMALL, width=1.0, batch_norm_epsilon=1e-3, init=init)
+    networks = Networks(config, queue=8)
     assert networks.teacher is not None
     for encoder in (networks.encoder, networks.teacher.encoder):
         for name, tensor in encoder.state_dict().items():

@@ -24,7 +24,7 @@ from video.augmentation import flip_flow, views
 from video.config import EMBEDDED, INFO_NCE, Config
 from video.data import Videos, fingerprint, load
 from video.encoder import Networks, encoder_of
-from video.train import batches_of, calibrate, learning_rate, order_of, pretrain, queue_of
+from video.train import batches_of, calibrate, learning_rate, order_of, pretrain
 
 # Six steps in two epochs on the 24 training videos of the embedded set.
 SIMCLR = dataclasses.replace(
@@ -224,12 +224,6 @@ def test_calibrated_batch_norms_have_the_statistics_of_an_epoch(train: Videos) -
     torch.testing.assert_close(norm.running_var, seen.var((0, 2, 3, 4)), rtol=1e-3, atol=1e-4)
     assert norm.momentum == config.batch_norm_momentum
     assert all(torch.equal(*pair) for pair in zip(weights, encoder.parameters(), strict=True))
-
-
-def test_the_queue_is_shorter_than_the_training_set() -> None:
-    sizes = {videos: queue_of(Config(), videos) for videos in (9537, 2049, 2048, 819, 400, 24, 2)}
-    assert sizes == {9537: 2048, 2049: 2048, 2048: 256, 819: 256, 400: 200, 24: 12, 2: 1}
-    assert queue_of(Config(queue=16), 24) == 16
 
 
 def test_a_batch_larger_than_the_set_is_named(tmp_path: Path, train: Videos) -> None:

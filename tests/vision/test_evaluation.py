@@ -23,11 +23,12 @@ from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
 from shared.spectrum import effective_rank
 from vision import evaluation as module
-from vision import features
+from vision import features, transfer
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
 from vision.data import choose, load, permutation
 from vision.datasets import describe
+from vision.encoder import make_encoder
 from vision.evaluation import (
     PROTOCOLS,
     NothingToHoldOut,
@@ -110,6 +111,43 @@ def test_knn_is_scikit_learns(neighbours: int, temperature: float) -> None:
     numbers = {"classes": 4, "temperature": temperature, "neighbours": neighbours}
     found = knn_predictions(train, labels, test, **numbers)
     assert found.tolist() == reference_knn(train, labels, test, **numbers)
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64])
+def test_an_encoder_of_another_precision_gets_images_in_it(precision: torch.dtype) -> None:
+    torch.manual_seed(0)
+    encoder = make_encoder("resnet8", "small").eval()
+    images = Images(torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8), torch.zeros(4).long())
+    numbers = {"size": 16, "mean": (0.5,) * 3, "std": (0.5,) * 3}
+    expected = embed(encoder, images, **numbers)
+    found = embed(encoder.to(precision), images, **numbers)
+    assert found.dtype == torch.float32
+    assert (found - expected).norm() < 0.05 * expected.norm()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("part", ["training", "test"])
+@pytest.mark.parametrize("score", ["knn", "linear", "regularised", "many_shot", "few_shot"])
+def test_a_feature_that_is_not_finite_is_refused_by_its_place(
+    score: str, part: str, value: float
+) -> None:
+    train, test = torch.randn(2, 40, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(40) % 2
+    (train if part == "training" or score == "few_shot" else test)[7, 2] = value
+    probe = dataclasses.replace(PROTOCOLS["linear-sgd-v1"].probe, epochs=1)
+    calls: dict[str, Callable[[], object]] = {
+        "knn": lambda: knn(train, labels, test, labels, classes=2, temperature=0.1),
+        "linear": lambda: linear_probe(train, labels, test, labels, classes=2, probe=probe),
+        "regularised": lambda: regularised_probe(train, labels, test, (1.0,)),
+        "many_shot": lambda: transfer.many_shot(
+            train, labels, test, torch.arange(40) < 8, (1.0,), metric="top1"
+        ),
+        "few_shot": lambda: transfer.few_shot(
+            train, labels, features.FewShot(shots=2, ways=2, queries=2, episodes=1)
+        ),
+    }
+    with pytest.raises(ValueError, match="row 7"):
+        calls[score]()
 
 
 @pytest.mark.parametrize("numbers", [{"temperature": 0.0}, {"temperature": 1.0, "neighbours": 0}])

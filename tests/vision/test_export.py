@@ -1,15 +1,17 @@
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from shared.errors import UserError
 from shared.experiment.data import SUMS
-from shared.experiment.export import CARD, CONFIG
+from shared.experiment.export import CARD, CONFIG, read_weights
 from shared.experiment.initial import FILE
 from shared.experiment.run import Run
 from tests.rounding import lengths_of, rounding
@@ -55,6 +57,30 @@ def test_cmc_s_two_networks_are_read_again(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="this is not the network of the configuration"):
         save_encoder(make_encoder("resnet8", "small"), tmp_path / "other", config=config)
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda network: torch.compile(network, backend="eager"),
+        nn.DataParallel,
+        AveragedModel,
+        lambda network: torch.compile(nn.DataParallel(AveragedModel(network)), backend="eager"),
+    ],
+)
+def test_a_wrapped_encoder_is_saved_as_itself(
+    tmp_path: Path, wrapped: Callable[[nn.Module], nn.Module]
+) -> None:
+    network = trained(CONFIG_OF_RUN)
+    save_encoder(network, tmp_path / "plain", config=CONFIG_OF_RUN)
+    save_encoder(wrapped(network), tmp_path / "wrapped", config=CONFIG_OF_RUN)
+    (plain, stated), (state, also) = (read_weights(tmp_path / n) for n in ("plain", "wrapped"))
+    assert state.keys() == plain.keys()
+    assert all(torch.equal(item, plain[name]) for name, item in state.items())
+    assert also == stated
+    with pytest.raises(ValueError, match="not the network") as caught:
+        save_encoder(nn.Linear(2, 2), tmp_path / "other", config=CONFIG_OF_RUN)
+    assert len(str(caught.value)) < 400
 
 
 def test_metadata_say_how_the_encoder_is_built_and_fed(tmp_path: Path) -> None:

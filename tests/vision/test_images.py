@@ -110,6 +110,17 @@ def test_numbers_without_a_range_are_refused(tmp_path: Path, values: np.ndarray,
         decode(file)
 
 
+def test_a_picture_of_postscript_is_given_to_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "picture.eps")
+    file = (tmp_path / "picture.eps").rename(tmp_path / "picture.png")
+    started: list[object] = []
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *call, **_: started.append(call))
+    assert fault_of(file)
+    assert not started
+
+
 def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:
     whole = saved(tmp_path, Image.fromarray(RAMP), "0.png").read_bytes()
     for name, content, why in (
