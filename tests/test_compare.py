@@ -23,9 +23,7 @@ import graph.own
 from graph.tables import TABLE_4
 from shared.command import compare as command
 from shared.command.cells import Places
-from shared.command.own import baseline_of
 from shared.errors import UserError
-from shared.experiment.config import _values_before, run_key
 from shared.experiment.records import Record, content_hash, record_line
 from shared.experiment.run_folders import is_locked
 from shared.experiment.tables import Column
@@ -349,10 +347,14 @@ def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     assert "@inproceedings{graphcl," in (paper / "table.md").read_text()
     assert not (tmp_path / "results").exists()
 
-    # What is finished is not run again, and another row and seed join the others.
-    out, _ = at_once(*SMOKE, "--rows", "hcl", "--seeds", "0", "--to", "paper", "--against", "hcl")
-    assert "  mine: seeds 0-1 recorded at " in out
-    assert "1 of 1 cells to run" in out
+    # What is finished is not run again; what the folder has is not lost without a word.
+    more = ("--rows", "graphcl,hcl", "--seeds", "0-1", "--to", "paper", "--against", "hcl")
+    _, err = at_once(*SMOKE, *more, code=2)
+    assert "paper has what this command would not write: mine (seeds 0-1); choose them" in err
+    mine = ("--with", spelled)
+    out, _ = at_once(*SMOKE, *more, *mine)
+    assert "  mine: seeds 0-1 run here" in out
+    assert "2 of 2 cells to run" in out
     panels, lacking = learning(written[-1])
     assert {label for panel in panels for label in panel.lines} == {"GraphCL", "HCL", "mine"}
     assert lacking == []
@@ -363,73 +365,52 @@ def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     assert "†" not in text
 
     # Seeds that are added to a row after its numbers were seen mark it, in whatever is published.
-    at_once(*SMOKE, "--rows", "hcl", "--seeds", "0-1", "--to", "paper")
+    at_once(*SMOKE, *more[:2], "--seeds", "0-2", *more[4:], *mine)
     text = (paper / "table.md").read_text()
-    assert re.findall(r"^\| (\S+) \|.* †", text, re.MULTILINE) == ["HCL", "HCL"]  # two grids
+    marked = set(re.findall(r"^\| (\S+) \|.* †", text, re.MULTILINE))
+    assert marked == {"GraphCL", "HCL", "mine"}
     assert LOOKED_NOTE in text
+    at_once(*SMOKE, *more, *mine, "--replace")
+    assert "†" not in (paper / "table.md").read_text()
 
-    # A changed loss is refused by the name of its file.
-    edited(losses, LOSS.replace("negatives - positives", "2 * (negatives - positives)"))
-    _, err = at_once(*SMOKE, *choice, code=2)
-    assert "paper/records has another mine: objective.loss.function is " in err
+    # A changed loss is another row's runs; a comment changes nothing.
     edited(losses, f"# A comment changes nothing.\n{LOSS}")
-    out, _ = at_once(*SMOKE, *choice)
+    out, _ = at_once(*SMOKE, *more, *mine)
     assert "to run" not in out
     assert (paper / "records/losses/mine" / losses.name).read_text().endswith(LOSS)
+    edited(losses, LOSS.replace("negatives - positives", "2 * (negatives - positives)"))
+    out, _ = at_once("plan", *SMOKE, *more, *mine)
+    assert "mine: seeds 0-1 to run" in out
 
-    # A second place, which has the first one's folder and no runs, takes its records.
+    # A second place, which has no runs, takes the records of the first, and the loss with them.
     other = tmp_path / "other"
     other.mkdir()
-    shutil.copy(losses, other)
-    shutil.copytree(paper, other / "mine/records/theirs")
-    out, _ = at_once(*SMOKE, "--rows", "hcl", "--to", "mine", folder=other)
-    assert "to run" not in out
-    assert (other / "mine/table.md").read_text().count("| mine |") == text.count("| mine |")
-    assert LOOKED_NOTE in (other / "mine/table.md").read_text()
-    # The loss came with them, under which they count.
-    sent = Path("mine/records/theirs/records/losses/mine", losses.name)
-    assert (other / sent).read_text().endswith(LOSS)
+    shutil.copytree(paper / "records", other / "theirs")
+    sent = Path("theirs/losses/mine", losses.name)
     sys.modules.pop(losses.stem)
     monkeypatch.setattr(sys, "path", [place for place in sys.path if str(tmp_path) not in place])
-    out, _ = at_once(*SMOKE, *choice[:4], "--with", f"{sent}:mine", "--to", "mine", folder=other)
-    assert "to run" not in out
-    file = next((other / "mine/records/theirs").rglob("*.records.jsonl"))
-    file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1', 1))
-    _, err = at_once(*SMOKE, "--rows", "hcl", "--to", "mine", folder=other, code=2)
-    assert "its SHA-256 is that of another content; ask for the file again" in err
+    theirs = ("--rows", "graphcl,hcl", "--seeds", "0-1", "--records", "theirs", "--to", "mine")
+    out, _ = at_once(*SMOKE, *theirs, "--with", f"{sent}:mine", folder=other)
+    assert "6 of 6 runs there" in out
+    assert "| mine |" in (other / "mine/table.md").read_text()
 
 
-def test_the_baseline_of_a_folder_is_its_own_and_not_that_of_another_in_it() -> None:
-    def index(against: str) -> command.Index:
-        return command.Index(TABLE_4.address, "paper", (), "", against, ())
+def test_seeds_count_as_declared_until_a_number_of_their_row_is_there(tmp_path: Path) -> None:
+    options = Namespace(to=tmp_path, replace=True)
+    cells = TABLE_4.cells("smoke", row="HCL", seeds=[0, 1, 2])
+    selection = command.Selection(TABLE_4, "smoke", (), "", "HCL", (), cells)
+    place = ("HCL", "embedded sample")
 
-    reusable = command.Reusable(
-        Places(Path(), Path(), Path()),
-        indexes={Path("records/a"): index("HCL"), Path("records/theirs/a"): index("DCL")},
-    )
-    selection = command.Selection(TABLE_4, index("GraphCL"), ())
-    options = Namespace(against=None, rows=[])
-    assert command._with_earlier(selection, reusable, options).index.against == "HCL"
-    options.rows = ["graphcl"]
-    assert command._with_earlier(selection, reusable, options).index.against == "GraphCL"
-
-
-def test_seeds_count_as_declared_until_a_number_of_their_row_is_there() -> None:
-    def index(runs: set[int], declared: set[int], row: str = "mine") -> command.Index:
-        keys = {(row, "MUTAG", seed): f"{seed}" for seed in runs}
-        cells = {(row, "MUTAG"): declared}
-        return command.Index("", "short", (), "", "plain", (), keys, declared=cells)
-
-    def declared(*indexes: command.Index) -> set[int]:
-        selected = [("mine", "MUTAG", seed) for seed in (0, 1, 2)]
-        return set(command._declared(selected, indexes)["mine", "MUTAG"])
+    def declared(*written: int) -> set[int]:
+        seeds = [{"row": place[0], "column": place[1], "seeds": list(written)}] * bool(written)
+        content = {"form": command.FORM, "scope": selection.scope, "runs": [], "declared": seeds}
+        (tmp_path / "records").mkdir(exist_ok=True)
+        (tmp_path / "records/comparison.json").write_text(json.dumps(content))
+        return set(command._with_earlier(options, selection).declared[place])
 
     assert declared() == {0, 1, 2}
-    assert declared(index({0}, {0})) == {0}  # 1 and 2 are added
-    assert declared(index({0}, {0, 1, 2})) == {0, 1, 2}  # that comparison was interrupted
-    assert declared(index(set(), {0})) == {0, 1, 2}  # the seed of that one has failed
-    assert declared(index({0}, {0}), index({5}, {5})) == {0, 5}  # the second is another's
-    assert declared(index({0}, {0}, row="other")) == {0, 1, 2}
+    assert declared(0) == {0}  # 1 and 2 are added
+    assert declared(0, 1, 2) == {0, 1, 2}  # that comparison was interrupted
 
 
 def test_a_committed_record_stands_in_on_the_same_processor(
@@ -486,7 +467,7 @@ def test_a_committed_record_stands_in_on_the_same_processor(
     (tmp_path / "file").touch()
     _, err = at_once("compare", *run[:-2], "--to", "file", code=2)
     assert "file: cannot be written (Not a directory); choose another folder with --to" in err
-    out, _ = at_once("plan", "compare", *run[:-2], "--run-all", "--to", "other")
+    out, _ = at_once("plan", "compare", *run[:-2], "--again", "--to", "other")
     assert "9 of 9 cells to run" in out
     monkeypatch.setattr(
         command, "current_environment", lambda workers: {"hardware": {"processor": "VAX"}}
@@ -497,16 +478,9 @@ def test_a_committed_record_stands_in_on_the_same_processor(
 
 
 def test_an_other_comparison_in_the_folder_is_refused(tmp_path: Path, at_once: AtOnce) -> None:
-    content = {
-        "form": command.FORM,
-        "table": "graph/mmcl/table-4",
-        "tier": "smoke",
-        "changed": ["epochs=3"],
-        "own": "",
-        "against": "GraphCL",
-        "rows": [],
-        "runs": [],
-    }
+    scope = {"table": "graph/mmcl/table-4", "tier": "smoke", "data": "of the table"}
+    scope["settings"] = "epochs=3"
+    content = {"form": command.FORM, "scope": scope, "runs": [], "declared": []}
     file = tmp_path / "paper/records/comparison.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(content))
@@ -514,167 +488,96 @@ def test_an_other_comparison_in_the_folder_is_refused(tmp_path: Path, at_once: A
     assert "holds a comparison with settings epochs=3, not none; choose another --to" in err
 
 
-def test_files_of_the_folder_that_are_of_no_comparison_are_kept(
-    tmp_path: Path, at_once: AtOnce
-) -> None:
-    config = dict(TABLE_4.cells("smoke", row="HCL")[0].content)
-    sent(tmp_path / "paper/records/theirs", "HCL", config, 0)
-    (tmp_path / "paper/table.tex").write_text("A chapter.\n")
-    choice = ("--rows", "hcl", "--seeds", "0", "--to", "paper")
-    for words in (SMOKE, ("plan", *SMOKE)):
-        _, err = at_once(*words, *choice, code=2)
-        assert "paper holds table.tex without the records/comparison.json of a comp" in err
-        assert err.count("\n") == 1
-    assert {file.name for file in (tmp_path / "paper").iterdir()} == {"table.tex", "records"}
-    assert (tmp_path / "paper/table.tex").read_text() == "A chapter.\n"
-    (tmp_path / "paper/table.tex").rename(tmp_path / "paper/chapter.md")
-    for _ in range(2):  # its own files are written again
-        at_once(*SMOKE, *choice)
-    assert command.WRITTEN[:3] == ("table.md", "table.tex", "table.csv")
-    there = {file.name for file in (tmp_path / "paper").iterdir()}
-    assert there - set(command.WRITTEN) == {"chapter.md", "records"}
-
-
 def sent(folder: Path, row: str, config: dict[str, object], *seeds: int) -> Path:
-    """A comparison of someone else in a folder, with finished runs of one row."""
-    runs, lines = [], []
+    """Records of someone else in a folder, of finished runs of one row."""
+    lines = []
     for seed in seeds:
         of_seed = {**config, "seed": seed}
-        place = {"row": row, "column": "embedded sample", "seed": seed}
-        runs.append({**place, "key": run_key("smoke", of_seed)})
         found = record(f"own/smoke/graph/mmcl/table-4/{row}/embedded-sample/seed-{seed}", 80.0)
         result = {**found.result, "tier": "own"}
         content = (of_seed, found.environment, result)
         lines.append(record_line(Record(found.address, *content, content_hash(*content))))
-    content = {"form": command.FORM, "table": "graph/mmcl/table-4", "tier": "smoke", "changed": []}
-    content |= {"own": "", "against": "GraphCL", "rows": [{"label": row}], "runs": runs}
-    folder.mkdir(parents=True)
-    (folder / "comparison.json").write_text(json.dumps(content))
-    (folder / "graph-mmcl-table-4.records.jsonl").write_text("".join(lines))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{row}.records.jsonl").write_text("".join(lines))
     return folder
 
 
-def test_a_row_never_joins_runs_of_two_configurations(
-    losses: Path, tmp_path: Path, at_once: AtOnce
+HCL = ("--rows", "hcl", "--seeds", "0", "--records", "theirs", "--to", "paper")
+
+
+def test_files_of_the_folder_that_are_of_no_comparison_are_kept(
+    tmp_path: Path, at_once: AtOnce
 ) -> None:
-    config = dict(TABLE_4.cells("smoke", row="HCL")[0].content)
-    other = {**config, "epochs": 7}
-    theirs = sent(tmp_path / "paper/records/theirs", "HCL", other, 1)
-    _, err = at_once("plan", *SMOKE, "--rows", "hcl", "--seeds", "0", "--to", "paper", code=2)
-    assert "paper/records/theirs has another HCL: epochs is 7 there, 2 now; choose another" in err
-    # Nor of two losses of one name, whichever seeds they have, or where two others sent them.
-    shutil.rmtree(theirs)
-    loss = {"function": f"theirs.mine@{'0' * 64}", "numbers": {}, "weight": 1.0}
-    sent(theirs, "mine", {**config, "objective": {**config["objective"], "loss": loss}}, 0, 1)
-    words = ("--rows", "graphcl", "--with", f"{losses.name}:mine", "--to", "paper")
-    for seeds in ("0", "7"):
-        _, err = at_once("plan", *SMOKE, *words, "--seeds", seeds, code=2)
-        assert "has another mine: " in err
-    sent(tmp_path / "paper/records/second", "mine", config, 2)
-    _, err = at_once("plan", *SMOKE, "--rows", "hcl", "--to", "paper", code=2)
-    assert "has another mine: " in err
+    sent(tmp_path / "theirs", "HCL", dict(TABLE_4.cells("smoke", row="HCL")[0].content), 0)
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper/table.tex").write_text("A chapter.\n")
+    for words in (SMOKE, ("plan", *SMOKE)):
+        _, err = at_once(*words, *HCL, code=2)
+        assert "paper holds table.tex without the records/comparison.json of a comp" in err
+    assert (tmp_path / "paper/table.tex").read_text() == "A chapter.\n"
+    (tmp_path / "paper/table.tex").rename(tmp_path / "paper/chapter.md")
+    for _ in range(2):  # its own files are written again
+        at_once(*SMOKE, *HCL)
+    there = {file.name for file in (tmp_path / "paper").iterdir()}
+    assert there - set(command.WRITTEN) == {"chapter.md", "records"}
 
 
-def test_a_folder_that_lacks_records_or_says_not_what_they_are_is_refused(
+def test_records_of_others_are_checked_and_those_of_no_row_are_named(
     tmp_path: Path, at_once: AtOnce
 ) -> None:
     config = dict(TABLE_4.cells("smoke", row="HCL")[0].content)
-    theirs = sent(tmp_path / "paper/records/theirs", "HCL", config, 0, 1)
-    choice = ("plan", *SMOKE, "--rows", "hcl", "--seeds", "0", "--to", "paper")
+    theirs = sent(tmp_path / "theirs", "HCL", config, 0, 1)
+    choice = ("plan", *SMOKE, *HCL)
     out, _ = at_once(*choice)
-    assert "HCL: seeds 0-1 recorded at 391a9aa" in out
-    file = theirs / "graph-mmcl-table-4.records.jsonl"
-    text = file.read_text()
-    file.write_text(text.splitlines()[0] + "\n")
+    assert "HCL: seed 0 recorded at 391a9aa" in out
+    assert "theirs: 1 record of no chosen row" in out
+    # Of another configuration, however its row is called.
+    sent(theirs, "HCL", {**config, "epochs": 7}, 0)
+    out, _ = at_once(*choice)
+    assert "HCL: seed 0 to run" in out
+    assert "theirs: 1 record of no chosen row, column, seed or configuration: own/smoke/" in out
+    sent(theirs, "HCL", config, 0)
+    twice = theirs / "twice.records.jsonl"
+    twice.write_text(
+        (sent(tmp_path / "b", "HCL", {**config, "epochs": 7}, 0) / "HCL.records.jsonl").read_text()
+    )
     _, err = at_once(*choice, code=2)
-    assert "a run of HCL in embedded sample, seed 1, whose record is not beside it" in err
-    file.write_text(text)
-    (theirs / "comparison.json").unlink()
+    assert "two records of own/smoke/graph/mmcl/table-4/HCL/embedded-sample/seed-0" in err
+    twice.unlink()
+    file = theirs / "HCL.records.jsonl"
+    file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1', 1))
     _, err = at_once(*choice, code=2)
-    assert "lies without comparison.json, which says of what rows it is; copy the folder" in err
+    assert "its SHA-256 is that of another content; ask for the file again" in err
+    file.unlink()
+    _, err = at_once(*choice, code=2)
+    assert "--records theirs: no file there" in err
 
 
-def test_labels_that_their_records_contradict_are_refused(tmp_path: Path, at_once: AtOnce) -> None:
-    folder = tmp_path / "paper/records/theirs"
-    (dcl, hcl) = (dict(TABLE_4.cells("smoke", row=row)[0].content) for row in ("DCL", "HCL"))
-    sent(folder / "a", "DCL", dcl, 0, 1)
-    sent(folder / "b", "HCL", hcl, 0, 1)
-    choice = ("plan", *SMOKE, "--rows", "graphcl", "--to", "paper")
-    out, _ = at_once(*choice)
-    assert "DCL: seeds 0-1 recorded at 391a9aa" in out
-    file = folder / "a/comparison.json"
-    text = file.read_text()
-    for label, other in (("DCL", "HCL"), ("DCL", "Other"), ("embedded sample", "MUTAG")):
-        file.write_text(text.replace(f'"{label}"', f'"{other}"'))
-        _, err = at_once(*choice, code=2)
-        assert "theirs/a/comparison.json calls " in err
-        assert "seed 0, what is the run own/smoke/graph/mmcl/table-4/DCL/embedded-sample/see" in err
-        assert err.count("\n") == 1
-    # Another label of the same configuration is none of them: one run, two rows.
-    sheet = json.loads(text)
-    sheet["runs"] += [{**run, "row": "twin"} for run in sheet["runs"]]
-    sheet["rows"] += [{"label": "twin"}]
-    file.write_text(json.dumps(sheet))
-    out, _ = at_once(*choice)
-    assert "twin: seeds 0-1 recorded at 391a9aa" in out
-
-
-def test_what_another_process_writes_meanwhile_is_kept(
+def test_what_another_process_writes_meanwhile_is_not_lost(
     tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (dcl, hcl) = (dict(TABLE_4.cells("smoke", row=row)[0].content) for row in ("DCL", "HCL"))
-    records = tmp_path / "paper/records"
-    sent(records / "theirs", "HCL", hcl, 0)
-    meanwhile = sent(tmp_path / "meanwhile", "DCL", dcl, 0, 1)
+    for row in ("HCL", "DCL"):
+        sent(tmp_path / "theirs", row, dict(TABLE_4.cells("smoke", row=row)[0].content), 0)
     show, locked = command._print_comparison, []
 
     def written_by_another(*given: object) -> None:
-        shutil.copytree(meanwhile, records, dirs_exist_ok=True)
+        monkeypatch.setattr(command, "_print_comparison", show)
+        at_once(*SMOKE, "--rows", "dcl", *HCL[2:])
         show(*given)  # type: ignore[arg-type]
 
     def write_and_look(folder: Path, comparison: Comparison) -> list[Path]:
-        locked.append(is_locked(records))
+        locked.append(is_locked(tmp_path / "paper/records"))
         return write(folder, comparison)
 
     monkeypatch.setattr(command, "write", write_and_look)
     monkeypatch.setattr(command, "_print_comparison", written_by_another)
-    choice = (*SMOKE, "--rows", "hcl", "--seeds", "0", "--to", "paper")
-    out, _ = at_once(*choice)
-    assert "paper: a comparison was written there meanwhile; its rows and seeds are kept" in out
+    _, err = at_once(*SMOKE, *HCL, code=2)
+    assert "paper has what this command would not write: DCL (seed 0)" in err
     assert locked == [True]
+    at_once(*SMOKE, "--rows", "dcl,hcl", *HCL[2:])
     with (tmp_path / "paper/table.csv").open() as stream:
         assert [row["row"] for row in csv.DictReader(stream)] == ["DCL", "HCL"]
-    index = json.loads((records / "comparison.json").read_text())
-    assert [(run["row"], run["seed"]) for run in index["runs"]] == [
-        ("DCL", 0),
-        ("DCL", 1),
-        ("HCL", 0),
-    ]
-    assert (records / "graph-mmcl-table-4.records.jsonl").read_text().count("\n") == 3
-    monkeypatch.setattr(command, "_print_comparison", show)
-    out, _ = at_once(*choice)
-    assert "meanwhile" not in out
-    assert not is_locked(records)
-
-
-def test_a_failed_seed_is_named_as_long_as_nothing_takes_its_place(
-    tmp_path: Path, at_once: AtOnce
-) -> None:
-    config = dict(TABLE_4.cells("smoke", row="GraphCL")[0].content)
-    file = sent(tmp_path / "paper/records/theirs", "GraphCL", config, 0) / "comparison.json"
-    sheet = json.loads(file.read_text())
-    place = {"row": "HCL", "column": "embedded sample", "seed": 1}
-    sheet["rows"].append({"label": "HCL"})
-    sheet["failed"] = [{**place, "why": "failed: ValueError: no"}]
-    file.write_text(json.dumps(sheet))
-    at_once(*SMOKE, "--rows", "graphcl", "--seeds", "0", "--to", "paper")
-    text = (tmp_path / "paper/table.md").read_text()
-    assert "HCL: seed 1 failed: ValueError: no" in text
-    assert re.search(r"^\| HCL \| .*\| failed \|", text, re.MULTILINE)
-    mine = json.loads((tmp_path / "paper/records/comparison.json").read_text())
-    assert mine["failed"] == sheet["failed"]
-    out, _ = at_once("plan", *SMOKE, "--rows", "graphcl,hcl", "--seeds", "0-1", "--to", "paper")
-    assert "HCL: seeds 0-1 to run" in out
+    assert not is_locked(tmp_path / "paper/records")
 
 
 def test_a_row_of_ones_own_has_one_label_and_is_no_other_row(losses: Path, at_once: AtOnce) -> None:
@@ -685,17 +588,22 @@ def test_a_row_of_ones_own_has_one_label_and_is_no_other_row(losses: Path, at_on
         assert "  hcl (yours): seed 0 to run\n" in out
     _, err = at_once("plan", *SMOKE, "--rows", "graphcl", *given, *given, code=2)
     assert "two rows are called hcl (yours); give it once, or rename the function" in err
-    same = ("--variant", "hcl:objective.beta=1")
+    same = ("--row", "hcl:objective.beta=1")
     _, err = at_once("plan", *SMOKE, "--rows", "graphcl", *same, code=2)
-    assert "--variant hcl: HCL has objective.beta=1 already" in err
+    assert "--row hcl: HCL has objective.beta=1 already" in err
 
 
 def test_rows_variants_and_baselines_are_named_in_many_ways(at_once: AtOnce) -> None:
     out, _ = at_once(
         *("plan", *SMOKE, "--rows", "hcl,mmcl-inv-both-views", "--seeds", "0"),
-        *("--row", "MMCL INV, first view", "--variant", "hcl:objective.beta=2"),
+        *("--row", "MMCL INV, first view", "--row", "hcl:objective.beta=2:epochs=3"),
     )
-    for row in ("HCL", "MMCL INV, both views", "MMCL INV, first view", "HCL, objective.beta=2"):
+    for row in (
+        "HCL",
+        "MMCL INV, both views",
+        "MMCL INV, first view",
+        "HCL, objective.beta=2, epochs=3",
+    ):
         assert f"  {row}: seed 0 to run\n" in out
     assert "4 rows, compared with HCL" in out
     _, err = at_once("plan", *SMOKE, "--rows", "inv", code=2)
@@ -703,27 +611,13 @@ def test_rows_variants_and_baselines_are_named_in_many_ways(at_once: AtOnce) -> 
     assert "declared are: largest class | " in err
     _, err = at_once("plan", *SMOKE, "--rows", "hcl", "--against", "mmcl", code=2)
     assert "'mmcl' names several rows; choose one: MMCL INV, both views | " in err
-    _, err = at_once("plan", *SMOKE, "--variant", "hcl", code=2)
-    assert "is not like ROW:NAME=VALUE" in err
+    _, err = at_once("plan", *SMOKE, "--row", "hcl:3", code=2)
+    assert "is not like ROW or ROW:NAME=VALUE" in err
 
 
 def test_a_protocol_is_checked_before_training(at_once: AtOnce) -> None:
     _, err = at_once("plan", *SMOKE, "--rows", "hcl", "--set", "protocol=knn", code=2)
     assert "no protocol 'knn'; there are: " in err
-
-
-def test_a_record_of_ones_own_is_kept_whole(tmp_path: Path) -> None:
-    kept = record("own/graph/mmcl/table-4/mine/mutag/seed-0", 80.0)
-    (tmp_path / "records").mkdir()
-    (tmp_path / "records/a.records.jsonl").write_text(record_line(kept))
-    found = command._records_in(
-        tmp_path, tmp_path / "runs", "graph", "paper", {type(TABLE_4.config)}
-    )
-    # By today's key, and by that of a sheet from before a field was added.
-    config = {**kept.config, **_values_before(type(TABLE_4.config))}
-    assert found.keys() == {run_key("paper", kept.config), run_key("paper", config)}
-    assert all(each.record == kept for (each,) in found.values())
-    assert baseline_of(TABLE_4, "paper").label == "GraphCL"
 
 
 @pytest.fixture
@@ -759,14 +653,15 @@ def test_rows_are_compared_on_data_of_ones_own(
     other = tmp_path / "other"
     other.mkdir()
     shutil.copy(molecules, other)
-    shutil.copytree(tmp_path / "paper/records", other / "paper/records/theirs")
-    elsewhere = ("compare", "graph", "--data", "molecules.pt", *choice)
+    shutil.copytree(tmp_path / "paper/records", other / "theirs")
+    theirs = ("--records", "theirs")
+    elsewhere = ("compare", "graph", "--data", "molecules.pt", *choice, *theirs)
     out, _ = at_once(*elsewhere, folder=other)
     assert "4 of 4 runs there" in out
     graphs = torch.load(molecules, weights_only=False)
     torch.save(graphs[:50], other / "molecules.pt")
     _, err = at_once(*elsewhere, folder=other, code=2)
-    assert "molecules.pt holds other data than those of the folder of --to" in err
+    assert "molecules.pt holds other data than those of the records of --records" in err
 
 
 def test_graphs_in_a_file_are_read_without_running_it(molecules: Path, tmp_path: Path) -> None:
@@ -815,7 +710,7 @@ def test_data_that_cannot_be_scored_are_refused_before_anything_runs(
         (("vision", "--data", "in"), "nothing to test on"),
         (("video", "--data", "in"), "no videos"),
         (("text", "--data", "in"), "in: no .txt files"),
-        (("graph", "mmcl"), "compare needs rows: --rows hcl,dcl, a loss with --with"),
+        (("graph", "mmcl"), "compare needs rows: --rows hcl,dcl or --row"),
         (("graph",), "takes DOMAIN PAPER, or DOMAIN with --data of your own"),
     ):
         for label in ("cats", "dogs"):

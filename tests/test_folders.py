@@ -239,7 +239,7 @@ def test_one_error_names_every_damaged_file(tmp_path: Path) -> None:
         undamaged(files, fault_of, folder=root, what="images")
     assert str(caught.value) == (
         f"{root}: 3 of 9 images are damaged: cat/2.png (truncated), cat/5.png (truncated), "
-        f"cat/8.png (truncated); restore or delete them, or omit them: --skip-damaged, in Python "
+        f"cat/8.png (truncated); restore or delete them, or omit them: --allow-missing, in Python "
         f"skip_damaged=True"
     )
     with pytest.warns(UserWarning, match=r"left out, 3 of 9 images are damaged: cat/2.png"):

@@ -116,11 +116,11 @@ def check_run(words: list[str], tmp_path: Path) -> None:
     """Plan what a command runs, after a look at its own settings and loss, which no plan takes."""
     start = ["plan"] + ["compare"] * (words[0] == "compare")
     words = words[len(start) - 1 :]
-    while options := {"--set", "--with", "--init"} & set(words):
+    while options := {"--set", "--with"} & set(words):
         at = words.index(options.pop())
         option, value = words[at : at + 2]
         words = words[:at] + words[at + 2 :]
-        if option == "--init":
+        if option == "--set" and value.startswith("init="):
             assert hasattr(tables_of(words[0])[words[1]][0].config, "init")
         elif option == "--set":
             assert with_settings(tables_of(words[0])[words[1]][0].config, [value])

@@ -403,12 +403,10 @@ def test_a_changed_configuration_stops_before_anything_runs(
         (("evaluate", "toy", ""), "evaluate: an empty word; name DOMAIN MODEL"),
         (("plan", "toy", "toy", "--seeds", "1", "--seeds=2"), "--seeds is given 2 times; give it"),
         (("toy", "toy", "--set", "steps=1", "--set", "steps=2"), "--set steps is given 2 times"),
-        (("toy", "toy", "--init", "a", "--set", "init=b"), "--set init is given 2 times"),
         (("toy", "toy", "--seeds", f"0-{10**11}"), f"'0-{10**11}' is not a list of seeds"),
         (("toy", "toy", "--seeds", str(2**32)), f"'{2**32}' is not a list of seeds"),
         (("report", "--results", ""), "argument --results: an empty path; name a file or folder"),
         (("verify", "--row", "plain"), "--row chooses what --rerun N runs again; every record"),
-        (("verify", "--draw", "0"), "--draw chooses what --rerun N runs again"),
         (("plan", "toy", "toy", "--seed", "3"), "no option --seed: did you mean --seeds?"),
         (("plan", "toy", "toy", "--data-root", __file__), f"--data-root {__file__}: a file; name"),
         (("toy", "toy", "--runs", __file__), f"--runs {__file__}: a file; name a folder"),
@@ -433,15 +431,14 @@ def test_a_changed_configuration_stops_before_anything_runs(
         (("toy", "toy", "--set", "stesp=3"), "no field 'stesp': did you mean steps?"),
         (("toy", "toy", "--set", "steps=x"), "plain: --set steps is a whole number; got 'x'"),
         (("graph", "mmcl", "--set", "objective.gamma=1"), ": --set objective.gamma: info_nce("),
-        (("toy", "toy", "--with", "losses.py"), "is not like FILE.py:LOSS,NUMBER=VALUE"),
-        (("toy", "toy", "--with", "losses.py:f,x"), "is not like FILE.py:LOSS,NUMBER=VALUE"),
-        (("graph", "mmcl", "--with", "none.py:f"), "none.py: there is no such file"),
+        (("compare", "graph", "mmcl", "--with", "a.py"), "is not like FILE.py:LOSS,NUMBER=VALUE"),
+        (("compare", "graph", "mmcl", "--with", "a.py:f,x"), "is not like FILE.py:LOSS,NUMBER="),
+        (("compare", "graph", "mmcl", "--with", "none.py:f"), "none.py: there is no such file"),
         (("toy", "shared", "--row", "base", "--seeds", "1"), "have none of the seeds given by"),
         *(
             (("toy", "toy", f"--{option}={value}"), f"{value!r} is not a {what}")
             for option, what, values in (
                 ("seeds", "list of seeds like 0,2,5-7", ("1;2", "3-1", "", "0,", "-1", "1-")),
-                ("minutes", "positive number of minutes", ("0", "-1", "nan", "soon")),
                 ("watch", "positive number; see: ", ("0", "-1", "knn", "2.5")),
             )
             for value in values
@@ -853,19 +850,6 @@ def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(
 
 
 @pytest.mark.slow
-def test_after_its_minutes_a_command_saves_and_the_same_one_goes_on(
-    tmp_path: Path, at_once: AtOnce
-) -> None:
-    arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
-    out, _ = at_once(*arguments, "--minutes", "0.02", code=75)
-    assert "rerun the same command" in out
-    cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
-    assert not (cell / "result.json").exists()
-    at_once(*arguments, "--minutes", "5")
-    assert (cell / "result.json").exists()
-
-
-@pytest.mark.slow
 def test_a_terminal_that_closes_saves_and_nothing_stays_in_the_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -900,9 +884,6 @@ def test_a_table_of_some_seeds_says_what_it_shows(
     out, _ = at_once("plan", *choice, "--seeds", "2-4")
     assert "toy/toy/table-1: seeds 3-4 are not declared: run and kept, in no table" in out
     shutil.rmtree(run_of(tmp_path / "runs", "toy/toy/table-1/plain/left/seed-1"))
-    out, _ = at_once(*choice, "--minutes", "0.0001", code=75)
-    assert "2 of 3 seeds (1)" in out
-    assert "(1) 1 of 6 numbers: not run" in out
 
 
 def test_the_first_of_many_cells_is_the_same_whichever_ended_first(

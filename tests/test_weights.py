@@ -128,7 +128,7 @@ def test_the_command_line_starts_from_weights_and_records_their_hash(
     words = ["graph", "mmcl", "--tier", "smoke", "--row", "GraphCL", "--seeds", "0", "--jobs", "1"]
     words += ["--data-root", str(tmp_path), "--runs", str(tmp_path / "runs")]
     words += ["--set", "epochs=1"]
-    assert main([*words, "--init", "model.pth"]) == 0
+    assert main([*words, "--set", "init=model.pth"]) == 0
     assert f'init: nothing -> {{"sha256": "{init.sha256[:8]}' in capsys.readouterr().out
     (file,) = (tmp_path / "runs").rglob("result.json")
     written = json.loads((file.parent / "config.json").read_text())

@@ -1,15 +1,14 @@
 """Rows of a table beside each other: declared ones, those with settings, and losses of the user's.
 
 Where a run of the same configuration is finished here, or its record is known, it is reused; the
-rest is run, below ``runs/own/`` what a user has changed and as any cell of the table what not. A
-folder that a comparison was written to can be extended: it holds the records, and what they are.
+rest is run, below ``runs/own/`` what a user has changed and as any cell of the table what not.
+``--to`` is output, made each time of runs and records:
 
     TO/table.md, table.tex, table.csv, gains.pdf, curves.pdf
-    TO/records/comparison.json    rows, columns and seeds, with the key of each run, and which seeds
-                                  were chosen before any number of theirs was written
+    TO/records/comparison.json    rows, columns and seeds, and which seeds were chosen before any
+                                  number of theirs was written
     TO/records/TABLE.records.jsonl
     TO/records/losses/ROW/        the files of a loss of the user's
-    TO/records/.../               the same of others, copied there
 """
 
 import argparse
@@ -45,7 +44,7 @@ from shared.command.pool import default_jobs
 from shared.command.running import print_ending, run_waiting
 from shared.errors import UserError
 from shared.experiment import frame
-from shared.experiment.config import USER_TIER, differing, short_text, slug
+from shared.experiment.config import USER_TIER, slug
 from shared.experiment.data import writing
 from shared.experiment.environment import current_environment
 from shared.experiment.files import replacing, write_atomically
@@ -76,7 +75,7 @@ from shared.report.wording import (
     shown_metric,
 )
 
-FORM = "comparison-v2"
+FORM = "comparison-v3"
 INDEX = "comparison.json"
 LOSSES = "losses"  # the folder of the files of the user's losses, beside the records
 HERE = "run here"
@@ -86,47 +85,35 @@ STYLES = {"better": "green", "worse": "red", "undecided": "yellow"}
 
 
 @dataclass(frozen=True)
-class Index:
-    """The rows of a comparison and the keys of their runs, as ``comparison.json`` holds them."""
+class Selection:
+    """The rows of one table that are compared, before anything runs."""
 
-    table: str  # address of the table
+    table: Table
     tier: Tier
     changed: tuple[str, ...]  # the settings of every row
     own: str  # the name of data of the user's; empty for the table's
     against: str  # label of the baseline
     rows: tuple[ComparisonRow, ...]
-    # The key of each run by row, column and seed; of a selection, those of runs that only the
-    # folder holds.
-    runs: Mapping[Coordinates, str] = field(default_factory=dict)
-    failed: Mapping[Coordinates, str] = field(default_factory=dict)  # likewise why a run has failed
+    cells: tuple[Cell, ...]  # of the rows
     # By row and column, the seeds that were chosen before a number of it was written.
     declared: Mapping[tuple[str, str], Collection[int]] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns in which a row has a cell, in the order of the table."""
+        labels = {cell.column for cell in self.cells}
+        columns = self.table.columns_of(self.tier)
+        return tuple(column for column in columns if column.label in labels)
 
     @property
     def scope(self) -> dict[str, str]:
         """What two comparisons in one folder have in common."""
         return {
-            "table": self.table,
+            "table": self.table.address,
             "tier": self.tier,
             "data": self.own or "of the table",
             "settings": ", ".join(self.changed) or "none",
         }
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The rows of one table that are compared, before anything runs."""
-
-    table: Table
-    index: Index  # its rows, and the runs that the folder holds beside those of the cells
-    cells: tuple[Cell, ...]  # of the rows
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns in which a row has a cell, in the order of the table."""
-        labels = {cell.column for cell in self.cells} | {column for _, column, _ in self.index.runs}
-        columns = self.table.columns_of(self.index.tier)
-        return tuple(column for column in columns if column.label in labels)
 
 
 @dataclass
@@ -134,36 +121,30 @@ class Reusable:
     """The finished runs and the records that make a run unnecessary."""
 
     places: Places
-    # By key, the records of the folder that is written to, and their origin.
-    in_folder: Mapping[str, Source] = field(default_factory=dict)
-    # By key, the ends of the addresses of these records, as :func:`_end` has them.
-    ends_in_folder: Mapping[str, Collection[str]] = field(default_factory=dict)
-    # By key, the committed records.
+    # By key, records of others from --records, and the committed ones.
+    given: Mapping[str, Sequence[Record]] = field(default_factory=dict)
     committed: Mapping[str, Sequence[Record]] = field(default_factory=dict)
     processor: str = ""  # of this machine; committed records of others do not count
-    only_runs: bool = False  # whether committed records and those of the folder are left out
     # Of data of the user's, by their name in a configuration.
     data_hashes: Mapping[str, str] = field(default_factory=dict)
-    # The comparisons in the folder that is written to, by file.
-    indexes: Mapping[Path, Index] = field(default_factory=dict)
 
     def source(self, cell: Cell, table: Table) -> Source | None:
         """The finished run or the record that is valid for a cell; None without one."""
         for source, location in self._candidates(cell):
             if not _is_valid(source.record.upgraded(type(cell.config)), cell, table):
                 continue
-            self.check_data(source.record, location)
+            self._check_data(source.record, location)
             record = dataclasses.replace(source.record, address=cell.address)
             return dataclasses.replace(source, record=record)
         return None
 
-    def check_data(self, record: Record, location: str) -> None:
+    def _check_data(self, record: Record, location: str) -> None:
         """Refuse a record of other data of the user's under the same name."""
         for name, digest in self.data_hashes.items():
             if record.environment["data"].get(name, digest) != digest:
                 raise UserError(
                     f"{name.partition(':')[2]} holds other data than those of {location}; rename "
-                    f"it, or start over with --again in another --to"
+                    f"it, or start over with --again"
                 )
 
     def _candidates(self, cell: Cell) -> Iterator[tuple[Source, str]]:
@@ -171,10 +152,8 @@ class Reusable:
         folder = run_folder(self.places, cell)
         if (record := finished(cell, self.places.runs)) is not None:
             yield Source(record, HERE, folder / LOG), str(folder)
-        if self.only_runs:
-            return
-        if (source := self.in_folder.get(cell.key)) is not None:
-            yield source, "the folder of --to"
+        for record in self.given.get(cell.key, ()):
+            yield Source(record, recorded_at(record)), "the records of --records"
         for record in self.committed.get(cell.key, ()):
             if processor_of(record) == self.processor:
                 yield Source(record, recorded_at(record)), "the committed records"
@@ -202,6 +181,7 @@ def compare(options: argparse.Namespace, places: Places) -> int:
     places = places.absolute()
     data = Path(os.path.abspath(options.data))
     options.to = options.to and options.to.absolute()
+    options.records = [folder.absolute() for folder in options.records]
     options.loss = [(file.absolute(), *rest) for file, *rest in options.loss]
     if not data.exists():
         raise UserError(f"--data {options.data}: there is no such file or folder")
@@ -236,12 +216,8 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
         _print_folders(console, selection, places)
         if options.to is not None:
             with writing(options.to, "choose another folder with --to"), _locked(options.to):
-                now = _with_folder(reusable, selection, options.to)
-                if now.indexes != reusable.indexes:
-                    text = "a comparison was written there meanwhile; its rows and seeds are kept"
-                    say(console, f"{options.to}: {text}")
-                    selection = _with_earlier(selection, now, options)
-                    comparison = _comparison_of(selection, now, outcomes)
+                found = {run for run, source in _sources(selection, reusable).items() if source}
+                _check_earlier(options, selection, found)
                 names = _write(options.to, comparison, selection, console)
             say(console, f"written to {options.to}: {', '.join(names)}, {KEPT}/")
     return print_ending(console, pool, again=options.again) if pool else 0
@@ -276,17 +252,16 @@ def _select(
     config_types = {type(cell.config) for selection in selections for cell in selection.cells}
     domain, tier = options.words[0], options.tier
     if options.to is not None:
-        _check_files(options.to)
+        selections = [_with_earlier(options, selections[0])]
+    cells = [cell for selection in selections for cell in selection.cells]
     reusable = Reusable(
         places,
-        committed={} if options.run_all else _committed(places, domain, tier, config_types),
+        given=_given(options.records, tier, config_types, cells, console),
+        committed=_committed(places, domain, tier, config_types),
         processor=processor_of(Record("", {}, current_environment(1), {})),
-        only_runs=options.run_all,
         data_hashes=data_hashes,
     )
-    if options.to is not None:
-        reusable = _with_folder(reusable, selections[0], options.to)
-    return [_with_earlier(selection, reusable, options) for selection in selections], reusable
+    return selections, reusable
 
 
 def _tables(
@@ -360,9 +335,10 @@ def _rows_of(
     """The rows of a table that are asked for, with the user's losses and variants."""
     tier: Tier = options.tier
     choice: dict[str, Any] = {"column": options.column or None, "seeds": options.seeds}
-    labels = list(options.rows)
+    labels = [*options.rows, *(name for name, settings in options.row if not settings)]
+    variants = [(name, settings) for name, settings in options.row if settings]
     baseline = _baseline(table, tier, options, labels)
-    if labels or losses or options.variant:
+    if labels or losses or variants:
         labels += [baseline.label]
     declared = table.cells(tier, row=labels or None, **choice)
     if not any(cell.row == baseline.label for cell in declared):
@@ -386,7 +362,7 @@ def _rows_of(
         print_changes(console, title, of_baseline, with_this)
         cells = (*with_this, *cells)  # so that a loss that fails is seen first
     without_learning = {row.label: row.baseline for row in table.rows}
-    for name, settings in options.variant:
+    for name, settings in variants:
         of_row = table.cells(tier, row=_only_row(table, tier, name), **choice)
         row = of_row[0].row
         label = _new_label(f"{row}, {', '.join(settings)}", table, rows)
@@ -396,11 +372,13 @@ def _rows_of(
         plain = apply_settings(of_row, options.set) if options.set else of_row
         varied = apply_settings(of_row, [*options.set, *settings])
         if [cell.key for cell in varied] == [cell.key for cell in plain]:
-            raise UserError(f"--variant {name}: {row} has {', '.join(settings)} already")
+            raise UserError(f"--row {name}: {row} has {', '.join(settings)} already")
         cells += tuple(dataclasses.replace(cell, row=label) for cell in varied)
     data = str(options.data or "")
-    index = Index(table.address, tier, tuple(options.set), data, baseline.label, tuple(rows))
-    return Selection(table, index, tuple(cells))
+    order = {row.label: number for number, row in enumerate(table.rows)}
+    rows.sort(key=lambda row: order.get(row.label, len(order)))
+    settings = tuple(options.set)
+    return Selection(table, tier, settings, data, baseline.label, tuple(rows), tuple(cells))
 
 
 def _baseline(table: Table, tier: Tier, options: argparse.Namespace, chosen: list[str]) -> Row:
@@ -463,148 +441,91 @@ def _committed(
     return frame.by_key(loaded.sources, tier, config_types)
 
 
-def _records_in(
-    folder: Path, runs: Path, domain: str, tier: Tier, config_types: set[type]
-) -> dict[str, list[Source]]:
-    """By key the records in the folder that is written to, the user's and those of others.
+def _given(
+    folders: Sequence[Path],
+    tier: Tier,
+    config_types: set[type],
+    cells: Sequence[Cell],
+    console: Console,
+) -> dict[str, list[Record]]:
+    """By key the records of others, each checked; says which are of no chosen cell."""
+    by_key: dict[str, list[Record]] = {}
+    keys = {cell.key for cell in cells}
+    for folder in folders:
+        loaded = frame.load((), results=folder, everything=True)
+        for _, error in loaded.damaged:
+            text = str(error).removesuffix("; restore the file from git")
+            raise Damaged(f"{text}; ask for the file again")
+        if not loaded.sources:
+            raise UserError(f"--records {folder}: no file there ends with {RECORDS}")
+        hashes: dict[str, str | None] = {}
+        for source in loaded.sources:
+            record = source.record
+            if hashes.setdefault(record.address, record.sha256) != record.sha256:
+                raise UserError(f"--records {folder}: two records of {record.address}; keep one")
+        found = frame.by_key(loaded.sources, tier, config_types, users=True)
+        used = {record.address for key in keys & found.keys() for record in found[key]}
+        if left := [a for a in hashes if a not in used]:
+            text = f"of no chosen row, column, seed or configuration: {left[0]}"
+            text += f" and {len(left) - 1} more" * (len(left) > 1)
+            say(console, f"{folder}: {counted(len(left), 'record')} {text}")
+        for key, records in found.items():
+            by_key.setdefault(key, []).extend(records)
+    return by_key
 
-    Where the run is on this disk, its log is known, so that rows of an earlier call have curves.
+
+def _with_earlier(options: argparse.Namespace, selection: Selection) -> Selection:
+    """The selection with the seeds that were chosen before a number was written to the folder."""
+    chosen = {_coordinates(cell) for cell in selection.cells}
+    earlier = _check_earlier(options, selection, chosen)
+    return dataclasses.replace(selection, declared=_seeds_by_cell(chosen) | earlier)
+
+
+def _check_earlier(
+    options: argparse.Namespace, selection: Selection, kept: Collection[Coordinates]
+) -> dict[tuple[str, str], frozenset[int]]:
+    """Refuse to lose what the folder of ``--to`` has; the seeds that were chosen before a look.
+
+    Files that only have the names of a comparison's are refused, a comparison of other data or
+    settings, and rows or seeds that are not among those ``kept``, but with ``--replace``.
     """
-    loaded = frame.load((), results=folder / KEPT, everything=True)
-    for _, error in loaded.damaged:
-        text = str(error).removesuffix("; restore the file from git")
-        raise Damaged(f"{text}; ask for the file again, or move it away")
-    by_key = frame.by_key(loaded.sources, tier, config_types, users=True)
-    sources = {}
-    for key, records in by_key.items():
-        folders = (frame.folder_of(record, domain, tier, runs) for record in records)
-        sources[key] = [
-            Source(record, recorded_at(record), run and run / LOG)
-            for record, run in zip(records, folders, strict=True)
-        ]
-    return sources
-
-
-def _end(row: str, column: str, seed: str) -> str:
-    """How the address of a run ends."""
-    return "/".join(map(slug, (row, column, seed)))
-
-
-def _with_folder(reusable: Reusable, selection: Selection, folder: Path) -> Reusable:
-    """What can be reused, with what the folder that is written to holds now."""
-    table, tier = selection.table, selection.index.tier
-    config_types = {type(cell.config) for cell in selection.cells}
-    sources = _records_in(folder, reusable.places.runs, table.domain, tier, config_types)
-    return dataclasses.replace(
-        reusable,
-        in_folder={key: first for key, (first, *_) in sources.items()},
-        ends_in_folder={
-            key: {_end(*source.record.address.split("/")[-3:]) for source in of_key}
-            for key, of_key in sources.items()
-        },
-        indexes=_read_indexes(folder),
-    )
-
-
-def _check_files(folder: Path) -> None:
-    """Refuse to write over files of the user's that only have the names of a comparison's."""
-    if (folder / KEPT / INDEX).exists():
-        return
-    if names := [name for name in WRITTEN if (folder / name).exists()]:
-        raise UserError(
-            f"{folder} holds {', '.join(names)} without the {KEPT}/{INDEX} of a comparison, and "
-            f"would lose them; choose another --to, or move them away"
-        )
-
-
-def _read_indexes(folder: Path) -> dict[Path, Index]:
-    """The comparisons in the folder that is written to, by file: the user's first, then others'."""
-    files = sorted((folder / KEPT).rglob(INDEX), key=lambda file: len(file.parts))
-    for file in (folder / KEPT).rglob(f"*{RECORDS}"):
-        if file.with_name(INDEX) not in files:
+    folder, file = options.to, options.to / KEPT / INDEX
+    if not file.exists():
+        if names := [name for name in WRITTEN if (folder / name).exists()]:
             raise UserError(
-                f"{file} lies without {INDEX}, which says of what rows it is; copy the folder whole"
+                f"{folder} holds {', '.join(names)} without the {KEPT}/{INDEX} of a comparison, "
+                f"and would lose them; choose another --to, or move them away"
             )
-    return {file: _read_index(file) for file in files}
-
-
-def _read_index(file: Path) -> Index:
+        return {}
     content = read_json(file)
     try:
         if content["form"] != FORM:
             raise ValueError(f"has the form {content['form']}, this program reads {FORM}")
-        runs = {(run["row"], run["column"], run["seed"]): run["key"] for run in content["runs"]}
-        failed = {  # older ones have none
-            (run["row"], run["column"], run["seed"]): run["why"]
-            for run in content.get("failed", ())
-        }
+        scope = content["scope"]
+        runs = {(run["row"], run["column"], run["seed"]) for run in content["runs"]}
         declared = {
-            (cell["row"], cell["column"]): frozenset(cell["seeds"])
-            for cell in content.get("declared", ())
+            (cell["row"], cell["column"]): frozenset(cell["seeds"]) for cell in content["declared"]
         }
-        return Index(
-            content["table"],
-            content["tier"],
-            tuple(content["changed"]),
-            content["own"],
-            content["against"],
-            tuple(ComparisonRow(**row) for row in content["rows"]),
-            runs,
-            failed,
-            _seeds_by_cell(runs.keys() | failed.keys()) | declared,
+    except (KeyError, TypeError, ValueError) as error:
+        text = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise UserError(f"{file} {text}; move it away, or choose another --to") from None
+    for name, now in selection.scope.items():
+        if scope.get(name) != now:
+            raise UserError(
+                f"{folder} holds a comparison with {name} {scope.get(name)}, not {now}; choose "
+                f"another --to, or the same {name}"
+            )
+    lost = runs.difference(kept)
+    if lost and not options.replace:
+        seeds: dict[str, set[int]] = {}
+        for row, _, seed in lost:
+            seeds.setdefault(row, set()).add(seed)
+        texts = [f"{row} ({named_seeds(sorted(some))})" for row, some in sorted(seeds.items())]
+        raise UserError(
+            f"{folder} has what this command would not write: {'; '.join(texts)}; choose them, too "
+            f"(--rows, --with, --seeds; --records for those of others), or add --replace"
         )
-    except KeyError as error:
-        raise UserError(f"{file} lacks {error}; move it away, or choose another --to") from None
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{file} {error}; move it away, or choose another --to") from None
-
-
-def _with_earlier(
-    selection: Selection, reusable: Reusable, options: argparse.Namespace
-) -> Selection:
-    """The selection with the rows, columns and seeds that the folder holds already."""
-    rows = {row.label: row for row in selection.index.rows}
-    selected = {_coordinates(cell) for cell in selection.cells}
-    runs: dict[Coordinates, str] = {}
-    failed: dict[Coordinates, str] = {}
-    against = selection.index.against
-    for file, index in reusable.indexes.items():
-        for name, earlier in index.scope.items():
-            if earlier != (now := selection.index.scope[name]):
-                raise UserError(
-                    f"{file.parent} holds a comparison with {name} {earlier}, not {now}; "
-                    f"choose another --to, or the same {name}"
-                )
-        for row in index.rows:
-            rows.setdefault(row.label, row)
-        for run, key in index.runs.items():
-            if run not in selected:
-                runs.setdefault(run, key)
-        failed |= index.failed
-    if options.against is None and not options.rows:
-        against = next((index.against for index in reusable.indexes.values()), against)
-    _check_earlier(selection, runs, reusable, options)
-    order = {row.label: number for number, row in enumerate(selection.table.rows)}
-    index = dataclasses.replace(
-        selection.index,
-        rows=tuple(sorted(rows.values(), key=lambda row: order.get(row.label, len(order)))),
-        runs=runs,
-        failed={run: why for run, why in failed.items() if run not in selected | runs.keys()},
-        against=against,
-        declared=_declared(selected, reusable.indexes.values()),
-    )
-    return dataclasses.replace(selection, index=index)
-
-
-def _declared(
-    selected: Iterable[Coordinates], indexes: Iterable[Index]
-) -> dict[tuple[str, str], frozenset[int]]:
-    """By row and column, the seeds of the first comparison with a number there, else today's."""
-    declared: dict[tuple[str, str], frozenset[int]] = {}
-    for index in indexes:
-        for cell in _seeds_by_cell(index.runs):
-            declared[cell] = declared.get(cell, frozenset()).union(index.declared[cell])
-    return _seeds_by_cell(selected) | declared
+    return declared
 
 
 def _seeds_by_cell(runs: Iterable[Coordinates]) -> dict[tuple[str, str], frozenset[int]]:
@@ -614,77 +535,21 @@ def _seeds_by_cell(runs: Iterable[Coordinates]) -> dict[tuple[str, str], frozens
     return {cell: frozenset(chosen) for cell, chosen in seeds.items()}
 
 
-def _check_earlier(
-    selection: Selection,
-    added: Mapping[Coordinates, str],
-    reusable: Reusable,
-    options: argparse.Namespace,
-) -> None:
-    """Refuse a folder in which a row would be of several configurations or data, or lacks records.
-
-    A row is known by its label alone: another one may have been called the same.
-    """
-    config_type = type(selection.table.config)
-    contents: dict[tuple[str, str], Mapping[str, Any]] = {
-        (cell.row, cell.column): cell.content for cell in selection.cells
-    }
-    columns = selection.table.columns_of(selection.index.tier)
-    names = {column.label: column.source for column in columns}
-    for file, index in reusable.indexes.items():
-        ends: dict[str, set[str]] = {}  # by key; rows of equal configurations share one
-        for (row, column, seed), key in index.runs.items():
-            end = _end(row, names.get(column, column), f"seed-{seed}")
-            ends.setdefault(key, set()).add(end)
-        for run, key in index.runs.items():
-            row, column, seed = run
-            source = reusable.in_folder.get(key)
-            if source is None:
-                if run in added:
-                    raise UserError(
-                        f"{file} names a run of {row} in {column}, seed {seed}, whose record is "
-                        f"not beside it; copy the folder again, or move it away"
-                    )
-                continue
-            if ends[key].isdisjoint(reusable.ends_in_folder[key]):
-                raise UserError(
-                    f"{file} calls {row} in {column}, seed {seed}, what is the run "
-                    f"{source.record.address} in its records; copy the folder again, or move it "
-                    f"away"
-                )
-            earlier = source.record.upgraded(config_type).config
-            now = {**contents.setdefault((row, column), earlier), "seed": earlier["seed"]}
-            if earlier != now:
-                path, *values = next(differing(earlier, now))
-                old, new = map(short_text, values)
-                raise UserError(
-                    f"{file.parent} has another {row}: {path} is {old} there, {new} now; "
-                    f"choose another --to, or another name for a loss"
-                )
-            reusable.check_data(source.record, "the folder of --to")
-
-
 def _coordinates(cell: Cell) -> Coordinates:
     return cell.row, cell.column, cell.seed
 
 
 def _sources(selection: Selection, reusable: Reusable) -> dict[Coordinates, Source | None]:
     """The source of each run that is compared; None for one that is not there yet."""
-    of_cells = {
-        _coordinates(cell): reusable.source(cell, selection.table) for cell in selection.cells
-    }
-    earlier = {
-        run: reusable.in_folder[key]
-        for run, key in selection.index.runs.items()
-        if key in reusable.in_folder
-    }
-    return of_cells | earlier
+    return {_coordinates(cell): reusable.source(cell, selection.table) for cell in selection.cells}
 
 
 def _print_sources(console: Console, selection: Selection, reusable: Reusable) -> None:
     """Print what is compared with what, and for each row which seeds are there and from where."""
-    index, sources = selection.index, _sources(selection, reusable)
-    rows = counted(len(index.rows), "row")
-    say(console, f"{index.table} ({index.tier} tier): {rows}, compared with {index.against}")
+    sources = _sources(selection, reusable)
+    rows = counted(len(selection.rows), "row")
+    address, against = selection.table.address, selection.against
+    say(console, f"{address} ({selection.tier} tier): {rows}, compared with {against}")
     seeds_by_origin: dict[tuple[str, str], dict[str, list[int]]] = {}
     for (row, column, seed), source in sources.items():
         origin = source.origin if source else "to run"
@@ -697,7 +562,7 @@ def _print_sources(console: Console, selection: Selection, reusable: Reusable) -
         where = "" if len(columns) == len(selection.columns) else f" ({', '.join(columns)})"
         say(console, f"  {text}{where}")
     cells = selection.cells
-    trained = {row.label for row in index.rows if not row.baseline}
+    trained = {row.label for row in selection.rows if not row.baseline}
     counts = Counter(row for row, _ in {(cell.row, cell.seed) for cell in cells} if row in trained)
     few, many = min(counts.values(), default=0), max(counts.values(), default=0)
     if few < many:
@@ -714,7 +579,7 @@ def _comparison_of(
     selection: Selection, reusable: Reusable, outcomes: Mapping[str, str]
 ) -> Comparison:
     """The comparison, of what is finished by now."""
-    table, index, columns = selection.table, selection.index, selection.columns
+    table, columns = selection.table, selection.columns
     addresses = {_coordinates(cell): cell.address for cell in selection.cells}
     sources: dict[tuple[str, str], dict[int, Source]] = {}
     missing: dict[tuple[str, str], dict[int, str]] = {}
@@ -726,8 +591,6 @@ def _comparison_of(
         else:
             why = outcomes.get(addresses[row, column, seed], NOT_RUN)
             missing.setdefault((row, column), {})[seed] = why
-    for (row, column, seed), why in index.failed.items():
-        missing.setdefault((row, column), {})[seed] = why
     metrics = column_metrics(table, columns, results)
     numbers = {
         (row.label, column): Number(
@@ -737,13 +600,14 @@ def _comparison_of(
             missing.get((row.label, column), {}),
         )
         for column, metric in metrics.items()
-        for row in index.rows
+        for row in selection.rows
     }
-    first_looked = {} if index.changed or index.own else table.looked.get(index.tier, {})
+    is_declared = not selection.changed and not selection.own
+    first_looked = table.looked.get(selection.tier, {}) if is_declared else {}
     looked = {
         (row, column)
         for (row, column), by_seed in sources.items()
-        if by_seed.keys() - index.declared[row, column]
+        if by_seed.keys() - {*selection.declared.get((row, column), by_seed)}
         or any(seed >= first_looked.get(row, seed + 1) for seed in by_seed)
     }
     protocols = dict.fromkeys(
@@ -754,12 +618,12 @@ def _comparison_of(
     return Comparison(
         table.address,
         table.title,
-        index.tier,
-        index.changed,
-        index.own or " and ".join(metrics),
+        selection.tier,
+        selection.changed,
+        selection.own or " and ".join(metrics),
         ", ".join(protocols) or table.protocol,
-        index.against,
-        index.rows,
+        selection.against,
+        selection.rows,
         tuple(column for column in columns if column.label in metrics),
         numbers,
         {metric: table.unit_of(metric) for metric in table.also if metric not in metrics.values()},
@@ -832,30 +696,18 @@ def _write(
     folder: Path, comparison: Comparison, selection: Selection, console: Console
 ) -> list[str]:
     """Write the files, the records, and their index; returns the names of the files."""
-    keys = {_coordinates(cell): cell.key for cell in selection.cells} | dict(selection.index.runs)
-    numbers = [
-        (row.label, column.label, comparison.numbers[row.label, column.label])
+    runs = [
+        {"row": row.label, "column": column.label, "seed": seed}
         for row in comparison.rows
         for column in comparison.columns
-    ]
-    runs = [
-        {"row": row, "column": column, "seed": seed, "key": keys[row, column, seed]}
-        for row, column, number in numbers
-        for seed in sorted(number.sources)
-    ]
-    failed = [
-        {"row": row, "column": column, "seed": seed, "why": why}
-        for row, column, number in numbers
-        for seed, why in sorted(number.missing.items())
-        if not why.startswith(NOT_RUN)
+        for seed in sorted(comparison.numbers[row.label, column.label].sources)
     ]
     declared = [
         {"row": row, "column": column, "seeds": sorted(seeds)}
-        for (row, column), seeds in selection.index.declared.items()
+        for (row, column), seeds in selection.declared.items()
     ]
-    rows = [dataclasses.asdict(row) for row in comparison.rows]
-    lists = {"rows": rows, "runs": runs, "failed": failed, "declared": declared}
-    content = {"form": FORM, **vars(selection.index), **lists}
+    content = {"form": FORM, "scope": selection.scope, "runs": runs, "declared": declared}
+    shutil.rmtree(folder / KEPT / LOSSES, ignore_errors=True)  # of rows that are gone
     write_atomically(folder / KEPT / INDEX, json.dumps(content, indent=1) + "\n")
     _copy_losses(folder / KEPT / LOSSES, selection, console)
     files = write(folder, comparison)  # later, since pictures take seconds

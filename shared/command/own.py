@@ -4,28 +4,23 @@ They are in ``runs/own/``, and their results have the tier "own", which no table
 """
 
 import argparse
-import contextlib
 import dataclasses
 import importlib
 import inspect
-import json
-import os
-import pickle
 import re
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import CellType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.text import Text
-from torch import Tensor, nn
+from torch import Tensor
 
-from shared import functions
 from shared.command.cells import Chosen, Places, choose, imported, run_folder
 from shared.command.running import print_ending, run_waiting
 from shared.command.settings import checked_term, kwargs_of, typed, with_settings
@@ -35,12 +30,10 @@ from shared.experiment.config import (
     canonical,
     changed,
     differing,
-    is_archived,
     short_text,
 )
 from shared.experiment.frame import finished
 from shared.experiment.randomness import seed_everything
-from shared.experiment.records import Damaged, read_json
 from shared.experiment.tables import Cell, Column, Row, Table, Tier
 from shared.objective import Objective, Term
 from shared.pairs import cosine, two_views
@@ -57,15 +50,6 @@ UNTRAINED = (
 # Batches on which a loss is tried: the number of instances, and how far apart two views of one are,
 # None being independent.
 TRIED: tuple[tuple[int, float | None], ...] = ((3, None), (64, None), (64, 0.1), (64, 1.0))
-# Settings of torch that a user's file must not change: they would hold for the whole run.
-TORCH_SETTINGS = {
-    "default type": torch.get_default_dtype,
-    "default device": torch.get_default_device,
-    "number of threads": torch.get_num_threads,
-    "determinism": torch.are_deterministic_algorithms_enabled,
-    "precision of products": torch.get_float32_matmul_precision,
-    "recording of gradients": torch.is_grad_enabled,
-}
 
 
 def run_with_settings(options: argparse.Namespace, places: Places) -> int:
@@ -80,10 +64,6 @@ def run_with_settings(options: argparse.Namespace, places: Places) -> int:
     say(console, f"These runs are yours, in {folder}; they enter no table and no report.")
     for before, after in zip(declared, chosen, strict=True):
         print_changes(console, f"{after.table.address} as declared", before.cells, after.cells)
-    if older := older_runs(chosen, places):
-        folders = ", ".join(str(folder) for folder, _ in older[:2]) + ", ..." * (len(older) > 2)
-        text = "the same settings with other weights as init; they stay as they are"
-        say(console, f"{folders}: {text}")
     pool = run_waiting(chosen, places, options, console)
     for selected in chosen:
         _print_numbers(console, selected, options.set, places)
@@ -98,7 +78,6 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
     """
     if not file.is_file():
         raise UserError(f"--with {file}: there is no such file")
-    before = {setting: read() for setting, read in TORCH_SETTINGS.items()}
     folder = str(file.resolve().parent)
     if folder not in sys.path:  # last, so that nothing beside the file hides a library
         sys.path.append(folder)
@@ -106,7 +85,6 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
         module = importlib.import_module(file.stem)
     except (Exception, SystemExit) as error:  # whatever the user's file raises
         raise UserError(_error_line(error, file)) from error
-    _check_torch_settings(file, before)
     if Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
         raise UserError(f"{file}: another module is called {file.stem!r}; rename the file")
     function = _function_of(module, name, file)
@@ -126,12 +104,14 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
             raise UserError(f"--with {name}: {key} is given twice; give it once")
         numbers[key] = typed(f"{name}'s {key}", text, known[key])
     loss = checked_term(function, 1.0, numbers)
-    _check_modules(loss)
-    first = _check_call(loss, file)
-    _check_torch_settings(file, before)  # which change the values of the next call
-    _check_state(loss, file, first)
+    first, second = _check_call(loss, file), _check_call(loss, file)
+    if not torch.allclose(first, second, rtol=0.0, atol=0.0, equal_nan=True):
+        raise UserError(
+            f"{file}: {name} gives other values when it is called again with the same arguments "
+            f"and seed: it keeps a state, which no checkpoint holds; make it a function of its "
+            f"arguments, and of torch's global generator where it draws"
+        )
     _check_gradient(loss)
-    _check_torch_settings(file, before)
     return loss
 
 
@@ -197,33 +177,6 @@ def with_loss(cell: Cell, loss: Term, label: str) -> Cell:
     return dataclasses.replace(cell, row=label, config=config, own=True)
 
 
-def older_runs(chosen: Sequence[Chosen], places: Places) -> list[tuple[Path, dict[str, Any]]]:
-    """Folder and configuration of runs that differ from cells in a hash alone, the latest last.
-
-    It is the hash of a function or of weights. Cells with a run of their own are left out.
-    """
-    configs: dict[Path, dict[str, Any]] = {}
-    for cell in (cell for selected in chosen for cell in selected.cells):
-        folder = run_folder(places, cell)
-        if not HASH.search(json.dumps(cell.content)) or folder.exists():
-            continue
-        for file in folder.parent.glob(f"{folder.name.removesuffix(cell.key)}*/config.json"):
-            try:
-                config = read_json(file)
-            except Damaged:
-                continue
-            if not is_archived(file.parent) and without_hashes(config) == without_hashes(
-                cell.content
-            ):
-                configs[file.parent] = config
-    return sorted(configs.items(), key=lambda pair: (pair[0] / "config.json").stat().st_mtime)
-
-
-def without_hashes(config: Mapping[str, Any]) -> str:
-    """A canonical configuration as text, without the hashes of functions and weights."""
-    return HASH.sub("", json.dumps(config, sort_keys=True))
-
-
 def _check_call(loss: Term, file: Path) -> Tensor:
     """The values of a loss; refuses one that fails, has no value for each anchor, or no gradient.
 
@@ -267,104 +220,6 @@ def _check_gradient(loss: Term) -> None:
         f"{loss.function.__name__} has a gradient of 0 on all {len(TRIED)} batches that it was "
         f"tried on, and would train nothing; look for what detaches, rounds or clamps"
     )
-
-
-def _check_torch_settings(file: Path, before: Mapping[str, Any]) -> None:
-    """Refuse a file that has changed ``TORCH_SETTINGS``."""
-    if altered := [name for name, read in TORCH_SETTINGS.items() if read() != before[name]]:
-        raise UserError(
-            f"{file}: changes torch's {' and '.join(altered)} for the whole run; omit that, "
-            f"and give single tensors a type and device"
-        )
-
-
-def _check_modules(loss: Term) -> None:
-    """Refuse parameters and modules of torch in the user's files."""
-    for (path, name), value in _globals(loss).items():
-        trained = isinstance(value, Tensor) and value.requires_grad
-        if isinstance(value, nn.Module) or trained:
-            raise UserError(f"{path}: {name} is a parameter or module, {UNTRAINED}")
-
-
-def _check_state(loss: Term, file: Path, first: Tensor) -> None:
-    """Refuse a loss that changes a variable of the user's files, or its values, at every call.
-
-    A checkpoint does not hold it, and a resumed run would begin with what the file says. The first
-    call, which may fill a cache, has been made, and gave the values ``first``.
-    """
-    name = loss.function.__name__
-    why = (
-        "which no checkpoint holds: a resumed run would differ; make the loss a function of its "
-        "arguments, and of torch's global generator where it draws"
-    )
-    before = {key: _comparable(value) for key, value in _globals(loss).items()}
-    second = _check_call(loss, file)
-    for (path, variable), value in _globals(loss).items():
-        if _comparable(value) != before.get((path, variable)):
-            raise UserError(f"{path}: every call of {name} changes {variable}, {why}")
-    # What the variables do not show, such as a generator's place.
-    if not torch.allclose(first, second, rtol=0.0, atol=0.0, equal_nan=True):
-        raise UserError(
-            f"{file}: {name} gives other values when it is called again with the same arguments "
-            f"and seed: it keeps a state, {why}"
-        )
-
-
-def _comparable(value: Any) -> Any:
-    """A variable in a form that two moments can be compared by."""
-    state = value
-    if inspect.isfunction(value):
-        state = [value.__defaults__, value.__kwdefaults__, vars(value)]  # may keep a state
-    try:
-        return pickle.dumps(state)
-    except Exception:  # whatever an object of the user's raises
-        return id(value)  # the list is another one every time
-
-
-def _globals(loss: Term) -> dict[tuple[str, str], Any]:
-    """By file and name the variables of the user's files, with what classes and closures hold."""
-    assert inspect.isfunction(loss.function)  # its identity was asked for
-    files = set(map(_inode, functions.files_of(loss.function).values()))
-    modules = {
-        name: path
-        for name, module in list(sys.modules.items())
-        if (path := getattr(module, "__file__", None)) and _inode(path) in files
-    }
-    seen: set[int] = set()
-    return {
-        (path, name): value
-        for module, path in modules.items()
-        for name, value in _with_parts("", vars(sys.modules[module]), modules, seen)
-    }
-
-
-def _with_parts(
-    prefix: str, values: Mapping[str, Any], modules: Collection[str], seen: set[int]
-) -> Iterator[tuple[str, Any]]:
-    """Variables, then the attributes and closures of those that are of the user's modules."""
-    for name, value in values.items():
-        if name.startswith("__"):
-            continue
-        yield f"{prefix}{name}", value
-        if getattr(value, "__module__", None) not in modules or id(value) in seen:
-            continue
-        parts: dict[str, Any] = {}
-        if inspect.isclass(value) or inspect.isfunction(value):
-            seen.add(id(value))
-            parts |= vars(value)
-        if inspect.isfunction(value):
-            cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-            # A cell without content, of a variable that is not set yet, equals another such one.
-            parts |= {key: cell.cell_contents for key, cell in cells if cell != CellType()}
-        yield from _with_parts(f"{prefix}{name}.", parts, modules, seen)
-
-
-def _inode(path: str | Path) -> tuple[int, int] | None:
-    """What a file is on its disk, which is found faster than where its links lead."""
-    with contextlib.suppress(OSError):  # of a module in an archive
-        status = os.stat(path)
-        return status.st_dev, status.st_ino
-    return None
 
 
 def _leaves(value: Tensor) -> Iterator[Tensor]:

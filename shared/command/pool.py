@@ -1,7 +1,6 @@
 """Runs cells side by side, each in its own process, and collects their outcomes."""
 
 import contextlib
-import math
 import multiprocessing
 import os
 import signal
@@ -57,7 +56,6 @@ class Pool:
         self.jobs = options.jobs or default_jobs(options.threads)
         self.interrupted = False
         self.outcomes: dict[str, str] = {}
-        self._ends = time.monotonic() + 60 * (options.minutes or math.inf)
         self._waiting: list[Cell] = []
         self._pretraining: Mapping[str, str] = {}  # by address, what identifies its encoder
         # By the pipe that a process talks through: its cell, the process and its device.
@@ -93,8 +91,6 @@ class Pool:
                 while len(self._running) < self.jobs and not requests and (cell := self._next()):
                     self._start(cell, workers)
                     watch.started(cell)
-                if time.monotonic() >= self._ends and not requests:
-                    requests.append(signal.SIGTERM)
                 if requests and not stopping:
                     stopping = True
                     self.console.print(

@@ -9,8 +9,8 @@ interrupted, the same command continues.
 import argparse
 import contextlib
 import io
-import math
 import os
+import re
 import select
 import signal
 import sys
@@ -184,17 +184,10 @@ def _run(arguments: Sequence[str]) -> int:
     parser = _parser("run", "DOMAIN PAPER", "Run the cells of a paper's tables, and print them.")
     _takes_cells(parser)
     _takes_work(parser)
-    add = parser.add_argument
     _takes_again(parser)
-    add(
-        "--init",
-        metavar="FILE[,prefix=NAME]",
-        help="weights to start from, of two networks those below NAME; the same as --set init=...",
-    )
-    _takes_losses(parser)
+    _takes_settings(parser)
     _takes_executor(parser)
     options, places = _parsed(parser, arguments)
-    options.set += [] if options.init is None else [f"init={options.init}"]
     _check_executor(options)
     on_several_processes = _on_several_processes(options)
     if not (on_several_processes or options.slurm or options.cell):
@@ -209,31 +202,11 @@ def _run(arguments: Sequence[str]) -> int:
         from shared.command import processes
 
         return processes.take_part(choose(options), places(), options)
-    if options.loss:
-        from shared.command import compare
-
-        return compare.compare(_beside_baseline(options), places())
     if options.set:
         from shared.command import own
 
         return own.run_with_settings(options, places())
     return running.run_cells(choose(options), places(), options)
-
-
-def _beside_baseline(options: argparse.Namespace) -> argparse.Namespace:
-    """The options of ``compare`` that correspond to a run with ``--with``."""
-    if options.cell:
-        raise UserError(
-            "--with needs DOMAIN PAPER, not --cell; choose with --table, --row and --column"
-        )
-    if len(options.row or ()) > 1:
-        raise UserError(
-            "--with compares with one --row; for more rows: compare, see compare --help"
-        )
-    defaults = _compare_parser().parse_args([])
-    values = {**vars(defaults), **vars(options), "data": None}
-    against = options.row[0] if options.row else None
-    return argparse.Namespace(**{**values, "rows": (), "row": None, "against": against})
 
 
 def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
@@ -242,9 +215,8 @@ def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
     if len(options.words) < 2 and options.data is None:
         raise UserError(f"{parser.prog} takes DOMAIN PAPER, or DOMAIN with --data of your own")
     options.tier = options.tier or ("paper" if options.data is None else "short")
-    options.rows = (*options.rows, *(options.row or ()))
-    if not (options.rows or options.loss or options.variant or options.data):
-        raise UserError("compare needs rows: --rows hcl,dcl, a loss with --with, or --variant")
+    if not (options.rows or options.row or options.loss or options.data):
+        raise UserError("compare needs rows: --rows hcl,dcl or --row, or a loss with --with")
     options.plan_only = plan_only
     if not plan_only:
         server.start_in_background(options.words[0])
@@ -264,20 +236,25 @@ def _compare_parser() -> Parser:
         metavar="ROW",
         help="the baseline; default: the row that most claims are made against, if it is chosen",
     )
-    _takes_choice(parser)
+    text = "a row by label or address, also with settings; may be repeated"
+    add("--row", action="append", default=[], type=_row, metavar="ROW[:NAME=VALUE]...", help=text)
+    _takes_columns(parser)
     add("--tier", type=_tier, help=f"{', '.join(TIERS)}; default: paper, on your data short")
     add("--data", type=_path, help="your data: a folder, for graphs a file; needs no PAPER")
     add(
-        "--variant",
+        "--with",
+        dest="loss",
         action="append",
         default=[],
-        type=_varied,
-        metavar="ROW:NAME=VALUE,...",
-        help="a row with settings as one more row",
+        type=_loss,
+        metavar="FILE.py:LOSS[,NUMBER=...]",
+        help="your own loss as one more row: the baseline with its loss replaced",
     )
-    _takes_losses(parser)
+    _takes_settings(parser)
     add("--to", type=_path, metavar="FOLDER", help="write table, pictures and records there")
-    add("--run-all", action="store_true", help="run every row, and use no records")
+    add("--replace", action="store_true", help="with --to: rows and seeds there may go")
+    text = "records of others, as in the folder records/ of a comparison; may be repeated"
+    add("--records", action="append", default=[], type=_path, metavar="FOLDER", help=text)
     _takes_work(parser)
     _takes_again(parser)
     parser.set_defaults(cell=None, plan_only=False, processes=None, slurm=False)
@@ -377,7 +354,8 @@ def _evaluate(arguments: Sequence[str]) -> int:
         help="seed of a protocol's random draws (text: it has none); default: 0",
     )
     add(
-        "--skip-damaged",
+        "--allow-missing",
+        dest="skip_damaged",
         action="store_const",
         const=True,
         help="vision, video: omit files of the folder that cannot be decoded, and list them",
@@ -428,12 +406,11 @@ def _verify(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     add("--rerun", type=_positive, metavar="N", help="run the cells of N records again")
     add("--pages", action="store_true", help="make text and CSV files again, and compare them")
-    add("--draw", type=int, help="with --rerun: another number selects other cells")
     _takes_choice(parser)
     _takes_work(parser)
     options, places = _parsed(parser, arguments, words=("[DOMAIN]",))
     if options.rerun is None:
-        choice = ("table", "row", "column", "seeds", "draw")
+        choice = ("table", "row", "column", "seeds")
         if stray := [name for name in choice if getattr(options, name) is not None]:
             raise UserError(
                 f"--{stray[0]} chooses what --rerun N runs again; every record is checked: "
@@ -482,14 +459,19 @@ def _takes_tier(parser: Parser) -> None:
 
 
 def _takes_choice(parser: Parser) -> None:
+    text = "a row, by label or part of an address; may be repeated"
+    parser.add_argument("--row", action="append", help=text)
+    _takes_columns(parser)
+
+
+def _takes_columns(parser: Parser) -> None:
     add = parser.add_argument
     add("--table", help="one table, by number or name")
-    add("--row", action="append", help="a row, by label or part of an address; may be repeated")
     add("--column", action="append", help="a column, by label; may be repeated")
     add("--seeds", type=_seeds, help="for example 0-4 or 0,2,5-7; default: those of the table")
 
 
-def _takes_losses(parser: Parser) -> None:
+def _takes_settings(parser: Parser) -> None:
     add = parser.add_argument
     add(
         "--set",
@@ -497,15 +479,6 @@ def _takes_losses(parser: Parser) -> None:
         metavar="NAME=VALUE",
         default=[],
         help="change a field of the configuration, or objective.NUMBER; enters no table",
-    )
-    add(
-        "--with",
-        dest="loss",
-        action="append",
-        default=[],
-        type=_loss,
-        metavar="FILE.py:LOSS[,NUMBER=...]",
-        help="your own loss as one more row: the baseline with its loss replaced",
     )
     add(
         "--watch",
@@ -528,15 +501,8 @@ def _takes_work(parser: Parser) -> None:
     add("--threads", type=_positive, default=1, help="threads of each cell; default: 1")
     add("--no-download", action="store_true", help="do not download missing data")
     add("--deterministic", action="store_true", help="bit-equal reruns on a GPU; slower")
-    add(
-        "--allow-missing",
-        "--skip-damaged",
-        action="store_true",
-        help="omit files that are missing or cannot be decoded",
-    )
-    add(
-        "--minutes", type=_minutes, help="save and stop after this time; the same command continues"
-    )
+    text = "omit files that are missing or cannot be decoded"
+    add("--allow-missing", action="store_true", help=text)
 
 
 def _takes_again(parser: Parser) -> None:
@@ -563,22 +529,18 @@ def _check_executor(options: argparse.Namespace) -> None:
     if stray and not options.slurm:
         name = stray[0].replace("_", "-")
         raise UserError(f"--{name} needs --slurm; add that, or omit --{name}")
-    if options.slurm and options.minutes:
-        raise UserError("--minutes does not go with --slurm; set the time of a task with --time")
-    if options.slurm and (options.set or options.loss):
-        raise UserError("--slurm runs cells of the tables; omit --slurm, or --set and --with")
+    if options.slurm and options.set:
+        raise UserError("--slurm runs cells of the tables; omit --slurm, or --set")
 
 
 def _on_several_processes(options: argparse.Namespace) -> bool:
     """Whether torchrun has started several processes for one run; refuses what they cannot do."""
     count = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
-    if count > 1 and (not options.cell or options.set or options.loss or options.slurm):
+    if count > 1 and (not options.cell or options.set or options.slurm):
         raise UserError(
             f"{count} processes share one run of the tables; name it by --cell ADDRESS, without "
-            f"--set, --with and --slurm"
+            f"--set and --slurm"
         )
-    if count > 1 and options.minutes:
-        raise UserError(f"--minutes does not work with {count} processes; omit it")
     return count > 1
 
 
@@ -679,16 +641,6 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, text.split(","))))
 
 
-def _minutes(text: str) -> float:
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = 0.0
-    if not 0 < minutes < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of minutes")
-    return minutes
-
-
 def _loss(text: str) -> tuple[Path, str, list[str]]:
     """File, function and settings of ``FILE.py:LOSS,NUMBER=VALUE,...``."""
     file, colon, rest = text.partition(".py:")
@@ -698,18 +650,12 @@ def _loss(text: str) -> tuple[Path, str, list[str]]:
     return _path(f"{file}.py"), name, settings
 
 
-def _varied(text: str) -> tuple[str, list[str]]:
-    """Row and settings of ``ROW:NAME=VALUE,NAME=VALUE``; a value may hold commas."""
-    row, _, rest = text.partition(":")
-    if not row.strip() or "=" not in rest:
-        raise argparse.ArgumentTypeError(f"{text!r} is not like ROW:NAME=VALUE,NAME=VALUE")
-    settings: list[str] = []
-    for part in rest.split(","):
-        if "=" in part or not settings:
-            settings.append(part.strip())
-        else:
-            settings[-1] += f",{part}"
-    return row.strip(), settings
+def _row(text: str) -> tuple[str, list[str]]:
+    """Row and settings of ``ROW:NAME=VALUE:NAME=VALUE``; labels and values may hold commas."""
+    row, *settings = re.split(r":(?=\s*[A-Za-z_][\w.]*\s*=)", text)
+    if not row.strip() or (not settings and ":" in text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not like ROW or ROW:NAME=VALUE")
+    return row.strip(), [setting.strip() for setting in settings]
 
 
 def _positive(text: str) -> int:

@@ -65,7 +65,7 @@ def run_again(
                 raise Interrupted
             return pool.outcomes
 
-        candidates = shuffled(chosen, options.draw or 0)
+        candidates = shuffled(chosen)
         yield from run_and_compare(candidates, options.rerun, matched, temporary.runs, run)
 
 
@@ -84,11 +84,11 @@ def _is_chosen(cell: Cell, options: argparse.Namespace) -> bool:
     )
 
 
-def shuffled(matched: Iterable[Measurement], draw: int) -> list[Measurement]:
-    """The records in a random order seeded by ``draw``; longer samples begin with shorter ones."""
+def shuffled(matched: Iterable[Measurement]) -> list[Measurement]:
+    """The records in a random order, always the same; longer samples begin with shorter ones."""
 
     def rank(measured: Measurement) -> str:
-        return hashlib.sha256(f"{draw} {measured.record.address}".encode()).hexdigest()
+        return hashlib.sha256(f"0 {measured.record.address}".encode()).hexdigest()
 
     return sorted(matched, key=rank)
 

@@ -144,7 +144,9 @@ def undamaged(
     ]
     text = f"{len(bad)} of {len(files)} {what} are damaged: {first_of(bad, MOST_NAMED)}"
     if not skip_damaged:
-        remedy = "restore or delete them, or omit them: --skip-damaged, in Python skip_damaged=True"
+        remedy = (
+            "restore or delete them, or omit them: --allow-missing, in Python skip_damaged=True"
+        )
         raise UserError(f"{printable(folder)}: {text}; {remedy}")
     warnings.warn(f"{printable(folder)}: left out, {text}", stacklevel=3)
     return good

@@ -114,7 +114,7 @@ def test_damaged_videos_are_all_named_or_left_out(shots: Path) -> None:
         r"train/blue/1.mp4 \(cannot be decoded \(.*\)\), "
         r"train/blue/2.avi \(1 frames, fewer than 2\)"
     )
-    with pytest.raises(UserError, match=faults + r"; .*--skip-damaged"):
+    with pytest.raises(UserError, match=faults + r"; .*--allow-missing"):
         folder(shots, 16)
     with pytest.warns(UserWarning, match=faults):
         videos = folder(shots, 16, skip_damaged=True)

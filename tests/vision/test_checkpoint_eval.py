@@ -523,7 +523,7 @@ def test_damaged_data_are_not_blamed_on_the_model(
     assert said.err.startswith(f"error: {shapes}: 2 of 28 images are damaged: train/light/3.png (")
     assert ", val/dark/0.png (" in said.err
     with pytest.warns(UserWarning, match="left out, 1 of 20 images are damaged: train/light/3"):
-        assert main([*words, "--skip-damaged"]) == 0
+        assert main([*words, "--allow-missing"]) == 0
     assert "knn-200-v1: knn_top1 100.00" in capsys.readouterr().out
 
 
