@@ -1,4 +1,3 @@
-import contextlib
 import dataclasses
 import json
 import multiprocessing
@@ -285,7 +284,6 @@ def test_damaged_checkpoint_is_named(tmp_path: Path, kind: str) -> None:
     file = saved(tmp_path / "run")
     damaged = damages(file.read_bytes())[kind]
     file.write_bytes(damaged)
-    file.with_name("checkpoint.previous.pt").write_bytes(damaged)
     with pytest.raises(UserError, match=r"checkpoint\.pt cannot be resumed \(.*\); delete the fol"):
         with Run(tmp_path / "run", Config(3)) as run:
             train(run.config, run)
@@ -324,23 +322,8 @@ def test_the_name_of_the_machine_is_in_no_name_of_a_file(uninterrupted: Path) ->
     assert ".run." in file.name
 
 
-@pytest.mark.slow
-def test_the_time_for_which_a_process_is_stopped_does_not_count(tmp_path: Path) -> None:
-    process = start(tmp_path / "run", 40, pause=0.1)
-    while not (tmp_path / "run" / "checkpoint.pt").exists():
-        time.sleep(0.01)
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGSTOP)
-    time.sleep(12)
-    os.kill(process.pid, signal.SIGCONT)
-    process.join()
-    seconds = json.loads((tmp_path / "run" / "result.json").read_text())["seconds"]
-    assert 4 <= seconds < 10
-
-
 def test_a_damaged_checkpoint_is_not_said_to_be_loadable_unsafely(tmp_path: Path) -> None:
     file = saved(tmp_path / "run")
-    file.with_name("checkpoint.previous.pt").unlink(missing_ok=True)
     torch.save(Path, file)
     with pytest.raises(UserError, match="it holds other things than tensors and nu") as caught:
         with Run(tmp_path / "run", Config(3)) as run:
@@ -508,29 +491,6 @@ def test_a_part_is_averaged_over_the_steps_that_have_it() -> None:
     assert resumed.take() == {"loss": 3.0, "entropy": 20.0, "late": 5.0}
     resumed.add({"loss": torch.tensor(7.0)})
     assert resumed.take() == {"loss": 7.0}
-
-
-@pytest.mark.parametrize("anew", [False, True], ids=("removed", "made anew"))
-@pytest.mark.parametrize("write", ["log", "checkpoint", "finish", "record"])
-def test_a_folder_that_was_removed_is_not_written_to(
-    tmp_path: Path, write: str, anew: bool
-) -> None:
-    """Another process may have begun there: what this one writes would be mixed with its run."""
-    folder = tmp_path / "run"
-    with Run(folder, Config()) as run:
-        run.track()
-        shutil.rmtree(folder)
-        other = Run(folder, Config()) if anew else contextlib.nullcontext()
-        with other:
-            before = sorted(tmp_path.rglob("*"))
-            with pytest.raises(Locked, match="run: the folder was removed during its run"):
-                {
-                    "log": lambda: run.log(1, loss=0.5),
-                    "checkpoint": lambda: run.checkpoint(1),
-                    "finish": lambda: run.finish({"accuracy": 1.0}),
-                    "record": lambda: run.record(renderer="another"),
-                }[write]()
-            assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_closed_terminal_asks_to_stop_as_a_scheduler_does(tmp_path: Path) -> None:

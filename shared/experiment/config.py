@@ -29,7 +29,6 @@ LONGEST = 60  # characters of the readable parts of a folder's name
 WAS = "was"
 FUNCTION = re.compile("(.+)@([0-9a-f]{12})[0-9a-f]{52}")  # of shared.functions.identity
 NOTHING: Final = object()
-MARK = "\0"  # in the place of the seed
 
 
 class Config(Protocol):
@@ -130,25 +129,7 @@ def canonical_json(value: Any) -> str:
 
 def run_key(tier: str, content: Mapping[str, Any]) -> str:
     """The identity of a run: 16 digits of a hash over its tier and canonical configuration."""
-    return _hashed(_key_text(tier, content))
-
-
-def key_around_seed(tier: str, content: Mapping[str, Any]) -> tuple[str, str]:
-    """What is hashed before and after the seed for the keys of runs that differ in it alone."""
-    before, after = _key_text(tier, {**content, "seed": MARK}).split(json.dumps(MARK))
-    return before, after
-
-
-def key_of_seed(around: tuple[str, str], seed: int) -> str:
-    """:func:`run_key` of a seed."""
-    return _hashed(str(seed).join(around))
-
-
-def _key_text(tier: str, content: Mapping[str, Any]) -> str:
-    return json.dumps([tier, content], sort_keys=True, separators=(",", ":"))
-
-
-def _hashed(text: str) -> str:
+    text = json.dumps([tier, content], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

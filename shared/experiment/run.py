@@ -7,7 +7,6 @@
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
     checkpoint.pt      tracked objects, step, seconds and random states; a domain may delete it once
                        the run is done
-    checkpoint.previous.pt  the one before it, in case that is damaged; deleted at the end
     failure.json       why the last attempt failed; deleted at the end
     result.json        metrics, and the hash of the run; its existence means done
 
@@ -25,9 +24,7 @@ import shutil
 import signal
 import statistics
 import sys
-import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType, SimpleNamespace, TracebackType
@@ -66,7 +63,6 @@ from shared.experiment.run_folders import (
     WATCHED,
     Conflict,
     Interrupted,
-    Locked,
     WorkerDone,
     acquire,
     check_config,
@@ -83,8 +79,6 @@ from shared.objective import SHARE
 from shared.precision import without_tf32
 from shared.ranges import require_ranges, require_words
 
-TICK = 0.5  # seconds between two looks at the clock
-LEAST_STOP = 2.0  # seconds between two looks beyond which the process was stopped
 # Steps after which the loss is checked, where no line of the log is due before; on a GPU it is
 # read a step later, when the device has other work.
 CHECK_EVERY = 100
@@ -153,7 +147,7 @@ class Run:
         processes: the number of processes of the run.
 
     Raises:
-        Locked: another process uses the folder; later, when writing: it was removed.
+        Locked: another process uses the folder.
         Conflict: the folder was made with another configuration.
         Damaged: the folder holds a checkpoint or result, but not the file that says of what.
         ValueError: a word or number that a field of the configuration cannot be.
@@ -209,11 +203,8 @@ class Run:
         self._tracked: dict[str, Stateful] = {}
         self._restored_step = 0
         self._seconds_before = 0.0
-        self._seconds_stopped = 0.0  # in which the process was stopped
-        self._exited = threading.Event()
         self._started = self._saved = time.monotonic()
         self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
-        self._locked_as: tuple[int, int] | None = None  # device and inode of the locked file
         self._writer: Any = None
         self._on_exit = contextlib.ExitStack()
 
@@ -227,14 +218,11 @@ class Run:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 acquire(self._lock, self.folder)
                 on_exit.callback(self._lock.release)
-                self._locked_as = self._lock_on_disk()
             on_exit.enter_context(without_tf32())
             self._begin_or_continue()
             for number, handler in self.stop_on_signals().items():
                 on_exit.callback(signal.signal, number, handler)
             self._started = self._saved = time.monotonic()
-            threading.Thread(target=self._watch_clock, daemon=True).start()
-            on_exit.callback(self._exited.set)
             seed_everything(self.config.seed)
             listeners.append(self.keep_notice)
             on_exit.callback(listeners.remove, self.keep_notice)
@@ -291,24 +279,8 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Seconds spent on the run so far, those before the checkpoint it resumed from included.
-
-        The time for which the process was stopped, as by Ctrl-Z or a scheduler, does not count.
-        """
-        return self._seconds_before + time.monotonic() - self._started - self._seconds_stopped
-
-    def _watch_clock(self) -> None:
-        """Add up the time for which the process is stopped, noticed because this thread stops too.
-
-        A computation that keeps Python's lock also delays the thread, but uses the processor.
-        """
-        last, used = time.monotonic(), time.process_time()
-        while not self._exited.wait(TICK):
-            now, uses = time.monotonic(), time.process_time()
-            gap = now - last - TICK
-            if gap > LEAST_STOP and uses - used < gap / 10:
-                self._seconds_stopped += gap
-            last, used = now, uses
+        """Seconds spent on the run so far, those before the checkpoint it resumed from included."""
+        return self._seconds_before + time.monotonic() - self._started
 
     def record_data(self, **fingerprints: str) -> None:
         """Note the hashes of the datasets used, by name.
@@ -346,7 +318,6 @@ class Run:
             self.config = dataclasses.replace(self.config, **{field: OWN_DATA})
             self._asked_config = self.config  # the encoder may be scored on any dataset
             if self._is_first:
-                self._check_lock()
                 write_atomically(self.folder / "config.json", canonical_json(self.config))
         self._environment["data"][OWN_DATA] = digest
         self._write_environment()
@@ -398,13 +369,8 @@ class Run:
     def track(self, **objects: Stateful) -> int:
         """Register the objects of a checkpoint, restore them from it, and return the step reached.
 
-        In place of a damaged checkpoint the one before it is used, with a warning: the steps
-        between the two are repeated with the same results. Tracked objects with files of their own
-        must therefore be able to go back by one checkpoint.
-
         Raises:
-            UserError: a checkpoint that does not fit the objects, or is damaged as is the one
-                before it.
+            UserError: a checkpoint that is damaged, or does not fit the objects.
         """
         self._tracked = objects
         file = self.folder / "checkpoint.pt"
@@ -416,15 +382,12 @@ class Run:
 
     def _restore(self, file: Path) -> int:
         """Restore the tracked objects and the random state; return the step of the checkpoint."""
-        if self._is_first:
-            self._mend(file)
-        all_gather_objects(None)  # the first process may have replaced the file
         try:
             state = read_state(file)
             if (wrong := not_finite(state["objects"])) is not None:
                 raise UserError(
-                    f"{file}: {wrong} is NaN or infinite, and there is no checkpoint before it "
-                    f"that is not; start over with --again, and lower the learning rate"
+                    f"{file}: {wrong} is NaN or infinite; start over with --again, and lower the "
+                    f"learning rate"
                 )
             for name, item in self._tracked.items():
                 item.load_state_dict(state["objects"][name])
@@ -528,7 +491,6 @@ class Run:
             return
         if wrong := [name for name, number in numbers.items() if not math.isfinite(number)]:
             raise FloatingPointError(_not_finite_text(wrong[0], step))
-        self._check_lock()
         line = {"step": step, "seconds": round(self.seconds, 3), **numbers}
         file = self.folder / LOG
         with naming("write", file), file.open("a") as stream:
@@ -639,7 +601,6 @@ class Run:
             _, *self._random_states_of_others = all_gather_objects(random_state())
         if not self._is_first:
             return
-        self._check_lock()
         state = {
             "step": step,
             "seconds": self.seconds,
@@ -651,11 +612,6 @@ class Run:
         file = self.folder / "checkpoint.pt"
         with replacing(file) as part:
             write_state(part, state)
-            # A link, so that there is always a checkpoint. It fails before the first save, and on
-            # file systems without links.
-            with contextlib.suppress(OSError):
-                self._previous.unlink(missing_ok=True)
-                os.link(file, self._previous)
 
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Write the result, which ends the run. Only the first of several processes gets here.
@@ -667,7 +623,6 @@ class Run:
         plain = _plain(metrics)
         for check in self.checks.values():
             check()
-        self._check_lock()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if torch.cuda.is_available():
             self._environment["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated()
@@ -685,7 +640,6 @@ class Run:
         }
         config = read_json(self.folder / "config.json")
         result[HASH] = content_hash(config, self._environment, result)
-        self._previous.unlink(missing_ok=True)
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
         (self.folder / "failure.json").unlink(missing_ok=True)
         if not self.keep_checkpoint:
@@ -693,41 +647,6 @@ class Run:
         for folder in self.temporary:
             shutil.rmtree(folder, ignore_errors=True)
         return result
-
-    @property
-    def _previous(self) -> Path:
-        return self.folder / "checkpoint.previous.pt"
-
-    def _mend(self, file: Path) -> None:
-        """Replace a checkpoint that is damaged or not finite by the one before it, if that is good.
-
-        Otherwise it stays: reading it says what is wrong.
-        """
-        reason = _fault_of(file)
-        if reason and self._previous.exists() and not _fault_of(self._previous):
-            self._previous.replace(file)
-            text = f"{file} is damaged ({reason}); the run continues from the checkpoint before it"
-            warnings.warn(text, stacklevel=3)
-
-    def _lock_on_disk(self) -> tuple[int, int] | None:
-        """Device and inode of the folder's lock; None where there is none."""
-        try:
-            status = (self.folder / ".lock").stat()
-        except FileNotFoundError:
-            return None
-        return status.st_dev, status.st_ino
-
-    def _check_lock(self) -> None:
-        """Refuse to write where another process may work by now.
-
-        Raises:
-            Locked: the folder was removed during the run, and perhaps made again.
-        """
-        if self._locked_as != self._lock_on_disk():
-            raise Locked(
-                f"{self.folder}: the folder was removed during its run, so this process "
-                f"stops; the same command starts the run again"
-            )
 
     def keep_notice(self, text: str) -> None:
         """Add a warning of the training to the record."""
@@ -745,7 +664,6 @@ class Run:
     def _write_environment(self) -> None:
         if not self._is_first or (self.folder / "result.json").exists():
             return  # the hash of a result includes the existing file
-        self._check_lock()
         text = json.dumps(self._environment, indent=2) + "\n"
         write_atomically(self.folder / "environment.json", text)
 
@@ -859,16 +777,6 @@ def _median_shares(folder: Path) -> dict[str, str]:
             if name.startswith(SHARE):
                 shares.setdefault(name, []).append(number)
     return {name: f"{statistics.median(numbers):.4g}" for name, numbers in shares.items()}
-
-
-def _fault_of(file: Path) -> str | None:
-    """Why a checkpoint cannot be continued: damaged, or not finite."""
-    try:
-        state = read_state(file)
-    except ValueError as error:
-        return str(error)
-    wrong = not_finite(state["objects"]) if isinstance(state, dict) and "objects" in state else None
-    return wrong and f"{wrong} is NaN or infinite"
 
 
 def _not_finite_text(what: str, step: int) -> str:

@@ -20,9 +20,8 @@ from shared.experiment.config import (
     Config,
     canonical,
     changed,
-    key_around_seed,
-    key_of_seed,
     place_of,
+    run_key,
     slug,
     with_seed,
 )
@@ -316,10 +315,6 @@ class Cell:
     config: Config
     run: str = ""
     own: bool = False
-    # Shared by the cells that differ only in their seed.
-    _alike: "_Alike" = field(
-        default_factory=lambda: _Alike(), init=False, compare=False, repr=False
-    )
 
     @property
     def table_address(self) -> str:
@@ -341,34 +336,18 @@ class Cell:
     @functools.cached_property
     def content(self) -> Mapping[str, Any]:
         """Its configuration in canonical form; do not modify it."""
-        return {**self._alike.content_of(self.config), "seed": self.config.seed}
+        content: Mapping[str, Any] = canonical(self.config)
+        return content
 
     @functools.cached_property
     def key(self) -> str:
         """The key of its run, see :func:`run_key`; cells with equal keys share the run."""
-        content = self._alike.content_of(self.config)
-        if self._alike.around is None:
-            self._alike.around = key_around_seed(self.tier, content)
-        return key_of_seed(self._alike.around, self.config.seed)
+        return run_key(self.tier, self.content)
 
     @property
     def folder(self) -> Path:
         """The folder of its run, below that of all runs, see :func:`place_of`."""
         return Path(USER_TIER * self.own, place_of(self.domain, self.content, self.key))
-
-
-@dataclass
-class _Alike:
-    """What cells that differ only in their seed share."""
-
-    content: Mapping[str, Any] | None = None  # their canonical form, once it was needed
-    around: tuple[str, str] | None = None  # see key_around_seed
-
-    def content_of(self, config: Config) -> Mapping[str, Any]:
-        """The canonical form of a configuration of theirs, with any seed."""
-        if self.content is None:
-            self.content = canonical(config)
-        return self.content
 
 
 @dataclass(frozen=True)
@@ -655,9 +634,8 @@ class Table:
         wanted: Sequence[int] = self.seeds_of(tier, row, column)
         if seeds is not None and wanted:
             wanted = _seeds_of(row, seeds)
-        alike = _Alike()
         for seed in wanted:
-            cell = Cell(
+            yield Cell(
                 domain=self.domain,
                 paper=self.paper,
                 table=self.name,
@@ -668,8 +646,6 @@ class Table:
                 config=with_seed(config, seed),
                 run=column.run,
             )
-            object.__setattr__(cell, "_alike", alike)
-            yield cell
 
 
 def _addresses(item: Row | Column) -> set[str]:
