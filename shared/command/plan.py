@@ -24,7 +24,7 @@ from shared.experiment.frame import finished, load
 from shared.experiment.records import ENCODER_PROCESSOR, Record
 from shared.experiment.store import SAVED, is_stored, seconds_alone
 from shared.experiment.tables import Cell, Column, Table, Tier
-from shared.report.console import blocks
+from shared.report.console import blocks, unbroken
 from shared.report.wording import counted as number_of
 
 # Sources of an estimate, the best first; ~ marks those that no run on this machine measured.
@@ -103,7 +103,7 @@ def planned(
     """
     costs = costs_of(table, cells, places, counted)
     if sum(cost.time for cost in costs.values()) >= LONG:
-        return Text(_line_of_long_table(table, list(costs.values()), jobs))
+        return unbroken(_line_of_long_table(table, list(costs.values()), jobs))
     rows, columns = (list(dict.fromkeys(pair[i] for pair in costs)) for i in (0, 1))
     lines: dict[str, list[str]] = {}
     for column in columns:
@@ -113,9 +113,9 @@ def planned(
         lines[column] += [_time_text([*of_column.values()]), f"{biggest:.1f} GB" if biggest else ""]
     times = [_time_text([cost for (name, _), cost in costs.items() if name == row]) for row in rows]
     lines["time left"] = [*times, _time_text(list(costs.values())), ""]
-    parts: list[RenderableType] = [Text(f"{table.address}: {table.title}", style="bold")]
+    parts: list[RenderableType] = [unbroken(f"{table.address}: {table.title}", "bold")]
     parts += _grids([*rows, "time left", "memory of one"], lines)
-    parts += [Text(f"Data to get first: {data}") for data in missing_data(cells, places)]
+    parts += [unbroken(f"Data to get first: {data}") for data in missing_data(cells, places)]
     parts.append(Text(" ".join(_summary(list(costs.values()), jobs))))
     return Group(*parts)
 

@@ -46,7 +46,7 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
         return 0
     for selected in to_run:
         table = selected.table
-        console.print(planned(table, selected.cells, places, jobs, shared))
+        console.print(planned(table, selected.cells, places, jobs, shared), crop=False)
         if options.device == gpu.H100:
             costs = gpu.trainings(unfinished(selected.cells, places.runs))
             cost = gpu.total(costs, trained)
@@ -181,7 +181,11 @@ def show_tables(
         rows, columns, seeds = (
             {getattr(cell, name) for cell in selected.cells} for name in ("row", "column", "seed")
         )
-        console.print(Terminal(narrowed(measured, rows, columns, seeds), places.results))
+        terminal = Terminal(narrowed(measured, rows, columns, seeds), places.results)
+        console.print(terminal, crop=False)
+    if chosen and chosen[0].cells[0].tier == "smoke":
+        words = f"{chosen[0].table.domain} {chosen[0].table.paper}"
+        say(console, f"The tables: {program()} {words}; their cost: {program()} plan {words}")
 
 
 def run_waiting(
