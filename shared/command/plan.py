@@ -103,7 +103,7 @@ def planned(
     """
     costs = costs_of(table, cells, places, counted)
     if sum(cost.time for cost in costs.values()) >= LONG:
-        return unbroken(_line_of_long_table(table, list(costs.values()), jobs))
+        return Text(_line_of_long_table(table, list(costs.values()), jobs))
     rows, columns = (list(dict.fromkeys(pair[i] for pair in costs)) for i in (0, 1))
     lines: dict[str, list[str]] = {}
     for column in columns:
@@ -113,7 +113,7 @@ def planned(
         lines[column] += [_time_text([*of_column.values()]), f"{biggest:.1f} GB" if biggest else ""]
     times = [_time_text([cost for (name, _), cost in costs.items() if name == row]) for row in rows]
     lines["time left"] = [*times, _time_text(list(costs.values())), ""]
-    parts: list[RenderableType] = [unbroken(f"{table.address}: {table.title}", "bold")]
+    parts: list[RenderableType] = [Text(f"{table.address}: {table.title}", style="bold")]
     parts += _grids([*rows, "time left", "memory of one"], lines)
     parts += [unbroken(f"Data to get first: {data}") for data in missing_data(cells, places)]
     parts.append(Text(" ".join(_summary(list(costs.values()), jobs))))
