@@ -158,6 +158,13 @@ def test_the_first_call_installs_the_lock_and_says_so(checkout: Checkout) -> Non
         assert bool(re.search(rest, f"/tests/venv/site-packages/{file}")) == left
 
 
+def test_a_second_domain_does_not_ask_for_torch_again(checkout: Checkout) -> None:
+    checkout.call("graph", "mmcl")
+    (checkout.home / ".venv/lib/python3.11/site-packages/torch").mkdir(parents=True)
+    _, second, *_ = checkout.call("text", "lmcl").stderr.splitlines()
+    assert second == "to download: up to 145 MB (by pip)"
+
+
 def test_it_installs_again_when_versions_change_and_only_then(checkout: Checkout) -> None:
     run = ["python -m shared graph mmcl"]
     installed = [f"python {INSTALL} --constraint requirements.lock --editable .[graph]", *run]
