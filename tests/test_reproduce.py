@@ -976,7 +976,8 @@ def test_python_names_the_extra_too(name: str) -> None:
 def test_all_that_a_cell_lacks_is_said_at_once(tmp_path: Path) -> None:
     places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path / "data")
     (table,) = cells.choose_tables("text", "lmcl", "table-4-small", "short")
-    pool = Pool(places, Namespace(threads=1, jobs=1, minutes=None, no_download=False), Console(quiet=True))
+    options = Namespace(threads=1, jobs=1, minutes=None, no_download=False)
+    pool = Pool(places, options, Console(quiet=True))
     some = [*table.cells("short")]
     assert pool.leave_out(some) == []
     assert pool.outcomes.keys() == {cell.address for cell in some}
