@@ -552,6 +552,18 @@ def test_the_wheel_holds_everything_and_runs_outside_the_checkout(tmp_path: Path
     words = ("shared", "plan", "graph", "mmcl", "--row", "GraphCL", "--column", "MUTAG")
     assert "20 of 20 cells to run" in run(sys.executable, "-m", *words)
 
+    # Every domain is imported, with what its runs need, and one runs a table in an empty folder.
+    parts = ("train", "evaluation", "export")
+    modules = [f"{name}.{part}" for name in PACKAGES[1:] for part in parts]
+    files_of = ", ".join(f"{module}.__file__" for module in modules)
+    program = f"import {', '.join(modules)}; print({files_of})"
+    files = run(sys.executable, "-c", program).split()
+    assert files == [f"{site}/{module.replace('.', '/')}.py" for module in modules]
+    program = "from shared.command.reproduce import main; raise SystemExit(main())"
+    smoke = ("graph", "mmcl", "--tier", "smoke", "--row", "GraphCL")
+    assert "GraphCL" in run(sys.executable, "-c", program, *smoke)
+    assert len([*mine.glob("runs/**/result.json")]) == 1
+
     # A strict type checker knows the losses. With the options of this project, to which the script
     # adds what they lack, it need not read torch again.
     (mine / "script.py").write_text(TYPED)
