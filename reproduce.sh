@@ -175,7 +175,7 @@ installed() {
 
 # One stamp per set of extras; a changed pyproject.toml or lock installs anew.
 install() {
-  local extras=$1 stamp=$venv/.installed-${1:-core} python settings uv installer why
+  local extras=$1 stamp=$venv/.installed-${1:-core} python settings uv installer torch why
   ! installed "$extras" || return 0
   # The Python that it links to may be gone, or out of this machine's reach, with runs elsewhere.
   if [ -L "$venv/bin/python" ] && [ ! -e "$venv/bin/python" ]; then
@@ -205,8 +205,9 @@ install() {
   uv=
   settings=$(uv_settings) && uv=$(find_uv)
   installer=${uv:-pip}
-  say "to download: up to $(megabytes "$extras") MB, and torch:" \
-    "200 MB for CPUs, 2700 MB with CUDA (by ${installer##*/})"
+  torch=", and torch: 200 MB for CPUs, 2700 MB with CUDA"
+  ! compgen -G "$venv/lib/python*/site-packages/torch" >/dev/null || torch=
+  say "to download: up to $(megabytes "$extras") MB$torch (by ${installer##*/})"
   set -- ${lock:+--constraint "$lock"} --editable ".${extras:+[$extras]}"
   if ! { [ "$uv" ] && uv_install "$@"; }; then
     [ -z "$uv" ] || say "uv could not install it (see $log); pip tries"

@@ -5,8 +5,6 @@ The names of ``__init__.pyi`` are imported when first used: planning and reporti
 
 from pathlib import Path
 
-import lazy_loader
-
 import shared
 
 if [*getattr(shared, "__path__", ())] != [str(Path(__file__).parents[1] / "shared")]:
@@ -14,4 +12,6 @@ if [*getattr(shared, "__path__", ())] != [str(Path(__file__).parents[1] / "share
         f"{shared.__spec__.origin or shared.__path__[0]} hides the suite's package 'shared': start "
         "where it does not come first on sys.path; docs/own.md says more"
     )
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from shared.lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

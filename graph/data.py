@@ -23,9 +23,9 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.io import read_tu_data
 from torch_geometric.utils import coalesce
 
-from graph.datasets import DATASETS, Statistics
-from shared.errors import UserError, program
-from shared.experiment.data import MissingData, fetch_archive, sha256_of_files
+from graph.datasets import DATASETS, Statistics, command, missing, raw_files, raw_folder
+from shared.errors import UserError
+from shared.experiment.data import fetch_archive, sha256_of_files
 from shared.experiment.files import replacing
 from shared.experiment.states import read_state, write_state
 from shared.pixels import to_device
@@ -134,9 +134,9 @@ def load(name: str, data_root: Path) -> Graphs:
     if name == ATLAS:
         return _atlas()
     _statistics(name)
-    raw, parsed = _raw_folder(name, data_root), _raw_folder(name, data_root).parent / "graphs.pt"
-    if not _raw_files(name, data_root):
-        raise MissingData(name, raw, _command(name))
+    raw, parsed = raw_folder(name, data_root), raw_folder(name, data_root).parent / "graphs.pt"
+    if errors := missing(name, data_root):
+        raise errors[0]
     source = fingerprint(name, data_root)
     graphs = _stored_graphs(parsed, source)
     if graphs is None:
@@ -158,19 +158,19 @@ def fetch(name: str, data_root: Path) -> None:
     if name == ATLAS:
         return
     _statistics(name)
-    raw = _raw_folder(name, data_root)
-    if not _raw_files(name, data_root):
+    raw = raw_folder(name, data_root)
+    if not raw_files(name, data_root):
         fetch_archive(name, f"{URL}/{name}.zip", raw.parent, ARCHIVES.get(name))
         if not (raw.parent / name).is_dir():
             archive = raw.parent / f"{name}.zip"
-            raise UserError(f"{archive}: has no folder {name}; delete it and run: {_command(name)}")
+            raise UserError(f"{archive}: has no folder {name}; delete it and run: {command(name)}")
         (raw.parent / name).replace(raw)
     verify_raw(raw, name)
     content = _sha256_of_graphs(load(name, data_root))
     if content != CONTENTS.get(name, content):
         raise UserError(
             f"{raw}: not the published graphs; delete it and {raw.parent / name}.zip, and run: "
-            f"{_command(name)}"
+            f"{command(name)}"
         )
 
 
@@ -178,7 +178,7 @@ def fingerprint(name: str, data_root: Path) -> str:
     """SHA-256 over the raw files of a dataset, or over the arrays of the embedded one."""
     if name == ATLAS:
         return _sha256_of_graphs(_atlas())
-    return sha256_of_files(_raw_files(name, data_root))
+    return sha256_of_files(raw_files(name, data_root))
 
 
 def permutation(count: int, seed: int, epoch: int | None = None) -> Tensor:
@@ -263,7 +263,7 @@ class _RawFiles:
 
     def fault(self, part: str, text: str, line: int | None = None) -> UserError:
         location = f"{self.path(part)}, line {line}" if line else f"{self.path(part)}"
-        return UserError(f"{location}: {text}; delete {self.folder} and run: {_command(self.name)}")
+        return UserError(f"{location}: {text}; delete {self.folder} and run: {command(self.name)}")
 
     def read(self, part: str, columns: int | None, number: type = int) -> np.ndarray:
         """All rows; any number of columns if ``columns`` is None, but the same in every row."""
@@ -390,18 +390,6 @@ def _statistics(name: str) -> Statistics:
     if name not in DATASETS:
         raise UserError(f"unknown dataset {name!r}; known are {', '.join(DATASETS)} and {ATLAS}")
     return DATASETS[name]
-
-
-def _raw_folder(name: str, data_root: Path) -> Path:
-    return data_root / "TUDataset" / name / "raw"
-
-
-def _raw_files(name: str, data_root: Path) -> list[Path]:
-    return sorted(_raw_folder(name, data_root).glob(f"{name}_*.txt"))
-
-
-def _command(name: str) -> str:
-    return f"{program()} data graph --dataset {name}"
 
 
 def _first_bad_line(content: bytes, columns: int | None, number: type) -> tuple[str, int]:

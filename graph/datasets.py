@@ -1,6 +1,10 @@
 """The TU data sets of graphs, with the counts and means that their page prints."""
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from shared.errors import program
+from shared.experiment.data import MissingData
 
 
 @dataclass(frozen=True)
@@ -31,3 +35,24 @@ DATASETS: dict[str, Statistics] = {
     # COLLAB's published mean is 0.6 above that of the graphs as PyG reads them (4914.4 directed).
     "COLLAB": Statistics(5000, 3, 74.49, 2457.78, 1, edge_tolerance=1.0),
 }
+
+
+def raw_folder(name: str, data_root: Path) -> Path:
+    """Where the files of a dataset belong."""
+    return data_root / "TUDataset" / name / "raw"
+
+
+def raw_files(name: str, data_root: Path) -> list[Path]:
+    """The files of a dataset; none where it is not there."""
+    return sorted(raw_folder(name, data_root).glob(f"{name}_*.txt"))
+
+
+def command(name: str) -> str:
+    """The command that downloads a dataset."""
+    return f"{program()} data graph --dataset {name}"
+
+
+def missing(name: str, data_root: Path) -> list[MissingData]:
+    """The dataset, if its files are not there."""
+    there = name not in DATASETS or raw_files(name, data_root)
+    return [] if there else [MissingData(name, raw_folder(name, data_root), command(name))]

@@ -4,10 +4,13 @@ import contextlib
 import difflib
 import errno
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 
+NAME = "margins-in-contrastive-learning"
 SPACE, RIGHTS = "free space there", "change the permissions there"
 REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), SPACE),
@@ -31,6 +34,29 @@ def program() -> str:
         return "./reproduce.sh"
     installed = not (Path(__file__).resolve().parents[1] / "reproduce.sh").is_file()
     return "margins" if installed or Path(sys.argv[0]).name == "margins" else "./reproduce.sh"
+
+
+def lacking(extra: str, why: object) -> str:
+    """The line about a library that is not installed, of the extra of a domain."""
+    return (
+        f"{why}; install the suite with its extra for {extra}: pip install '{NAME}[{extra}]', or "
+        f"pip install '.[{extra}]' in a checkout"
+    )
+
+
+def not_installed(extra: str) -> list[str]:
+    """The libraries of an extra that are not installed; none where the suite itself is not."""
+    try:
+        requirements = metadata.requires(NAME) or []
+    except metadata.PackageNotFoundError:
+        return []
+    lines = (line.partition(";") for line in requirements)
+    names = [
+        re.split(r"[^\w.-]", line)[0]
+        for line, _, marker in lines
+        if marker.strip() in (f'extra == "{extra}"', f"extra == '{extra}'")
+    ]
+    return [name for name in names if not any(metadata.distributions(name=name))]
 
 
 def suggestion(word: str, known: Iterable[str], has: str = "known") -> str:

@@ -7,8 +7,13 @@ and torch takes longer to import than all of these commands do.
 import functools
 import pkgutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+import lazy_loader
+
+from shared.errors import lacking
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,22 @@ class LazyImport:
     def load(self) -> Any:
         """The function or object."""
         return _resolved(self.name)
+
+
+def attach(domain: str, file: str) -> tuple[Callable[[str], Any], Callable[[], Any], list[str]]:
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a domain, whose names are in its stub.
+
+    A name that needs a library of the domain's extra says so where that is not installed.
+    """
+    get, names, public = lazy_loader.attach_stub(domain, file)
+
+    def get_or_name_extra(name: str) -> Any:
+        try:
+            return get(name)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(lacking(domain, error), name=error.name) from error
+
+    return get_or_name_extra, names, public
 
 
 _resolved = functools.cache(pkgutil.resolve_name)

@@ -35,7 +35,7 @@ def places(folder: Path, results: Path | None = None) -> Places:
 def text_of(table: Table, here: Places, tier: str = "paper", jobs: int = 2) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=80)
-    console.print(planned(table, table.cells(tier), here, jobs))
+    console.print(planned(table, table.cells(tier), here, jobs), crop=False)
     return stream.getvalue()
 
 
@@ -72,7 +72,8 @@ def test_a_table_fits_eighty_columns_with_every_row_and_column(
     short = text_of(table, places(tmp_path), tier)
     monkeypatch.setattr(plan, "LONG", math.inf)
     text = text_of(table, places(tmp_path), tier)
-    assert max(len(line) for line in (text + short).splitlines()) <= 80
+    lines = (text + short).splitlines()  # a line with commands is not broken
+    assert max(len(line) for line in lines if not line.startswith("Data to get first")) <= 80
     assert "…" not in text
     seeds: dict[tuple[str, str], set[int]] = {}
     for cell in table.cells(tier):
@@ -180,17 +181,14 @@ def test_data_that_are_not_there_are_named_with_the_remedy(tmp_path: Path) -> No
         "./reproduce.sh data toy --dataset toys"
     )
 
-    def unfolded() -> str:
-        return "".join(text_of(figure, here).split())
-
-    assert "".join(wanted.split()) in unfolded()
-    assert unfolded().count("Datatogetfirst") == 1
+    assert wanted in text_of(figure, here)
+    assert text_of(figure, here).count("Data to get first") == 1
     (here.data / "toys").mkdir(parents=True)
-    assert "Datatogetfirst" not in unfolded()
+    assert "Data to get first" not in text_of(figure, here)
     (here.data / "toys").rmdir()
     for cell in figure.cells("paper", column="far"):
         finish(here, cell, 60.0, 1.0)
-    assert "Datatogetfirst" not in unfolded()
+    assert "Data to get first" not in text_of(figure, here)
 
 
 def test_what_is_done_takes_no_time(tmp_path: Path) -> None:

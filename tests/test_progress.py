@@ -50,38 +50,47 @@ def test_without_a_terminal_there_are_plain_lines(clock: Clock) -> None:
     first, second, third = CELLS[:3]
     with watching(console, 3, {first.address: ("accuracy", "1.00 ± 0.10")}) as watch:
         watch.started(first)
-        assert written(console) == [f"3 cells to run; the first: {first.address}"]
+        assert written(console) == ["3 cells to run"]
         watch.started(second)
         watch.started(third)
         watch.heard(first, 10, 30, "training")  # resumed: its pace is not that of 10 steps
-        clock.now += 4
+        clock.now += 28
         watch.heard(first, 14, 30, "training")
         watch.tick()
-        assert written(console) == []  # not more than one in five seconds
-        clock.now += 2
+        assert written(console) == []  # not more than one in a minute
+        clock.now += 32
         watch.tick()
         label = "plain / left / seed"
         assert written(console) == [
-            f"0/3 done; {label} 0: training 14 of 30, about 16 s left; and 2 more"
+            f"0/3 done; {label} 0: training 14 of 30, about 1.9 min left; and 2 more"
         ]
         watch.tick()
         assert written(console) == []
         watch.stopped(second)
+        clock.now += 60
         watch.ended(first, DONE)
         beside = "accuracy 1.25 (7 s); paper: 1.00 ± 0.10"
-        assert written(console) == [f"[1/3] {first.address}: {beside}"]
+        assert written(console) == [f"[1/3] {label} 0: {beside}"]
         watch.heard(third, 0, 2, "probe")
         clock.now += 60
         watch.tick()
         assert written(console) == [f"1/3 done; {label} 2: probe 0 of 2"]
-        for seconds, lines in ((59, 0), (2, 1)):  # what has not changed is said once a minute
-            clock.now += seconds
-            watch.tick()
-            assert len(written(console)) == lines
         watch.ended(third, Outcome("failed", "failed: it broke"))
         clock.now += 60
         watch.tick()  # nothing runs
-        assert written(console) == [f"[2/3] {third.address}: failed: it broke"]
+        assert written(console) == [f"[2/3] {label} 2: failed: it broke"]
+
+
+def test_without_a_terminal_every_tenth_cell_has_a_line(clock: Clock) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    console.get_time = clock
+    cells = [replace(CELLS[0], row=str(number)) for number in range(26)]
+    with watching(console, 26) as watch:
+        for cell in cells:
+            watch.started(cell)
+            clock.now += 2
+            watch.ended(cell, DONE)
+    assert [line.partition(" ")[0] for line in written(console)] == ["26", "[10/26]", "[20/26]"]
 
 
 def test_on_a_terminal_of_80_columns_counts_and_times_are_whole() -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from argparse import Namespace
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from rich.console import Console
 from toy.program import AtOnce, start
 from toy.tables import TABLES, run_of
 
-from shared.command import cells, reproduce, running, server, verbs, worker
+from shared.command import cells, gpu, reproduce, running, server, verbs, worker
 from shared.command.arguments import FROM
 from shared.command.arguments import path as users_path
 from shared.command.pool import Pool
@@ -87,14 +88,15 @@ def test_cells_without_their_data_are_planned_and_say_how_to_get_them(
     words = " ".join(out.split())
     assert "6 of 6 cells to run" in words
     assert "Data to get first: toys: data missing in" in words
-    # What only lacks its data is tried, and says what to do.
-    _, err = at_once(*arguments, code=1)
+    # What only lacks its data does not start, and says once before the others what to do.
+    out, err = at_once(*arguments, code=1)
+    said = "2 cells not run: data missing; fetch it with: ./reproduce.sh data toy --dataset toys"
+    assert out.index(said) < out.index("4 cells to run")
+    assert out.count("fetching toys ...") == 1
     for seed in (0, 1):
         assert f"toy/partial/figure-3/curve/far/seed-{seed}: not run: data missing; fetch" in err
-    assert err.count("fetch it with: ./reproduce.sh data toy --dataset toys") == 2
     configs = [json.loads(file.read_text()) for file in tmp_path.glob("runs/toy/*/*/config.json")]
     assert {(each["kind"], each["offset"]) for each in configs} == {
-        ("missing", 0.0),
         ("works", 0.0),
         ("works", 5.0),
     }
@@ -152,8 +154,9 @@ def test_a_package_that_is_not_installed_names_the_extra(tmp_path: Path) -> None
     run = Run(tmp_path, TABLES["toy"][0].config)
     why = worker._outcome_of(error, run, "graph").why
     assert why == (
-        "failed: No module named 'torch_geometric'; install the suite with its extra for graph, "
-        "as in pip install '.[graph]' in the checkout"
+        "failed: No module named 'torch_geometric'; install the suite with its extra for graph: "
+        "pip install 'margins-in-contrastive-learning[graph]', or pip install '.[graph]' in a "
+        "checkout"
     )
     assert "extra" not in worker._outcome_of(error, run, "toy").why
 
@@ -826,10 +829,10 @@ def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(
         run = run_of(tmp_path / "runs", f"toy/shared/table-1/{cell}")
         return json.loads((run / "result.json").read_text())["metrics"]
 
-    for seed in range(3):
-        metrics = metrics_of(f"plain/both/seed-{seed}")
-        assert f"seed-{seed}" in out
-        assert f"accuracy {metrics['accuracy']:.4g}" in out  # of the first of its columns
+    said = re.findall(r"\] (\w+) / \w+ / seed (\d): accuracy ([\d.]+)", out)
+    assert said  # of the first of its columns
+    for row, seed, accuracy in said:
+        assert accuracy == f"{metrics_of(f'{row}/both/seed-{seed}')['accuracy']:.4g}"
     at_once("report")
     with (tmp_path / "results/toy/shared/table-1.csv").open() as stream:
         lines = {(line["row"], line["column"]): line for line in csv.DictReader(stream)}
@@ -924,3 +927,40 @@ def test_datasets_that_cannot_be_fetched_are_named_by_reason(
     )
     _, err = at_once("data", "toy", "--dataset", "c", code=1)
     assert err == f"{why['c']}\n"
+
+
+def test_what_no_cell_could_run_with_is_refused_before_any_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (table,) = cells.choose_tables("vision", "margins", "table-2-cifar10", "short")
+    cell = next(cell for cell in table.cells("short") if gpu.trains(cell.config))
+    running._check_known([cell])
+    larger = replace(cell, config=replace(cell.config, batch_size=10**7))
+    assert "batch_size 10000000" in error_of(lambda: running._check_known([larger]))
+    monkeypatch.setattr(metadata, "distributions", lambda name: [])
+    text = error_of(lambda: running._check_known([cell]))
+    assert "torchvision" in text
+    assert "margins-in-contrastive-learning[vision]" in text
+
+
+@pytest.mark.parametrize("name", ["graph.Encoder", "from graph import load"])
+def test_python_names_the_extra_too(name: str) -> None:
+    program = "import sys; sys.modules['torch_geometric'] = None; import graph; " + name
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert "margins-in-contrastive-learning[graph]" in done.stderr.splitlines()[-1]
+
+
+def test_all_that_a_cell_lacks_is_said_at_once(tmp_path: Path) -> None:
+    places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path / "data")
+    (table,) = cells.choose_tables("text", "lmcl", "table-4-small", "short")
+    options = Namespace(threads=1, jobs=1, minutes=None, no_download=False)
+    pool = Pool(places, options, Console(quiet=True))
+    some = [*table.cells("short")]
+    assert pool.leave_out(some) == []
+    assert pool.outcomes.keys() == {cell.address for cell in some}
+    whole = max(pool.outcomes.values(), key=len)
+    assert "books" in whole
+    assert "senteval" in whole
+    assert "--set tasks=topics,questions" in whole

@@ -158,6 +158,13 @@ def test_the_first_call_installs_the_lock_and_says_so(checkout: Checkout) -> Non
         assert bool(re.search(rest, f"/tests/venv/site-packages/{file}")) == left
 
 
+def test_a_second_domain_does_not_ask_for_torch_again(checkout: Checkout) -> None:
+    checkout.call("graph", "mmcl")
+    (checkout.home / ".venv/lib/python3.11/site-packages/torch").mkdir(parents=True)
+    _, second, *_ = checkout.call("text", "lmcl").stderr.splitlines()
+    assert second == "to download: up to 145 MB (by pip)"
+
+
 def test_it_installs_again_when_versions_change_and_only_then(checkout: Checkout) -> None:
     run = ["python -m shared graph mmcl"]
     installed = [f"python {INSTALL} --constraint requirements.lock --editable .[graph]", *run]
@@ -544,6 +551,18 @@ def test_the_wheel_holds_everything_and_runs_outside_the_checkout(tmp_path: Path
     assert out == f"{site}/graph/tables.py True {{'commit': 'unknown', 'dirty': True}}\n"
     words = ("shared", "plan", "graph", "mmcl", "--row", "GraphCL", "--column", "MUTAG")
     assert "20 of 20 cells to run" in run(sys.executable, "-m", *words)
+
+    # Every domain is imported, with what its runs need, and one runs a table in an empty folder.
+    parts = ("train", "evaluation", "export")
+    modules = [f"{name}.{part}" for name in PACKAGES[1:] for part in parts]
+    files_of = ", ".join(f"{module}.__file__" for module in modules)
+    program = f"import {', '.join(modules)}; print({files_of})"
+    files = run(sys.executable, "-c", program).split()
+    assert files == [f"{site}/{module.replace('.', '/')}.py" for module in modules]
+    program = "from shared.command.reproduce import main; raise SystemExit(main())"
+    smoke = ("graph", "mmcl", "--tier", "smoke", "--row", "GraphCL")
+    assert "GraphCL" in run(sys.executable, "-c", program, *smoke)
+    assert len([*mine.glob("runs/**/result.json")]) == 1
 
     # A strict type checker knows the losses. With the options of this project, to which the script
     # adds what they lack, it need not read torch again.

@@ -49,7 +49,8 @@ DATASETS: dict[str, str] = {
     SENTEVAL: (
         "put SentEval's files there: MR/rt-polarity.{pos,neg}, CR/custrev.{pos,neg}, "
         "SUBJ/subj.{objective,subjective}, MPQA/mpqa.{pos,neg}, TREC/{train_5500,TREC_10}.label, "
-        "MRPC/msr_paraphrase_{train,test}.txt"
+        "MRPC/msr_paraphrase_{train,test}.txt; or score on the two tasks that come with the suite: "
+        "--set tasks=topics,questions"
     ),
 }
 _BOOKCORPUS_FILES = ("books_large_p1.txt", "books_large_p2.txt")
@@ -253,6 +254,24 @@ def task_fingerprint(tasks: Sequence[str], data_root: Path) -> str:
         else:
             parts.append(f"{name} {sha256_of_files(_task_files(name, data_root))}")
     return sha256_of_lines(parts)
+
+
+def missing(corpus: str | None, tasks: Sequence[str], data_root: Path) -> list[MissingData]:
+    """What is not there of a corpus and of tasks."""
+    errors: dict[str, MissingData] = {}
+    if corpus not in (None, MANUAL):
+        try:
+            _corpus_files(corpus, data_root)
+        except MissingData as error:
+            errors[error.name] = error
+        except UserError:
+            pass  # the run says it
+    for task in tasks:
+        try:
+            task in _EMBEDDED or _task_files(task, data_root)
+        except MissingData as error:
+            errors[error.name] = error
+    return list(errors.values())
 
 
 def fetch(name: str, data_root: Path) -> None:

@@ -1,9 +1,21 @@
 """The text domain as one object; heavy modules are imported only when they are needed."""
 
+from pathlib import Path
+
+from shared.experiment.data import MissingData
 from shared.experiment.domain import Domain, Experiment, OwnData
 from shared.lazy import LazyImport
 from text.config import Config
 from text.tables import TABLES
+
+
+def _missing(config: Config, data_root: Path) -> list[MissingData]:
+    from text.data import missing
+
+    return missing(
+        config.corpus if config.baseline != "majority" else None, config.tasks, data_root
+    )
+
 
 DOMAIN = Domain(
     name="text",
@@ -12,6 +24,7 @@ DOMAIN = Domain(
         Experiment(
             Config,
             LazyImport("text.train:measure"),
+            _missing,
             several=True,
             steps=lambda config: config.steps,
         ),

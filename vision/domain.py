@@ -19,9 +19,10 @@ def _part(config: Config) -> Mapping[str, Any] | None:
 
 
 def _steps(config: Config) -> int | None:
-    from vision.datasets import DATASETS
+    from vision.datasets import DATASETS, DIGITS, OWN, describe
 
-    about = DATASETS.get(config.dataset)
+    known = config.dataset in (*DATASETS, DIGITS) or config.dataset.startswith(OWN)
+    about = describe(config.dataset) if known else None
     images = config.images or (about and about.train + about.unlabelled)
     return config.epochs * (images // config.batch_size) if images else None
 

@@ -66,7 +66,7 @@ from shared.report.comparison import (
     p_of,
     write,
 )
-from shared.report.console import empty_grid, say
+from shared.report.console import empty_grid, say, unbroken
 from shared.report.wording import (
     TIER_NOTES,
     counted,
@@ -202,7 +202,7 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
             cell for cell in selection.cells if options.again or not reusable.source(cell, table)
         )
         if missing:
-            console.print(planned(table, missing, places, jobs, planned_keys))
+            console.print(planned(table, missing, places, jobs, planned_keys), crop=False)
             chosen.append(Chosen(table, missing))
     if options.plan_only:
         return 0
@@ -673,7 +673,7 @@ def _print_comparison(console: Console, comparison: Comparison) -> None:
                 Text(word, style=STYLES.get(word.partition(" (")[0], "")),
             )
     title = f"{comparison.address} ({comparison.scale}): rows beside {comparison.against}"
-    console.print(Text(title, style="bold"))
+    console.print(unbroken(title, "bold"), crop=False)
     console.print(grid)
     console.print(Text(headline(comparison), style="dim"))
     if note := TIER_NOTES[comparison.tier]:

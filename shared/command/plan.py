@@ -24,7 +24,7 @@ from shared.experiment.frame import finished, load
 from shared.experiment.records import ENCODER_PROCESSOR, Record
 from shared.experiment.store import SAVED, is_stored, seconds_alone
 from shared.experiment.tables import Cell, Column, Table, Tier
-from shared.report.console import blocks
+from shared.report.console import blocks, unbroken
 from shared.report.wording import counted as number_of
 
 # Sources of an estimate, the best first; ~ marks those that no run on this machine measured.
@@ -115,7 +115,7 @@ def planned(
     lines["time left"] = [*times, _time_text(list(costs.values())), ""]
     parts: list[RenderableType] = [Text(f"{table.address}: {table.title}", style="bold")]
     parts += _grids([*rows, "time left", "memory of one"], lines)
-    parts += [Text(f"Data to get first: {data}") for data in missing_data(cells, places)]
+    parts += [unbroken(f"Data to get first: {data}") for data in missing_data(cells, places)]
     parts.append(Text(" ".join(_summary(list(costs.values()), jobs))))
     return Group(*parts)
 

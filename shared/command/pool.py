@@ -8,7 +8,7 @@ import stat
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from types import FrameType
 from typing import Any
@@ -21,9 +21,12 @@ from shared.command.outcome import INTERRUPTED, Outcome
 from shared.command.progress import Main, Watch, watching
 from shared.errors import UserError
 from shared.experiment.config import Config, canonical_json
+from shared.experiment.data import MissingData
+from shared.experiment.frame import NOT_RUN
 from shared.experiment.run_folders import is_locked, stop_signals
 from shared.experiment.tables import Cell
 from shared.report.console import say
+from shared.report.wording import counted
 from shared.switches import SWITCH, graphs_wanted
 
 # Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.
@@ -179,6 +182,30 @@ class Pool:
             self.outcomes[cell.address] = message.why
             message.note(run_folder(self.places, cell))
         watch.ended(cell, message)
+
+    def leave_out(self, cells: list[Cell]) -> list[Cell]:
+        """The cells whose data are there, once each missing data set was fetched where possible.
+
+        The others are named with all that they lack; ``outcomes`` has them.
+        """
+        by_reason: dict[str, list[Cell]] = {}
+        for cell in cells:
+            for data in self._missing(cell):
+                if not data.how:
+                    self._fetch(cell, data.name)
+            why = "; ".join(data.remedy for data in self._missing(cell))
+            by_reason.setdefault(why, []).append(cell)
+        left = by_reason.pop("", [])
+        for why, without in by_reason.items():
+            if left:
+                say(self.console, f"{counted(len(without), 'cell')} not run: data missing; {why}")
+            why = f"{NOT_RUN}: data missing; {why}"
+            self.outcomes |= {cell.address: why for cell in without}
+        return left
+
+    def _missing(self, cell: Cell) -> Sequence[MissingData]:
+        find = imported(cell.domain).experiment(cell.config).missing
+        return find(cell.config, self.places.data) if find else ()
 
     def _fetch(self, cell: Cell, name: str) -> bool:
         """Try once to fetch the dataset that a cell lacks; whether it is there now."""

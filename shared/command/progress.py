@@ -1,4 +1,4 @@
-"""Progress of running cells: bars on a terminal, elsewhere a line every few seconds."""
+"""Progress of running cells: bars on a terminal, elsewhere a line now and then."""
 
 import contextlib
 import time
@@ -20,8 +20,8 @@ from shared.experiment.tables import Cell
 from shared.report.console import say
 from shared.report.wording import counted
 
-EVERY = 5.0  # seconds between two lines without a terminal
-REPEATED = 60.0  # the same between two equal ones
+EVERY = 60.0  # seconds after which a line is due without a terminal
+TENTH = 10  # and after so many cells
 LEAST = 20  # minimal characters of a label on a narrow terminal
 # By address, the metric that a cell is run for, and what the paper gives there.
 Main = Mapping[str, tuple[str, str]]
@@ -56,15 +56,14 @@ class Watch:
         self.main = main
         self._all = bars.add_task("cells", total=total)
         self._running: dict[str, TaskID] = {}
-        self._printed, self._line = time.monotonic(), ""
+        self._printed = time.monotonic()
         self._why = ""  # the last cell has no result
         self._said: set[str] = set()
 
     def started(self, cell: Cell) -> None:
         """A process was started."""
         if self.bars.disable and not self._running and not self._count(self._all)[0]:
-            total = counted(self._count(self._all)[1], "cell")
-            self._print(f"{total} to run; the first: {cell.address}")
+            self._print(f"{counted(self._count(self._all)[1], 'cell')} to run")
         label = f"{label_of(cell)}: starting"
         self._running[cell.address] = self.bars.add_task(label, total=None)
 
@@ -91,27 +90,28 @@ class Watch:
         self.bars.remove_task(self._running.pop(cell.address))
 
     def ended(self, cell: Cell, outcome: Outcome) -> None:
-        """A cell ended: print one line, its main metric or why there is none."""
+        """A cell ended: print one line, its main metric or why there is none.
+
+        Without a terminal only where one is due, and for each cell without a result: the table
+        follows.
+        """
         self.stopped(cell)
         self.bars.advance(self._all)
         done, total = self._count(self._all)
         count, text = f"[{done}/{total}] ", sentence(outcome, *self.main.get(cell.address, ()))
-        label = cell.address
+        label, failed = label_of(cell), outcome.kind in ("failed", "missing", "refused")
         if not self.bars.disable:
             room = max(LEAST, self.bars.console.width - len(count) - len(text) - 2)
-            label = label_of(cell)
             label = label if len(label) <= room else f"{label[: room - 1]}…"
-        if outcome.kind in ("failed", "missing", "refused"):
+        if failed:
             again, self._why = text == self._why, text
             text = "the same" if again else text
-        self._print(f"{count}{label}: {text}")
+        if failed or not self.bars.disable or done % TENTH == 0 or self._is_due():
+            self._print(f"{count}{label}: {text}")
 
     def tick(self) -> None:
         """Print a line when it is due; bars refresh by themselves."""
-        if not (self.bars.disable and self._running):
-            return
-        waited = time.monotonic() - self._printed
-        if waited >= EVERY:
+        if self.bars.disable and self._running and self._is_due():
             _, *running = self.bars.tasks
             first, others = running[0], len(running) - 1
             text = first.description
@@ -120,10 +120,10 @@ class Watch:
             if (left := first.time_remaining) is not None:
                 text += f", about {duration(left)} left"
             more = f"; and {others} more" if others else ""
-            line = "{}/{} done; ".format(*self._count(self._all)) + text + more
-            if line != self._line or waited >= REPEATED:
-                self._print(line)
-                self._line = line
+            self._print("{}/{} done; ".format(*self._count(self._all)) + text + more)
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._printed >= EVERY
 
     def _count(self, bar: TaskID) -> tuple[int, int]:
         task = self.bars.tasks[self.bars.task_ids.index(bar)]

@@ -11,12 +11,19 @@ from rich.text import Text
 
 from shared.command import gpu
 from shared.command.allocation import allocation
-from shared.command.cells import Chosen, Places, every_table, run_folder, tables_of_paper
+from shared.command.cells import (
+    Chosen,
+    Places,
+    every_table,
+    imported,
+    run_folder,
+    tables_of_paper,
+)
 from shared.command.plan import costs_of, planned, side_by_side
 from shared.command.pool import Pool, default_jobs, visible_devices
 from shared.command.progress import duration
 from shared.command.status import print_states
-from shared.errors import program
+from shared.errors import UserError, lacking, not_installed, program
 from shared.experiment.frame import load, unfinished
 from shared.experiment.records import read_json
 from shared.experiment.run_folders import INTERRUPTED, archive, check_config
@@ -46,7 +53,7 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
         return 0
     for selected in to_run:
         table = selected.table
-        console.print(planned(table, selected.cells, places, jobs, shared))
+        console.print(planned(table, selected.cells, places, jobs, shared), crop=False)
         if options.device == gpu.H100:
             costs = gpu.trainings(unfinished(selected.cells, places.runs))
             cost = gpu.total(costs, trained)
@@ -181,7 +188,11 @@ def show_tables(
         rows, columns, seeds = (
             {getattr(cell, name) for cell in selected.cells} for name in ("row", "column", "seed")
         )
-        console.print(Terminal(narrowed(measured, rows, columns, seeds), places.results))
+        terminal = Terminal(narrowed(measured, rows, columns, seeds), places.results)
+        console.print(terminal, crop=False)
+    if chosen and chosen[0].cells[0].tier == "smoke":
+        words = f"{chosen[0].table.domain} {chosen[0].table.paper}"
+        say(console, f"The tables: {program()} {words}; their cost: {program()} plan {words}")
 
 
 def run_waiting(
@@ -198,15 +209,33 @@ def run_waiting(
     """
     waiting = unfinished_cells(chosen, places, options, console)
     pool = Pool(places, options, console, main=main_metrics(chosen))
-    if waiting:
-        if not priced and (text := estimate(chosen, waiting, places, pool.jobs)):
+    _check_known(waiting)
+    if with_data := pool.leave_out(waiting):
+        if not priced and (text := estimate(chosen, with_data, places, pool.jobs)):
             say(console, text)
-        pool.run(waiting, (lambda: move_aside(waiting, places, console)) if options.again else None)
+        pool.run(
+            with_data, (lambda: move_aside(with_data, places, console)) if options.again else None
+        )
         # What this command left to another one may be done by now.
         without = [cell for cell in waiting if cell.address in pool.outcomes]
         left = {cell.address for cell in unfinished(without, places.runs)}
         pool.outcomes = {name: why for name, why in pool.outcomes.items() if name in left}
     return pool
+
+
+def _check_known(cells: Sequence[Cell]) -> None:
+    """Refuse what no cell could run with: an extra that is not installed, a batch without data."""
+    for domain in dict.fromkeys(cell.domain for cell in cells):
+        if libraries := not_installed(domain):
+            raise UserError(lacking(domain, f"{', '.join(libraries)} not installed"))
+    for cell in cells:
+        steps = imported(cell.domain).experiment(cell.config).steps
+        if steps is not None and gpu.trains(cell.config) and steps(cell.config) == 0:
+            size = getattr(cell.config, "batch_size", None)
+            raise UserError(
+                f"{cell.address}: batch_size {size} is larger than its training data; lower it: "
+                f"--set batch_size=N"
+            )
 
 
 def estimate(

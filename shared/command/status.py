@@ -10,6 +10,7 @@ from rich.console import Console
 from shared.command import slurm
 from shared.command.cells import Places, run_folder
 from shared.errors import UserError
+from shared.experiment.frame import NOT_RUN
 from shared.experiment.records import Damaged, read_failure
 from shared.experiment.run_folders import is_locked
 from shared.experiment.tables import Cell
@@ -48,7 +49,7 @@ def _states(cells: Sequence[Cell], places: Places) -> Iterator[tuple[str, Cell, 
         elif job and silent:
             yield "submitted", cell, silent
         elif failure := _failure(folder):
-            yield "failed", cell, failure
+            yield "data missing" if failure.startswith(NOT_RUN) else "failed", cell, failure
         elif job:
             lost = f"no log: cancelled before it started, or its node cannot reach {log.parent}"
             yield "failed", cell, _last_line(log) or lost

@@ -17,7 +17,7 @@ from shared.command import devices
 from shared.command.cells import Places, imported, run_folder
 from shared.command.outcome import INTERRUPTED, Outcome
 from shared.distributed import all_gather_objects, is_lost, world_size
-from shared.errors import UserError, describe_os_error
+from shared.errors import UserError, describe_os_error, lacking
 from shared.experiment.config import USER_TIER, canonical, run_key
 from shared.experiment.data import MissingData
 from shared.experiment.frame import NOT_RUN
@@ -96,10 +96,7 @@ def _outcome_of(error: Exception | SystemExit, run: Run, domain: str) -> Outcome
             frame = traceback.extract_tb(error.__traceback__)[-1]
             why = f"SystemExit({error.code!r}) from {frame.filename}, line {frame.lineno}"
         case ModuleNotFoundError() if domain in functions.PROJECT:
-            why = (
-                f"{error}; install the suite with its extra for {domain}, as in "
-                f"pip install '.[{domain}]' in the checkout"
-            )
+            why = lacking(domain, error)
         case OSError():
             why = describe_os_error(error)
         case UserError():

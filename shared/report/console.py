@@ -32,6 +32,11 @@ def say(console: Console, text: str) -> None:
     console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
+def unbroken(text: str, style: str = "") -> Text:
+    """A line with an address or a command, to be printed with ``crop=False``."""
+    return Text(text, style=style, no_wrap=True, overflow="ignore")
+
+
 def empty_grid(names: Sequence[str], left: Collection[str]) -> Grid:
     """An empty table: the columns in ``left`` are aligned left, those of numbers right."""
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
@@ -62,7 +67,7 @@ class Terminal:
         """Yield the table in as many blocks as the width needs, then its notes."""
         measured = self.measured
         table = measured.table
-        yield Text(f"{table.address} ({measured.scale}): {table.title}", style="bold")
+        yield unbroken(f"{table.address} ({measured.scale}): {table.title}", "bold")
         first = _width([cells[0].row.label for cells in measured.cells], LABEL)
         parts = list(blocks(self._widths(), options.max_width - first))
         for part in parts:
@@ -79,7 +84,7 @@ class Terminal:
             yield Text("; ".join(missing), style="dim")
         if measured.tier != "smoke":
             page = (self.results / measured.folder / f"{table.name}.md").as_posix()
-            yield Text(f"Claims, deviations, runs: {program()} report writes {page}")
+            yield unbroken(f"Claims, deviations, runs: {program()} report writes {page}")
 
     def _widths(self) -> Iterator[int]:
         marks = marks_of(self.measured)
