@@ -360,6 +360,13 @@ def graph() -> Step:
     return timed(name, config, graph_loop(config, count))
 
 
+def loop_of(domain: str, config: Any) -> Loop:
+    """A training loop of a few steps."""
+    if domain == "graph":
+        return graph_loop(config, config.batch_size)
+    return {"vision": vision_loop, "text": text_loop, "video": video_loop}[domain](config)
+
+
 def graphs_like(name: str, count: int) -> Any:
     """``count`` random graphs of a data set's mean size and labels."""
     from graph.data import Graphs

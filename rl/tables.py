@@ -36,14 +36,9 @@ row = NOTES.row
 
 def _column(label: str, task: str, action_repeat: int, learning_rate: float = 1e-3) -> Column:
     # Laskin et al. 2020 (CURL), Table 3.
-    decisions = Config().environment_steps / action_repeat
     return Column(
         label,
         {"task": task, "action_repeat": action_repeat, "learning_rate": learning_rate},
-        # An update takes 8 seconds on one CPU core; the rest is negligible.
-        minutes=round((decisions - Config().initial_steps) * 8 / 60),
-        # For an update, estimated, and for the replay: 30 kB for each decision.
-        gigabytes=round(3.0 + decisions * 30e-6, 1),
     )
 
 
@@ -229,9 +224,7 @@ def _probe(returns: Table, notes: str = "") -> Table:
         metric="r2",
         unit="% of variance",
         config=ProbeConfig(),
-        # 0.17 seconds an update, measured on one of two busy CPU cores; one row of a seed renders
-        # the frames.
-        columns=tuple(dataclasses.replace(c, minutes=2.0, gigabytes=1.0) for c in COLUMNS),
+        columns=COLUMNS,
         seeds={"short": (0, 1, 2), "smoke": (0,)},
         short={"batch_size": 64, "precision": "bfloat16"},
         varies="seed (frames, initialisation, batches)",
@@ -292,11 +285,6 @@ def _imitation(returns: Table, notes: str = "") -> Table:
             dataclasses.replace(
                 column,
                 changes={**column.changes, **EXPERTS.get(column.label, {})},
-                # 40 seconds on a core, and the episodes of the evaluation, whose decisions take
-                # 10 ms each, as measured on Swingup. The first cell of a task trains its expert
-                # and renders its frames: 3 minutes, or 10 with 60,000 decisions.
-                minutes=round((40 + 100 / column.changes["action_repeat"]) / 60, 1),
-                gigabytes=1.5,
             )
             for column in COLUMNS
         ),
@@ -343,7 +331,7 @@ LEARNING_GATE = dataclasses.replace(
         RANDOM_ROW,
         row("CURL, batch 128, bfloat16 convolutions", ON_A_CPU, "gate-agent"),
     ),
-    columns=(dataclasses.replace(SWINGUP, minutes=200.0, gigabytes=2.0),),
+    columns=(SWINGUP,),
     seeds={"short": (0,), "smoke": (0,)},
     published=Published("A question of this suite", "Return at 100K environment steps", (), {}),
     references=(load_published(PUBLISHED / "references.toml", "curl-rerun"),),
@@ -377,11 +365,7 @@ RETURNS_ON_A_CPU = dataclasses.replace(
             "norm-nuclear of-50 over-batch-128",
         ),
     ),
-    # From the time of the learning gate on a core; Catch has 24,000 updates, Swingup 11,500.
-    columns=(
-        dataclasses.replace(SWINGUP, minutes=146.0, gigabytes=2.0),
-        dataclasses.replace(CATCH, minutes=305.0, gigabytes=2.0),
-    ),
+    columns=(SWINGUP, CATCH),
     seeds={"short": tuple(range(8)), "smoke": (0,)},
     published=Published(
         "A question of this suite",

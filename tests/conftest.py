@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from contextlib import chdir, suppress
+from contextlib import chdir
 from ctypes.util import find_library
 from multiprocessing import forkserver
 from pathlib import Path
@@ -26,11 +26,6 @@ import shared
 from shared.command.pool import cores
 from shared.command.server import preloaded
 from shared.compat import make_torchvision_importable
-
-with suppress(ImportError):
-    # Setting up its log, submitit closes all handlers of logs; absl's, once DM Control has imported
-    # it, would then close what pytest captures the error stream with. First, it finds none.
-    import submitit  # noqa: F401
 
 if torch.cuda.is_available():  # before cuBLAS is used: deterministic algorithms need it
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")

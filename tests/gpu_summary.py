@@ -11,7 +11,7 @@ from shared.experiment.environment import driver
 
 
 def summary(stats: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    """The GPU, versions, outcomes, and each step's time beside docs/expected.csv.
+    """The GPU, versions, outcomes, and each step's time.
 
     Args:
         stats: pytest's reports by outcome.
@@ -44,10 +44,10 @@ def summary(stats: Mapping[str, Sequence[Any]]) -> Iterator[str]:
         if name == "step"
     ]
     if steps:
-        yield "step: ms (host ms, waits; expected ms; peak GB)"
+        yield "step: ms (host ms, waits; peak GB)"
     for each in steps:
         yield (
             f"{each['step']}: {each['milliseconds']:.1f} ({each['host']:.1f}, {each['waits']}; "
-            f"{each['expected']:.1f}; {each['gigabytes']:.1f})"
+            f"{each['gigabytes']:.1f})"
         )
     yield "--- to here ---"

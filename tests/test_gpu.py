@@ -3,7 +3,6 @@
 The cheapest comes first; whole runs and the papers' batches come last.
 """
 
-import csv
 import os
 import socket
 import threading
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from shared import Criterion, Objective, info_nce, query_key, term
 from shared.capture import WARM_UP, Captured, CaptureFailed
+from shared.command.cells import tables_of_paper
 from shared.distributed import destroy, gather, initialise, local_slice, rank
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
@@ -284,34 +284,37 @@ def test_a_run_that_is_interrupted_gives_the_same_bits(domain: str, tmp_path: Pa
 # The papers' batches
 
 
-def lines_of_expected() -> dict[str, float]:
-    """The seconds of docs/expected.csv, by the name of the step; of those that have one."""
-    with (ROOT / "docs" / "expected.csv").open() as stream:
-        return {
-            line["workload"]: float(line["likely_seconds"])
-            for line in csv.DictReader(stream)
-            if "=" not in line["workload"]
-        }
+STEPS = {
+    "SimCLR, ResNet-18, CIFAR-10": "vision/margins/table-2/SimCLR/CIFAR10",
+    "MMCL INV, ResNet-50, ImageNet-100": "vision/mmcl/table-2/MMCL_INV/top1",
+    "quick-thoughts, GRU 2400": "text/lmcl/table-4-bookcorpus/QT/MR",
+    "CURL, an update": "rl/lmcl/table-5/CURL/Swingup",
+    "MMCL INV, S3D, UCF-101": "video/mmcl/table-5/MMCL INV, both views/RGB linear",
+    "GraphCL, GIN, DD": "graph/mmcl/table-4/GraphCL/DD",
+}
 
 
-@pytest.mark.parametrize("name", lines_of_expected())
+@pytest.mark.parametrize("name", STEPS)
 def test_a_step_at_the_papers_batch(
     name: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
-    """It fits, and its time stands beside the estimate in the summary of ``test --gpu``."""
+    """It fits, and its time stands in the summary of ``test --gpu``."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.setenv("SUITE_GRAPHS", "0")
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    expected, steps = import_module("expected"), import_module("steps")
-    (workload,) = (each for each in expected.WORKLOADS if each.name == name)
+    steps = import_module("steps")
+    domain, paper, table_name, row, column = STEPS[name].split("/")
+    (table,) = (
+        each
+        for each in tables_of_paper(domain, paper)
+        if each.name == table_name and "paper" in each.tiers
+    )
+    config = table.cells("paper", row=row, column=column)[0].config
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    if workload.cell[0] == "rl":
-        step = steps.rl()
-    else:
-        loop = expected.loop_of(workload.cell[0], workload.config)
-        step = steps.timed(name, workload.config, loop)
+    is_rl = domain == "rl"
+    step = steps.rl() if is_rl else steps.timed(name, config, steps.loop_of(domain, config))
     assert 0 < step.seconds < 10
     found = {"step": name, "milliseconds": 1e3 * step.seconds, "host": 1e3 * (step.host or 0)}
-    found |= {"expected": 1e3 * lines_of_expected()[name], "waits": step.waits}
-    record_property("step", found | {"gigabytes": torch.cuda.max_memory_allocated() / 1e9})
+    found |= {"waits": step.waits, "gigabytes": torch.cuda.max_memory_allocated() / 1e9}
+    record_property("step", found)

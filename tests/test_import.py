@@ -50,8 +50,7 @@ folder = sys.argv[1]
 for domain in DOMAINS:
     for paper in tables_of(domain):
         assert main(["plan", domain, paper, "--tier", "smoke", "--runs", folder]) == 0
-assert main(["plan", "--claims", "--runs", folder]) == 0
-assert main(["plan", "vision", "mmcl", "--gpus", "8", "--runs", folder]) == 0
+assert main(["plan", "vision", "mmcl", "--runs", folder]) == 0
 assert main(["verify", "rl", "--runs", folder]) == 0
 assert main(["report", "--runs", folder, "--results", folder + "/results"]) == 0
 """

@@ -179,7 +179,7 @@ def test_bad_calls_are_refused_before_anything_starts(
     for arguments in (("toy", "toy"), ("--cell", CELL, "--set", "steps=2")):
         _, err = at_once(*arguments, code=2)
         expected = "2 processes share one run of the tables; name it by --cell ADDRESS"
-        assert err == f"error: {expected}, without --set and --slurm\n"
+        assert err == f"error: {expected}, without --set\n"
 
 
 def test_kinds_of_runs_that_take_one_process_say_so(tmp_path: Path) -> None:

@@ -97,12 +97,6 @@ def test_every_command_is_accepted(
         assert reproduce.main([*words, *runs]) == 0
     elif verb == "report":
         assert reproduce.main([*words, "--results", str(tmp_path), *runs]) == 0
-    elif "--slurm" in words:
-        assert reproduce.main([*words, "--time", "nonsense", *runs]) == 2
-        assert "is not a positive number" in capsys.readouterr().err
-    elif "--claims" in words:
-        assert reproduce.main([*words, *runs]) == 0
-        assert "Hours of training on an H100" in capsys.readouterr().out
     elif "--data" in words:  # what is yours is not there; tests/test_compare.py has some
         assert reproduce.main([*words, *runs]) == 2
         assert "there is no such file or folder" in capsys.readouterr().err

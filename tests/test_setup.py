@@ -590,7 +590,7 @@ def test_the_options_that_the_script_looks_for_are_the_programs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     looked = set(re.findall(r'\*" (--[a-z]+)', (ROOT / "reproduce.sh").read_text()))
-    assert {"--slurm", "--rerun"} <= looked
+    assert "--rerun" in looked
     for verb in ("run", "verify"):
         with pytest.raises(SystemExit, match="0"):
             reproduce.VERBS[verb](["--help"])

@@ -174,12 +174,10 @@ CLLR_ROWS = (
 )
 
 
-def _columns(metrics: Mapping[str, str], minutes: float, gigabytes: float) -> tuple[Column, ...]:
+def _columns(metrics: Mapping[str, str]) -> tuple[Column, ...]:
     return tuple(
         Column(
             label,
-            minutes=minutes,
-            gigabytes=gigabytes,
             metric=metric,
             run="six tasks",
         )
@@ -243,8 +241,7 @@ def _tables(
         protocol=Config().protocol,
         config=Config(epochs=BOOKS_EPOCHS, steps=BOOKCORPUS_STEPS),
         rows=rows,
-        # On one CPU core: 9 seconds a step, measured, and 15 minutes for the tasks, estimated.
-        columns=_columns(METRICS, BOOKCORPUS_STEPS * 9 / 60 + 15, 4.0),
+        columns=_columns(METRICS),
         seeds={"paper": (0, 1, 2), "smoke": (0,)},
         published=published,
         varies="seed (initialisation and order of batches); folds are the same for every seed",
@@ -264,7 +261,7 @@ def _tables(
         title=title.format("public-domain books at a CPU's budget"),
         config=Config(),
         rows=(*reduced[: len(TRIVIAL)], PPMI_ROW, *reduced[len(TRIVIAL) :]),
-        columns=_columns(SMALL_METRICS, 0.8, 1.5),  # measured on one CPU core
+        columns=_columns(SMALL_METRICS),
         seeds={"short": tuple(range(10)), "smoke": (0,)},
         published=published.part(JUDGED),
         short=SMALL,

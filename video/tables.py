@@ -77,14 +77,12 @@ SMALL_CONFIG = dataclasses.replace(
 )
 
 
-def _columns(minutes: float, gigabytes: float) -> tuple[Column, ...]:
-    """Two metrics of each of two runs, with the cost of a trained cell on one CPU core."""
+def _columns() -> tuple[Column, ...]:
+    """Two metrics of each of two runs."""
     return tuple(
         Column(
             f"{modality} {label}",
             {"modality": modality.lower()},
-            minutes=minutes,
-            gigabytes=gigabytes,
             metric=metric,
             run=modality,
         )
@@ -219,9 +217,7 @@ TABLE_5 = Table(
             "As MoCo-v2, in the batches of CoCLR's program, with twice as many steps.",
         ),
     ),
-    # On nine classes: 1.6 seconds for the forward and backward pass of each of two clips, a third
-    # of it forward, and 0.45 gigabytes for each clip of a batch, measured on one CPU core.
-    columns=_columns(13_200.0, 116.2),
+    columns=_columns(),
     seeds={"paper": (0, 1, 2), "smoke": (0,)},
     published=load_published(PUBLISHED / "mmcl.toml", "table-5"),
     varies="seed (initialisation, clips and their augmentation, order of batches); the split is "
@@ -252,7 +248,7 @@ TABLE_5_SMALL = dataclasses.replace(
     title="UCF-101 without labels, a small R(2+1)D on RGB and on approximate (DIS) optical flow",
     config=SMALL_CONFIG,
     rows=SMALL_ROWS,
-    columns=_columns(10.0, 1.5),
+    columns=_columns(),
     seeds={"short": tuple(range(9)), "smoke": (0,)},
     looked={"short": dict.fromkeys(CLAIMED, 4)},
     fewer=(

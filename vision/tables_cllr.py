@@ -4,7 +4,7 @@ from typing import Any
 
 from shared import Objective, Term
 from shared.experiment.methods import ALPHA, NORMS, OVER_BATCH, low_rank, trained_with
-from shared.experiment.tables import Row, Table
+from shared.experiment.tables import Column, Row, Table
 from vision.config import CMC, HCL, Config
 from vision.tables_common import (
     BY_BATCH_SIZE,
@@ -26,7 +26,6 @@ from vision.tables_common import (
     STL10,
     SWAV,
     SWAV_LOSS,
-    hcl_column,
     on_cifar10,
     row,
     small,
@@ -85,9 +84,7 @@ TABLE_1 = table(
         ),
     ],
     [
-        hcl_column(
-            f"{name}_ep{epochs}", {**changes, "epochs": epochs}, changes["dataset"], epochs, 256
-        )
+        Column(f"{name}_ep{epochs}", {**changes, "epochs": epochs})
         for name, changes in (("stl10", STL10), ("cifar10", CIFAR10))
         for epochs in (100, 400)
     ],

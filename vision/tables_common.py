@@ -142,14 +142,10 @@ CMC_ROWS = (
     row("DCL", trained_with(CMC_DCL), "cmc-dcl"),
     row("HCL", trained_with(CMC_HARD), "cmc-hcl"),
 )
-# Minutes: 100 epochs of 126,689 images. A view of 224 pixels takes three times the operations of
-# one of 32 without pooling; it was not timed.
 IMAGENET_100 = tuple(
     Column(
         f"n{queue}_{name}",
         {"queue": queue},
-        minutes=70_000.0,
-        gigabytes=12.0,
         metric=f"linear_{name}",
         run=f"n{queue}",
     )
@@ -161,24 +157,9 @@ CMC_NOTES = "cmc-framework top5"
 CIFAR10: dict[str, Any] = {"dataset": "CIFAR10"}
 STL10: dict[str, Any] = {"dataset": "STL10", "test_size": 96}
 HCL_NOTES = "hcl-open hcl-stl10 hcl-probe"
-# Number of pretraining images, and the gigabytes they take.
-SIZES = {"CIFAR10": (50_000, 0.2), "CIFAR100": (50_000, 0.2), "STL10": (105_000, 3.0)}
-
-
-def hcl_column(label: str, changes: Changes, dataset: str, epochs: int, batch_size: int) -> Column:
-    """A column with ResNet-50 at 32 pixels in bfloat16.
-
-    Its cost on one CPU core is extrapolated from measurements: 18 views a second, and 15 MB of
-    saved activations for each view of a batch.
-    """
-    images, gigabytes = SIZES[dataset]
-    minutes = 2 * epochs * images / 18 / 60
-    return Column(label, changes, minutes, 1.0 + 2 * batch_size * 0.015 + gigabytes)
-
-
 # The columns of LMCL's and CLLR's Figure 4: five batch sizes on STL-10, then on CIFAR-10.
 BY_BATCH_SIZE = tuple(
-    hcl_column(f"{name}, {size}", {**changes, "batch_size": size}, changes["dataset"], 100, size)
+    Column(f"{name}, {size}", {**changes, "batch_size": size})
     for name, changes in (("STL-10", STL10), ("CIFAR-10", CIFAR10))
     for size in (32, 64, 128, 256, 512)
 )
@@ -288,7 +269,7 @@ def derived(
     inherited: Sequence[str] = (),
     **others: Any,
 ) -> Table:
-    """A reduced table: another's rows and the trivial baselines, in minutes per run on one core.
+    """A reduced table: another's rows and the trivial baselines, at reduced scale.
 
     Args:
         source: the table in the paper's setting.
@@ -341,17 +322,14 @@ def on_cifar10(
     figure: Table, columns: Sequence[Column], notes: str, *, short: Changes, **others: Any
 ) -> Table:
     """A figure's sweep on CIFAR-10; ``columns`` give the swept values."""
-    places = [
-        Column(column.label, {**CIFAR10, **column.changes}, minutes=5.0, gigabytes=3.0)
-        for column in columns
-    ]
+    places = [Column(column.label, {**CIFAR10, **column.changes}) for column in columns]
     return derived(figure, ON, "CIFAR-10", places, notes, short=short, **others)
 
 
-# By dataset: its changes, epochs, epochs of warm-up, minutes.
-SMALL_SETS: dict[str, tuple[dict[str, Any], int, float, float]] = {
-    "CIFAR10": ({**CIFAR10, "image_size": 32, "small_size": 16}, 5, 0.25, 5.0),
-    "imagenette": ({"dataset": "imagenette", "image_size": 64, "small_size": 32}, 40, 2.0, 12.0),
+# By dataset: its changes, epochs, epochs of warm-up.
+SMALL_SETS: dict[str, tuple[dict[str, Any], int, float]] = {
+    "CIFAR10": ({**CIFAR10, "image_size": 32, "small_size": 16}, 5, 0.25),
+    "imagenette": ({"dataset": "imagenette", "image_size": 64, "small_size": 32}, 40, 2.0),
 }
 SMALLER: dict[str, Any] = {
     "queue": 1024,
@@ -392,11 +370,9 @@ def small(source: Table, notes: str = "", *, times: Sequence[int] = (1,)) -> Tab
         Column(
             name if times == (1,) else f"{name}, {factor * epochs} epochs",
             {**changes, "epochs": factor * epochs, "warmup_epochs": factor * warmup},
-            minutes=factor * minutes,
-            gigabytes=3.0,
         )
         for factor in times
-        for name, (changes, epochs, warmup, minutes) in SMALL_SETS.items()
+        for name, (changes, epochs, warmup) in SMALL_SETS.items()
     ]
     return derived(
         source,

@@ -32,7 +32,6 @@ from vision.tables_common import (
     STL10,
     WITHOUT_NETWORK,
     derived,
-    hcl_column,
     on_cifar10,
     row,
     small,
@@ -65,11 +64,7 @@ def _rbf(**numbers: Any) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _cifar100_and_stl10(epochs: int) -> tuple[Column, ...]:
-    return (
-        hcl_column("cifar100", {"dataset": "CIFAR100"}, "CIFAR100", epochs, 256),
-        hcl_column("stl10", STL10, "STL10", epochs, 256),
-    )
+CIFAR100_AND_STL10 = (Column("cifar100", {"dataset": "CIFAR100"}), Column("stl10", STL10))
 
 
 # ImageNet
@@ -162,9 +157,7 @@ def _transfer_table(
 ) -> Table:
     """A part of Table 1, by one protocol: for each column its dataset and metric, if another."""
     columns = [
-        # As a cell of Table 3: it is the pretraining that takes the time.
-        Column(label, {"evaluate_on": of}, minutes=700_000.0, gigabytes=24.0, metric=other)
-        for label, (of, other) in datasets.items()
+        Column(label, {"evaluate_on": of}, metric=other) for label, (of, other) in datasets.items()
     ]
     return table(
         "mmcl",
@@ -246,8 +239,7 @@ TABLE_2 = table(
         *_with_queues(16_000, start=10),
         *_imagenet_rows("variant-readme"),
     ],
-    # 200 epochs of 126,689 images; as IMAGENET_100, not timed.
-    [Column("top1", minutes=140_000.0, gigabytes=12.0)],
+    [Column("top1")],
     IMAGENET_NOTES,
     seeds=IMAGENET_SEEDS,
 )
@@ -263,8 +255,7 @@ TABLE_3 = table(
         *_with_queues(65_536, start=15),
         *_imagenet_rows("variant-checkpoint"),
     ],
-    # 100 epochs of 1,281,167 images; as IMAGENET_100, not timed.
-    [Column("top1", minutes=700_000.0, gigabytes=24.0)],
+    [Column("top1")],
     IMAGENET_NOTES,
     seeds=IMAGENET_SEEDS,
 )
@@ -279,8 +270,6 @@ LONGER_TRAINING = table(
         Column(
             f"epochs_{epochs}",
             {"epochs": epochs, "warmup_epochs": epochs / 10},
-            minutes=7000.0 * epochs,
-            gigabytes=24.0,
         )
         for epochs in (200, 400)
     ],
@@ -317,7 +306,7 @@ TABLE_6 = table(
         ),
         row("RBF exp(-|x-y|^2/(2 sigma^2))", {}, "variant inv both-views", in_columns=_rbf()),
     ],
-    _cifar100_and_stl10(epochs=200),
+    CIFAR100_AND_STL10,
     f"knn {KERNEL_NOTES} {HCL_NOTES} one-seed",
     metric=KNN_METRIC,
 )
@@ -345,10 +334,7 @@ TABLE_7 = table(
             published=OURS,
         ),
     ],
-    [
-        hcl_column(f"batch{size}", {"batch_size": size}, "STL10", 400, size)
-        for size in (64, 128, 256)
-    ],
+    [Column(f"batch{size}", {"batch_size": size}) for size in (64, 128, 256)],
     f"kernel-stl10 {HCL_NOTES} one-seed",
     references=REFERENCES,
 )
@@ -377,7 +363,7 @@ TABLE_8 = table(
             )
         ),
     ],
-    _cifar100_and_stl10(epochs=400),
+    CIFAR100_AND_STL10,
     f"{KERNEL_NOTES} {HCL_NOTES} one-seed",
     references=REFERENCES,
 )
@@ -392,8 +378,6 @@ TABLE_7_CIFAR10 = derived(
         Column(
             f"batch{size}",
             {"dataset": "CIFAR10", "batch_size": size, "learning_rate": 0.06 * size / 256},
-            minutes=17.0,
-            gigabytes=3.0,
         )
         for size in (64, 128)
     ],
@@ -426,7 +410,7 @@ FIGURE_3A = table(
         row(f"C = {name}", {}, "variant inv both-views", in_columns=_rbf(cost=slack))
         for name, slack in SLACKS.items()
     ],
-    _cifar100_and_stl10(epochs=200),
+    CIFAR100_AND_STL10,
     f"slack-grid panel-b knn {KERNEL_NOTES} {HCL_NOTES} one-seed",
     of="Figure 3, panel a",
     printed="figure-3",
@@ -443,10 +427,7 @@ FIGURE_3C = table(
         row("MMCL_PGD", ON_STL10["MMCL_PGD"], "pgd both-views"),
         row("MMCL_INV", ON_STL10["MMCL_INV"], "inv both-views"),
     ],
-    [
-        hcl_column(f"{epochs} epochs", {**STL10, "epochs": epochs}, "STL10", epochs, 256)
-        for epochs in (25, 50, 100, 200, 400)
-    ],
+    [Column(f"{epochs} epochs", {**STL10, "epochs": epochs}) for epochs in (25, 50, 100, 200, 400)],
     f"epochs-grid knn-assumed knn kernel-stl10 {HCL_NOTES} one-seed",
     of="Figure 3, panel c",
     printed="figure-3",
@@ -456,19 +437,19 @@ FIGURE_3C = table(
 # Reduced runs
 
 
-def _transferred(source: Table, protocol: str, *minutes: float) -> Table:
-    """A part of Table 1 from CIFAR-10, with the minutes that each dataset takes."""
+def _transferred(source: Table, protocol: str) -> Table:
+    """A part of Table 1 from CIFAR-10."""
     rows = [
         each
         if each.published in TABLE_1_PRINTED.rows
         else dataclasses.replace(each, published=None)
         for each in smaller_rows(TABLE_3)
     ]
-    changes, epochs, warmup, pretraining = SMALL_SETS["CIFAR10"]
+    changes, epochs, warmup = SMALL_SETS["CIFAR10"]
     pretrained = {**changes, "epochs": epochs, "warmup_epochs": warmup}
     columns = [
-        Column(name, {**pretrained, "evaluate_on": name}, pretraining + more, 3.0)
-        for name, more in zip(("CIFAR100", "STL10", "imagenette"), minutes, strict=True)
+        Column(name, {**pretrained, "evaluate_on": name})
+        for name in ("CIFAR100", "STL10", "imagenette")
     ]
     # Without a network nothing can be fine-tuned.
     untunable = Seeds((), rows=tuple(each.label for each in WITHOUT_NETWORK), tiers=("short",))
@@ -522,9 +503,9 @@ MMCL: tuple[Table, ...] = (
         short=HCL_QUARTER,
         seeds={"short": tuple(range(6)), "smoke": (0,)},
     ),
-    _transferred(TABLE_1, "fine-tuned-small-v1", 3.0, 3.0, 3.0),
-    _transferred(TABLE_1_FEW_SHOT, "few-shot-5way-5shot-v1", 1.0, 1.0, 1.0),
-    _transferred(TABLE_1_LINEAR, "many-shot-linear-small-v1", 3.0, 1.0, 1.0),
+    _transferred(TABLE_1, "fine-tuned-small-v1"),
+    _transferred(TABLE_1_FEW_SHOT, "few-shot-5way-5shot-v1"),
+    _transferred(TABLE_1_LINEAR, "many-shot-linear-small-v1"),
     small(TABLE_2),
     small(TABLE_3),
     small(LONGER_TRAINING, times=(2, 4)),

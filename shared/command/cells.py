@@ -88,7 +88,12 @@ class Chosen:
 def choose(options: argparse.Namespace) -> list[Chosen]:
     """The chosen cells, table by table; tables without the row or the column are left out."""
     if options.cell:
-        return with_cells([find_cell(options.cell)])
+        by_table: dict[tuple[Tier, str], Chosen] = {}
+        for found in map(find_cell, options.cell):
+            name = found.cells[0].tier, found.table.address
+            before = by_table[name].cells if name in by_table else ()
+            by_table[name] = Chosen(found.table, (*before, *found.cells))
+        return with_cells(list(by_table.values()))
     domain, paper = options.words
     tables = choose_tables(domain, paper, options.table, options.tier)
     chosen, refused = [], []

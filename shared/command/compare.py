@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.text import Text
 
 from shared import functions
+from shared.command.array import lines_of_comparison, print_lines
 from shared.command.cells import Chosen, Places, choose_tables, domain_of, most_helpful, run_folder
 from shared.command.own import (
     apply_settings,
@@ -190,7 +191,7 @@ def compare(options: argparse.Namespace, places: Places) -> int:
 
 
 def _compare(options: argparse.Namespace, places: Places) -> int:
-    console = Console()
+    console = Console(stderr=options.cells is not None)
     selections, reusable = _select(options, places, console)
     jobs = options.jobs or default_jobs(options.threads)
     planned_keys: set[str] = set()
@@ -205,6 +206,8 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
             console.print(planned(table, missing, places, jobs, planned_keys), crop=False)
             chosen.append(Chosen(table, missing))
     if options.plan_only:
+        if options.cells is not None:
+            print_lines(lines_of_comparison(chosen, places, options, console))
         return 0
     pool = run_waiting(chosen, places, options, console, priced=True) if chosen else None
     outcomes = pool.outcomes if pool else {}

@@ -19,16 +19,6 @@ SETUP = (
 )
 
 
-def check_build(gpus: int) -> None:
-    """Refuse to ask Slurm for GPUs that the tasks could not use."""
-    import torch
-
-    if not _built_for_gpus():
-        raise UserError(
-            f"--gpus {gpus}: torch {torch.__version__} is built for CPUs alone; {SETUP}"
-        )
-
-
 def check() -> list[str]:
     """Refuse a GPU of Slurm's that cannot be used; returns lines about one that stays idle."""
     assigned = any(os.environ.get(name) for name in ("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"))

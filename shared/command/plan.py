@@ -1,69 +1,52 @@
-"""What would run, and the time, memory and disk that it would take; nothing is trained.
+"""What would run and what it would take: cells, their times, missing data; nothing is trained."""
 
-Times are those of one core, unless stated otherwise.
-"""
-
+import csv
 import json
 import statistics
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.command.cells import Places, imported, pretraining_of
-from shared.command.gpu import trains
+from shared.command.cells import Places, imported
 from shared.command.progress import duration
-from shared.experiment.config import canonical
+from shared.experiment.config import Config, canonical
 from shared.experiment.data import MissingData
 from shared.experiment.frame import finished, load
 from shared.experiment.records import ENCODER_PROCESSOR, Record
-from shared.experiment.store import SAVED, is_stored, seconds_alone
-from shared.experiment.tables import Cell, Column, Table, Tier
-from shared.report.console import blocks, unbroken
-from shared.report.wording import counted as number_of
+from shared.experiment.tables import Cell, Table, Tier
+from shared.objective import Objective
+from shared.report.console import empty_grid, unbroken
+from shared.report.wording import counted
 
-# Sources of an estimate, the best first; ~ marks those that no run on this machine measured.
+# Sources of a time, the best first; ~ marks those that no run on this machine measured.
 SOURCES = {
     "measured": "measured on this machine",
     "recorded": "~ from committed records of other machines",
-    "scaled": "~ in proportion to a run of another length",
     "column": "~ as other rows of the column took",
-    "declared": "~ declared",
-    "unknown": "not estimated",  # nothing is trained, and no such row was run
 }
-LENGTHS = ("epochs", "steps", "environment_steps", "probe_updates")  # of a configuration
-LONG = 100 * 86400.0  # seconds; a table that would take longer is one line
-WIDTH = 80  # characters of a terminal
-LABEL = 24  # of a row's label in one line
-HEADING = 12  # of a column's
-
-
-@dataclass(frozen=True)
-class RunCost:
-    """The measured or estimated cost of one run."""
-
-    seconds: float  # time of one run, including the training of its encoder
-    gigabytes: float  # peak memory
-    source: str  # of both, a key of ``SOURCES``
-    # Seconds of a run that found its encoder in the store; None if unknown.
-    evaluation: float | None = None
+MEASURED = Path(__file__).resolve().parents[2] / "docs" / "measured.csv"
+# Fields of configurations that change the time of a step; those that a domain lacks are omitted.
+FIELDS = (
+    *("method", "backbone", "stem", "image_size", "small_crops", "symmetric", "mixed"),
+    *("encoder", "embedding", "hidden", "vocabulary", "bidirectional", "layers", "update"),
+    *("contrastive", "crop", "filters", "clip_frames", "size", "width", "network", "chunk"),
+    *("head_hidden", "precision"),
+)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one row in one column."""
+    """The cells of one row in one column, and the time of one."""
 
     done: int  # the number of chosen seeds that are finished
     seeds: int  # the number of chosen seeds
-    run: RunCost  # of one cell
-    # Seconds that unfinished cells save by sharing runs and encoders with others.
-    shared: float = 0.0
-    unknown: int = 0  # how many unfinished cells only evaluate, which has never been timed
+    runs: int = 0  # the number of unfinished runs that no other cell of the plan has already
+    seconds: float | None = None  # of one run: the median of those known; None without any
+    source: str = "unknown"  # of the time, a key of ``SOURCES``
 
     @property
     def left(self) -> int:
@@ -72,51 +55,26 @@ class Cost:
 
     @property
     def time(self) -> float:
-        """Seconds of all unfinished cells."""
-        return max(0.0, self.left * self.run.seconds - self.shared)
-
-    def shown(self) -> str:
-        """``2/5 48 s``: finished and chosen seeds, and the time of an unfinished one."""
-        counts = f"{self.done}/{self.seeds}"
-        if not self.left:
-            return counts
-        if self.run.source == "unknown":
-            return f"{counts} unknown"
-        about = "~" if SOURCES[self.run.source].startswith("~") else ""
-        return f"{counts} {about}{duration(self.run.seconds)}"
+        """Seconds of all unfinished runs whose time is known."""
+        return self.runs * (self.seconds or 0.0)
 
 
 Costs = dict[tuple[str, str], Cost]  # by row, and by the column or the run that columns share
 
 
 def planned(
-    table: Table,
-    cells: tuple[Cell, ...],
-    places: Places,
-    jobs: int,
-    counted: set[str] | None = None,
+    table: Table, cells: Sequence[Cell], places: Places, jobs: int, seen: set[str] | None = None
 ) -> RenderableType:
-    """What is done, and what the rest will take, in rows and columns of 80 characters.
-
-    A table that would take more than a hundred days is one line. For ``counted`` see
-    :func:`costs_of`.
-    """
-    costs = costs_of(table, cells, places, counted)
-    if sum(cost.time for cost in costs.values()) >= LONG:
-        return Text(_line_of_long_table(table, list(costs.values()), jobs))
-    rows, columns = (list(dict.fromkeys(pair[i] for pair in costs)) for i in (0, 1))
-    lines: dict[str, list[str]] = {}
-    for column in columns:
-        of_column = {row: cost for (row, name), cost in costs.items() if name == column}
-        lines[column] = [of_column[row].shown() if row in of_column else "" for row in rows]
-        biggest = max(cost.run.gigabytes for cost in of_column.values())
-        lines[column] += [_time_text([*of_column.values()]), f"{biggest:.1f} GB" if biggest else ""]
-    times = [_time_text([cost for (name, _), cost in costs.items() if name == row]) for row in rows]
-    lines["time left"] = [*times, _time_text(list(costs.values())), ""]
-    parts: list[RenderableType] = [Text(f"{table.address}: {table.title}", style="bold")]
-    parts += _grids([*rows, "time left", "memory of one"], lines)
+    """What is done, what is left and the time of one cell, row by row; then what is missing."""
+    costs = costs_of(table, cells, places, seen)
+    grid = empty_grid(("method", "done", "left", "time of a cell", "time left"), left=("method",))
+    for row in dict.fromkeys(row for row, _ in costs):
+        grid.add_row(Text(row), *_columns([cost for (of, _), cost in costs.items() if of == row]))
+    grid.add_section()
+    grid.add_row("all", *_columns(list(costs.values())))
+    parts: list[RenderableType] = [Text(f"{table.address}: {table.title}", style="bold"), grid]
     parts += [unbroken(f"Data to get first: {data}") for data in missing_data(cells, places)]
-    parts.append(Text(" ".join(_summary(list(costs.values()), jobs))))
+    parts += [Text(line) for line in _notes(costs, cells, places, jobs)]
     return Group(*parts)
 
 
@@ -134,66 +92,121 @@ def missing_data(cells: Sequence[Cell], places: Places) -> list[MissingData]:
 
 
 def costs_of(
-    table: Table, cells: Sequence[Cell], places: Places, counted: set[str] | None = None
+    table: Table, cells: Sequence[Cell], places: Places, seen: set[str] | None = None
 ) -> Costs:
-    """The estimated cost of each row in each column.
+    """The cost of each row in each column.
 
-    The best source is a run of an equal configuration with any seed, on this machine or else among
-    the committed records that no accelerator made. Next are runs that differ only in the length of
-    training, scaled by it; then the other rows of the column; last, what the column declares.
-
-    What cells run and train is added to ``counted``; what is in it already, of other tables of one
-    plan, costs nothing more.
+    The time is the median of runs of an equal configuration with any seed, on this machine or else
+    among the committed records that no accelerator made; else that of the column's other rows. A
+    run that found its encoder in the store counts as it took. Runs whose keys are in ``seen``, of
+    other tables of the plan, cost nothing more; those of these cells are added.
     """
     cells = tuple({cell.address: cell for cell in cells}.values())
-    counted = set() if counted is None else counted
+    seen = set() if seen is None else seen
     tier = cells[0].tier
     tiers: Sequence[Tier] = [t for t in table.tiers if (t == "smoke") == (tier == "smoke")]
     results = None if tier == "smoke" else places.results
     frame = load([table], runs=places.runs, results=results, tiers=tiers, also=cells)
-    runs: defaultdict[str, list[tuple[Record, str]]] = defaultdict(list)
+    seconds: defaultdict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     done: set[str] = set()
     for line in frame:
         if line.record is None or line.source is None:
             continue
-        measured_here = line.source.origin == "run"
-        if not measured_here and _on_accelerator(line.record):
+        here = line.source.origin == "run"
+        if not here and _on_accelerator(line.record):
             continue  # tells nothing about a core
-        source = "measured" if measured_here else "recorded"
-        runs[_training_key(line.record.config)].append((line.record, source))
-        if measured_here and line.tier == tier and line.measurement:
+        of_config = seconds[_without_seed(line.record.config)]
+        of_config["measured" if here else "recorded"].append(line.record.result["seconds"])
+        if here and line.tier == tier and line.measurement:
             done.add(line.record.address)
-    # By row and run of a column, of the chosen cells first; None where no run is known.
-    estimates: dict[tuple[str, str], RunCost | None] = {}
+    known: dict[tuple[str, str], tuple[float, str]] = {}
     trained: dict[tuple[str, str], bool] = {}
     for cell in (*cells, *table.cells(tier)):
         pair = (cell.row, cell.source)
-        if pair not in estimates:
-            estimates[pair] = _estimate(canonical(cell.config), runs)
-            trained[pair] = trains(cell.config)
+        trained.setdefault(pair, trains(cell.config))
+        by_source = seconds.get(_without_seed(canonical(cell.config)), {})
+        for source in ("measured", "recorded"):
+            if pair not in known and by_source.get(source):
+                known[pair] = statistics.median(by_source[source]), source
     costs: Costs = {}
-    for row, run in dict.fromkeys((cell.row, cell.source) for cell in cells):
-        of_pair = [cell for cell in cells if (cell.row, cell.source) == (row, run)]
-        # Those of the column's rows that train if this one does, else of those that do not.
-        alike = {
-            pair: estimate
-            for pair, estimate in estimates.items()
-            if estimate and pair[1] == run and trained[pair] == trained[row, run]
-        }
-        # The chosen rows may train for another length than the declared ones.
-        chosen = [
-            alike[cell.row, run]
-            for cell in cells
-            if cell.source == run and (cell.row, run) in alike
+    for pair in dict.fromkeys((cell.row, cell.source) for cell in cells):
+        of_pair = [cell for cell in cells if (cell.row, cell.source) == pair]
+        left = {cell.key for cell in of_pair if cell.address not in done} - seen
+        seen |= left
+        # Rows that train tell nothing of those that do not.
+        others = [
+            known[other][0]
+            for other in known
+            if other[1] == pair[1] and trained[other] == trained[pair]
         ]
-        others_train = any(trained[pair] for pair in trained if pair[1] == run)
-        only_evaluated = others_train and not trained[row, run]
-        column = None if only_evaluated else table.column_of(tier, of_pair[0].column)
-        cost = estimates[row, run] or _cost_from_column(chosen or list(alike.values()), column)
-        left = [cell for cell in of_pair if cell.address not in done]
-        shared, unknown = _savings(left, cost, places, counted)
-        costs[row, run] = Cost(len(of_pair) - len(left), len(of_pair), cost, shared, unknown)
+        time, source = known.get(pair) or (
+            (statistics.median_high(others), "column") if others else (None, "unknown")
+        )
+        finished_here = sum(cell.address in done for cell in of_pair)
+        costs[pair] = Cost(finished_here, len(of_pair), len(left), time, source)
     return costs
+
+
+def trains(config: Config) -> bool:
+    """Whether a run of the configuration trains a network, and is no toy."""
+    return (
+        getattr(config, "batch_size", None) is not None
+        and isinstance(getattr(config, "objective", None), Objective)
+        and getattr(config, "weights", None) is None
+        and getattr(config, "features", "encoder") == "encoder"
+        and getattr(config, "train", True) is not False
+        and getattr(config, "epochs", 1) != 0
+        and type(config).__name__ == "Config"  # those of toys and probes have other names
+    )
+
+
+def side_by_side(costs: Iterable[Cost], jobs: int) -> float:
+    """Seconds of all unfinished runs, ``jobs`` at a time; at least those of the longest."""
+    costs = list(costs)
+    longest = max((cost.seconds or 0.0 for cost in costs if cost.runs), default=0.0)
+    return max(sum(cost.time for cost in costs) / jobs, longest)
+
+
+def kind_of(domain: str, config: Config) -> str:
+    """What the time of a training step depends on, as text."""
+    fields = {name: getattr(config, name) for name in FIELDS if hasattr(config, name)}
+    if domain == "graph":  # whose batches are as large as the graphs of a data set
+        fields["dataset"] = getattr(config, "dataset", None)
+    objective = getattr(config, "objective", None)
+    if isinstance(objective, Objective):
+        loss = objective.loss
+        solver = loss.kwargs.get("solver", "closed_form")
+        fields["loss"] = f"max_margin {solver}" if loss.identity == "max_margin" else "softmax"
+        fields["penalties"] = ",".join(term.identity for term in objective.penalties)
+        fields["projection"] = objective.projection and dict(objective.projection.kwargs)
+    fields["batch"] = getattr(config, "batch_size", 0)
+    texts = (
+        f"{name}={value}" for name, value in fields.items() if value not in (None, False, (), "")
+    )
+    return f"{domain} {type(config).__name__} {' '.join(texts)}"
+
+
+def on_gpu(cells: Iterable[Cell]) -> str | None:
+    """The hours of trainings whose kind of step was measured on a GPU, as text; None without any.
+
+    docs/measured.csv has what one GPU took for a step of four kinds.
+    """
+    if not MEASURED.is_file():  # without a checkout
+        return None
+    with MEASURED.open(newline="") as stream:
+        lines = {line["kind"]: line for line in csv.DictReader(stream)}
+    hours: defaultdict[str, float] = defaultdict(float)
+    number = 0
+    for cell in {cell.key: cell for cell in cells if trains(cell.config)}.values():
+        steps = imported(cell.domain).experiment(cell.config).steps
+        line = lines.get(kind_of(cell.domain, cell.config))
+        if line and steps and (count := steps(cell.config)):
+            number += 1
+            hours[line["device"]] += count * float(line["seconds_with_graphs"]) / 3600
+    if not hours:
+        return None
+    text = ", ".join(f"{value:.1f} hours on an {device}" for device, value in hours.items())
+    return f"training of {counted(number, 'cell')} takes about {text}"
 
 
 def _on_accelerator(record: Record) -> bool:
@@ -203,154 +216,57 @@ def _on_accelerator(record: Record) -> bool:
     return in_part or bool(environment["hardware"].get("accelerators"))
 
 
-def _training_key(config: Mapping[str, object]) -> str:
-    """A key over a configuration without its seed and its length of training."""
-    left_out = ("seed", *LENGTHS)
-    return json.dumps({k: v for k, v in config.items() if k not in left_out}, sort_keys=True)
+def _without_seed(config: Mapping[str, object]) -> str:
+    return json.dumps({k: v for k, v in config.items() if k != "seed"}, sort_keys=True)
 
 
-def _estimate(
-    config: Mapping[str, object], runs: Mapping[str, Sequence[tuple[Record, str]]]
-) -> RunCost | None:
-    """The cost of a run, estimated from runs of its key; None without any."""
-    by_source: defaultdict[str, list[tuple[Record, float]]] = defaultdict(list)
-    for record, source in runs.get(_training_key(config), ()):
-        ratio = _length_ratio(record.config, config)
-        if ratio is not None:
-            by_source[source if ratio == 1 else "scaled"].append((record, ratio))
-    for source in SOURCES:
-        if known := by_source.get(source):
-            times = [seconds_alone(x.result, x.environment) * ratio for x, ratio in known]
-            sizes = [record.result["peak_memory_bytes"] / 1e9 for record, _ in known]
-            evaluations = [
-                record.result["seconds"]
-                for record, _ in known
-                if SAVED in record.environment.get("facts", {})
-            ]
-            evaluation = statistics.median(evaluations) if evaluations else None
-            return RunCost(statistics.median(times), max(sizes), source, evaluation)
-    return None
-
-
-def _length_ratio(known: Mapping[str, object], wanted: Mapping[str, object]) -> float | None:
-    """How many times as long ``wanted`` trains as ``known``; None if they are not comparable."""
-    ratio = 1.0
-    for name in LENGTHS:
-        before, after = known.get(name), wanted.get(name)
-        if before == after:
-            continue
-        if ratio != 1 or not isinstance(before, int) or not isinstance(after, int) or not before:
-            return None
-        ratio = after / before
-    return ratio
-
-
-def _cost_from_column(rows: Sequence[RunCost], column: Column | None) -> RunCost:
-    """The cost of a row without known runs: as other rows of its column, or as that declares.
-
-    A column declares what its rows train; of a row that trains nothing it is None.
-    """
-    if not rows:
-        if column is None:
-            return RunCost(0.0, 0.0, "unknown")
-        return RunCost(60 * column.minutes, column.gigabytes, "declared")
-    # Not the lower of two: that may be a baseline that trains nothing.
-    seconds = statistics.median_high(row.seconds for row in rows)
-    return RunCost(seconds, max(row.gigabytes for row in rows), "column")
-
-
-def _savings(
-    cells: Sequence[Cell], cost: RunCost, places: Places, counted: set[str]
-) -> tuple[float, int]:
-    """Seconds that cells, which differ only in their seed, save by sharing runs and encoders.
-
-    What they run and train is added to ``counted``. Returns also how many of the cells only
-    evaluate, for an unknown time.
-    """
-    shared, unknown = 0.0, 0
-    stored = places.store.is_dir()
-    config = canonical(cells[0].config) if cells else {}
-    pretraining = pretraining_of(cells[0]) if cells else None
-    config_type = type(cells[0].config).__name__ if cells else ""
-    for cell in cells:
-        run = json.dumps([config_type, config | {"seed": cell.seed}], sort_keys=True)
-        trained = None if pretraining is None else {**pretraining, "seed": cell.seed}
-        encoder = json.dumps(trained, sort_keys=True)
-        if run in counted:
-            shared += cost.seconds
-        elif trained is not None and (
-            encoder in counted or (stored and is_stored(places.store, trained))
-        ):
-            shared += cost.seconds - (cost.evaluation or 0.0)
-            unknown += cost.evaluation is None
-        else:
-            unknown += cost.source == "unknown"
-        counted |= {run, encoder}
-    return shared, unknown
-
-
-def _time_text(costs: Sequence[Cost]) -> str:
-    """The time of all unfinished cells, one after the other."""
-    if not any(cost.left for cost in costs):
-        return "done"
-    seconds = sum(cost.time for cost in costs)
-    return duration(seconds) if seconds or not any(cost.unknown for cost in costs) else "unknown"
-
-
-def _line_of_long_table(table: Table, costs: Sequence[Cost], jobs: int) -> str:
-    """A table that would take very long: its time, and the source of most of that estimate."""
-    done, seeds = (sum(getattr(cost, name) for cost in costs) for name in ("done", "seeds"))
-    source = max(costs, key=lambda cost: cost.time).run.source
+def _columns(costs: Sequence[Cost]) -> tuple[str, str, str, str]:
+    """Cells done and left, the time of one of them, and of all that are left."""
+    left = [cost for cost in costs if cost.left]
+    known = [cost for cost in left if cost.seconds is not None]
+    times = sorted({(cost.seconds or 0.0, cost.source != "measured") for cost in known})
+    of_one = [f"{'~' * about}{duration(seconds)}" for seconds, about in (times[:1] + times[-1:])]
+    parts = [" to ".join(dict.fromkeys(of_one))] if of_one else []
+    parts += ["unknown"] if len(known) < len(left) else []
+    total = sum(cost.time for cost in left)
+    time_left = duration(total) if known else "unknown"
     return (
-        f"{table.address}: {done}/{seeds} cells done; left: {_times_text(costs, jobs)} ({source})"
+        f"{sum(cost.done for cost in costs)}/{sum(cost.seeds for cost in costs)}",
+        f"{sum(cost.left for cost in costs)}",
+        ", ".join(parts),
+        (time_left + " or more" * (len(known) < len(left) and bool(known))) if left else "done",
     )
 
 
-def _times_text(costs: Sequence[Cost], jobs: int) -> str:
-    """The time of all unfinished cells, of one core and as they run, and how many lack one."""
-    seconds, unknown = sum(cost.time for cost in costs), sum(cost.unknown for cost in costs)
-    parts = [f"about {duration(seconds)} of one core"] * bool(seconds or not unknown)
-    parts += [f"{duration(side_by_side(costs, jobs))} at --jobs {jobs}"] * bool(
-        seconds and jobs > 1
-    )
-    parts += [f"{number_of(unknown, 'evaluation')} not estimated"] * bool(unknown)
-    return ", ".join(parts)
+def _notes(costs: Costs, cells: Sequence[Cell], places: Places, jobs: int) -> Iterator[str]:
+    """The time of all, its sources, the hours on a GPU, and how to time what was never timed."""
+    waiting = {pair: cost for pair, cost in costs.items() if cost.runs}
+    known = [cost for cost in waiting.values() if cost.seconds is not None]
+    left, chosen = sum(cost.left for cost in costs.values()), sum(c.seeds for c in costs.values())
+    text = f"{left} of {chosen} cells to run"
+    if known:
+        at_once = f", {duration(side_by_side(known, jobs))} at --jobs {jobs}" * (jobs > 1)
+        text += f": about {duration(sum(cost.time for cost in known))} of one core{at_once}"
+        used = [SOURCES[name] for name in SOURCES if any(cost.source == name for cost in known)]
+        text += f". Times: {'; '.join(used)}"
+    yield f"{text}."
+    to_run = [cell for cell in cells if (cell.row, cell.source) in waiting]
+    if hours := on_gpu(cell for cell in to_run if finished(cell, places.runs) is None):
+        yield f"On a GPU the {hours}."
+    unknown = [cell for cell in to_run if waiting[cell.row, cell.source].seconds is None]
+    counts = [_steps(cell) for cell in {cell.key: cell for cell in unknown}.values()]
+    if unknown:
+        steps, batch = max(counts)
+        size = f" a cell has up to {steps:,} steps of {batch:,};" * bool(steps)
+        yield (
+            f"Never timed here:{size} run one with --seeds {unknown[0].seed} --column "
+            f"{unknown[0].column!r}, then plan again."
+        )
 
 
-def side_by_side(costs: Iterable[Cost], jobs: int) -> float:
-    """Seconds of all unfinished cells, ``jobs`` at a time; at least those of the longest run."""
-    times = [(cost.time, min(cost.time, cost.run.seconds)) for cost in costs]
-    total, longest = sum(time for time, _ in times), max((run for _, run in times), default=0.0)
-    return max(total / jobs, longest)
-
-
-def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterator[Grid]:
-    """The matrix, split by columns into grids that fit the width."""
-    first = min(LABEL, max(map(len, labels)))
-    columns = [(textwrap.wrap(heading, HEADING), texts) for heading, texts in lines.items()]
-    widths = [max(map(len, (*heading, *texts))) for heading, texts in columns]
-    for block in blocks(widths, WIDTH - first - 3):  # 2 after the first, 1 of both edges
-        grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        grid.add_column("method", width=first, overflow="fold")
-        for heading, _ in columns[block]:
-            grid.add_column(Text("\n".join(heading)), justify="right", no_wrap=True)
-        for number, label in enumerate(labels):
-            if number == len(labels) - 2:
-                grid.add_section()
-            grid.add_row(Text(label), *(texts[number] for _, texts in columns[block]))
-        yield grid
-
-
-def _summary(costs: Sequence[Cost], jobs: int) -> Iterator[str]:
-    left = sum(cost.left for cost in costs)
-    chosen = sum(cost.seeds for cost in costs)
-    memory = max((cost.run.gigabytes for cost in costs if cost.left), default=0.0)
-    yield (
-        f"{left} of {chosen} cells to run: {_times_text(costs, jobs)}, "
-        f"{memory * min(jobs, max(left, 1)):.1f} GB of memory, {max(1, left // 2)} MB of disk."
-    )
-    if saved := sum(cost.shared for cost in costs):
-        yield f"Without sharing runs and encoders it would be {duration(saved)} of one core more."
-    used = {cost.run.source for cost in costs}
-    if known := "; ".join(words for name, words in SOURCES.items() if name in used - {"unknown"}):
-        yield f"Time and memory: {known}."
+def _steps(cell: Cell) -> tuple[int, int]:
+    """The training steps of a cell and the size of a batch; zeros where it trains nothing."""
+    steps = imported(cell.domain).experiment(cell.config).steps
+    if steps is None or not trains(cell.config):
+        return 0, 0
+    return steps(cell.config) or 0, getattr(cell.config, "batch_size", 0)

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from shared.command import cells, server
+from shared.command import cells
 from shared.command.arguments import from_users_folder
 from shared.command.arguments import path as _path
 from shared.errors import UserError, describe_os_error, program, suggestion
@@ -186,18 +186,12 @@ def _run(arguments: Sequence[str]) -> int:
     _takes_work(parser)
     _takes_again(parser)
     _takes_settings(parser)
-    _takes_executor(parser)
     options, places = _parsed(parser, arguments)
-    _check_executor(options)
     on_several_processes = _on_several_processes(options)
-    if not (on_several_processes or options.slurm or options.cell):
-        server.start_in_background(options.words[0])
     _say_first(options)
-    from shared.command import devices, running
+    from shared.command import running
     from shared.command.cells import choose
 
-    if options.gpus:
-        devices.check_build(options.gpus)
     if on_several_processes:
         from shared.command import processes
 
@@ -211,6 +205,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
     parser = _compare_parser()
+    if plan_only:
+        _takes_cells_of_array(parser)
     options, places = _parsed(parser, arguments, words=("DOMAIN", "[PAPER]"))
     if len(options.words) < 2 and options.data is None:
         raise UserError(f"{parser.prog} takes DOMAIN PAPER, or DOMAIN with --data of your own")
@@ -218,9 +214,8 @@ def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
     if not (options.rows or options.row or options.loss or options.data):
         raise UserError("compare needs rows: --rows hcl,dcl or --row, or a loss with --with")
     options.plan_only = plan_only
-    if not plan_only:
-        server.start_in_background(options.words[0])
-    _say_first(options)
+    if options.cells is None:
+        _say_first(options)
     from shared.command import compare
 
     return compare.compare(options, places())
@@ -257,7 +252,7 @@ def _compare_parser() -> Parser:
     add("--records", action="append", default=[], type=_path, metavar="FOLDER", help=text)
     _takes_work(parser)
     _takes_again(parser)
-    parser.set_defaults(cell=None, plan_only=False, processes=None, slurm=False)
+    parser.set_defaults(cell=None, cells=None, plan_only=False, processes=None)
     return parser
 
 
@@ -269,26 +264,12 @@ def _plan(arguments: Sequence[str]) -> int:
     )
     _takes_cells(parser)
     _takes_work(parser)
+    _takes_cells_of_array(parser)
     parser.set_defaults(again=False)
-    devices = ("cpu", "h100")
-    text = "h100: also hours and memory of GPUs, as docs/expected.csv estimates them; default: "
-    parser.add_argument("--device", choices=devices, help=f"{text}h100 where there is a GPU")
-    text = "of a DOMAIN or all: the claims by the GPU-hours that decide them, cheapest first"
-    parser.add_argument("--claims", action="store_true", help=text)
-    text = "the chosen cells as a request for N GPUs: data, hours, memory, disk, commands"
-    parser.add_argument("--gpus", type=_positive, metavar="N", help=text)
-    by_claim = "--claims" in arguments
-    options, places = _parsed(parser, arguments, words=("[DOMAIN]",) if by_claim else None)
+    options, places = _parsed(parser, arguments)
     from shared.command import running
     from shared.command.cells import choose
-    from shared.command.pool import visible_devices
 
-    if options.gpus and (by_claim or options.device == "cpu"):
-        other = "--claims" if by_claim else "--device cpu"
-        raise UserError(f"--gpus is about chosen cells on GPUs; omit it, or {other}")
-    if by_claim:
-        return running.plan_claims(options.words[0] if options.words else None, places())
-    options.device = options.device or devices[bool(visible_devices())]
     return running.plan_cells(choose(options), places(), options)
 
 
@@ -492,7 +473,8 @@ def _takes_settings(parser: Parser) -> None:
 def _takes_cells(parser: Parser) -> None:
     _takes_choice(parser)
     _takes_tier(parser)
-    parser.add_argument("--cell", metavar="ADDRESS", help="one cell, instead of DOMAIN PAPER")
+    text = "cells by address, instead of DOMAIN PAPER"
+    parser.add_argument("--cell", nargs="+", metavar="ADDRESS", help=text)
 
 
 def _takes_work(parser: Parser) -> None:
@@ -511,35 +493,19 @@ def _takes_again(parser: Parser) -> None:
     )
 
 
-def _takes_executor(parser: Parser) -> None:
-    add = parser.add_argument_group("as tasks of a cluster").add_argument
-    add("--slurm", action="store_true", help="as an array job")
-    add("--partition", help="where; default: the cluster's")
-    add("--time", type=_positive, metavar="MINUTES", help="of a task at most; default: a day")
-    add("--memory", type=_positive, metavar="GB", help="of a task; default: as planned")
-    add("--gpus", type=_positive, help="of a task; default: none")
-    add("--cores", type=_positive, help="of a task; default: --threads")
-    add("--array-limit", type=_positive, help="tasks at a time; default: 64")
-
-
-def _check_executor(options: argparse.Namespace) -> None:
-    """Refuse Slurm's options without --slurm, and --slurm for user runs."""
-    names = ("partition", "time", "memory", "gpus", "cores", "array_limit")
-    stray = [name for name in names if getattr(options, name) is not None]
-    if stray and not options.slurm:
-        name = stray[0].replace("_", "-")
-        raise UserError(f"--{name} needs --slurm; add that, or omit --{name}")
-    if options.slurm and options.set:
-        raise UserError("--slurm runs cells of the tables; omit --slurm, or --set")
+def _takes_cells_of_array(parser: Parser) -> None:
+    text = "print the cells still to run here as N lines at most, each a task of an array job; "
+    text += "default: 500, see docs/clusters.md"
+    parser.add_argument("--cells", type=_positive, nargs="?", const=500, metavar="N", help=text)
 
 
 def _on_several_processes(options: argparse.Namespace) -> bool:
     """Whether torchrun has started several processes for one run; refuses what they cannot do."""
     count = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
-    if count > 1 and (not options.cell or options.set or options.slurm):
+    if count > 1 and (len(options.cell or ()) != 1 or options.set):
         raise UserError(
             f"{count} processes share one run of the tables; name it by --cell ADDRESS, without "
-            f"--set and --slurm"
+            f"--set"
         )
     return count > 1
 
@@ -614,7 +580,7 @@ def _say_first(options: argparse.Namespace) -> None:
     """Print a first line at once: importing torch and the tables takes a while."""
     if os.environ.get("RANK", "0") != "0":
         return
-    what = options.cell or f"{'/'.join(options.words)}, {options.tier} tier"
+    what = " ".join(options.cell or ()) or f"{'/'.join(options.words)}, {options.tier} tier"
     print(f"{what}: reading the tables", flush=True)
 
 

@@ -1,98 +1,47 @@
 """Running chosen cells, each in its own process, and measuring the tables that they fill."""
 
 import argparse
-import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.text import Text
 
-from shared.command import gpu
-from shared.command.allocation import allocation
-from shared.command.cells import (
-    Chosen,
-    Places,
-    every_table,
-    imported,
-    run_folder,
-    tables_of_paper,
-)
-from shared.command.plan import costs_of, planned, side_by_side
+from shared.command.array import lines_of, print_lines
+from shared.command.cells import Chosen, Places, imported, run_folder, tables_of_paper
+from shared.command.plan import costs_of, on_gpu, planned, side_by_side, trains
 from shared.command.pool import Pool, default_jobs, visible_devices
 from shared.command.progress import duration
-from shared.command.status import print_states
 from shared.errors import UserError, lacking, not_installed, program
 from shared.experiment.frame import load, unfinished
 from shared.experiment.records import read_json
 from shared.experiment.run_folders import INTERRUPTED, archive, check_config
 from shared.experiment.store import discard
 from shared.experiment.tables import Cell
-from shared.report.console import Terminal, empty_grid, say
+from shared.report.console import Terminal, say
 from shared.report.measuring import measure, narrowed
 from shared.report.wording import counted, named_seeds, published_value
 
 FEW = 2  # commits that are listed by name
 LONG = 3600.0  # seconds; the cost of what takes longer is printed before it starts
-PIPED = 120  # characters of a line of the claims where no terminal says its width
 
 
 def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
-    """Print which cells are done and what the rest would cost; returns the exit code."""
-    console = Console()
+    """Print which cells are done and what the rest would cost; returns the exit code.
+
+    With ``--cells`` print the cells still to run instead, as lines of an array job.
+    """
+    console = Console(stderr=options.cells is not None)
     _distinct_runs(chosen, places)
     _print_undeclared_seeds(chosen, console)
-    jobs = options.jobs or default_jobs(options.threads)
-    shared: set[str] = set()
-    trained: set[str] = set()
-    total = gpu.GpuCost()
     to_run = _without_recorded(chosen, places, options, console)
-    if options.gpus:
-        console.print(allocation(to_run, places, options))
+    if options.cells is not None:
+        print_lines(lines_of(to_run, places, options, console))
         return 0
+    jobs = options.jobs or default_jobs(options.threads)
+    seen: set[str] = set()
     for selected in to_run:
-        table = selected.table
-        console.print(planned(table, selected.cells, places, jobs, shared), crop=False)
-        if options.device == gpu.H100:
-            costs = gpu.trainings(unfinished(selected.cells, places.runs))
-            cost = gpu.total(costs, trained)
-            trained |= costs.keys()
-            total += cost
-            say(console, f"{table.address}: {cost}.")
-    if options.device == gpu.H100 and len(to_run) > 1:
-        say(console, f"In all: {total}.")
-    cells = {cell.address: cell for selected in to_run for cell in selected.cells}.values()
-    print_states(unfinished(cells, places.runs), places, console)
-    return 0
-
-
-def plan_claims(domain: str | None, places: Places) -> int:
-    """Print what deciding each claim at the papers' setting costs on a GPU; the exit code."""
-    console = Console()
-    if not console.is_terminal:  # whoever pipes it wants names and commands in one line
-        console.width = max(console.width, PIPED)
-    names = ("claim", "runs", "GPU-hours", "so far", "memory", f"{program()} ...")
-    grid = empty_grid(names, left=(names[0], names[-1]))
-    costs, missing = gpu.by_claim(every_table(domain), places.runs, places.results)
-    total = 0.0
-    for claim in costs:
-        total += claim.cost.hours
-        parts = (address.split("/") for address in claim.tables)
-        commands = [f"{of} {paper} --table {name}" for of, paper, name in parts]
-        memory = f"{math.ceil(claim.cost.gigabytes)} GB" if claim.cost.gigabytes else ""
-        hours = (f"{claim.cost.hours:,.1f}", f"{total:,.1f}")
-        grid.add_row(claim.claim, f"{claim.runs:,}", *hours, memory, Text("\n".join(commands)))
-    console.print(grid)
-    text = (
-        "Hours of training on an H100, as docs/expected.csv estimates them; each claim after those "
-        "above it, with which it shares trainings. Claims of one seed, which decide nothing, are "
-        "not listed."
-    )
-    if missing:
-        text += f" {counted(len(missing), 'claim')} with trainings that are not estimated: "
-        text += f"{', '.join(missing)}."
-    console.print(text, highlight=False)
+        console.print(planned(selected.table, selected.cells, places, jobs, seen), crop=False)
     return 0
 
 
@@ -101,13 +50,6 @@ def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namesp
     console = Console()
     _print_undeclared_seeds(chosen, console)
     to_run = _without_recorded(chosen, places, options, console)
-    if options.slurm:
-        from shared.command import slurm
-
-        waiting = unfinished_cells(to_run, places, options, console)
-        if options.again:
-            move_aside(waiting, places, console)
-        return slurm.submit(to_run, waiting, places, options, console) if waiting else 0
     pool = run_waiting(to_run, places, options, console)
     recorded = to_run != list(chosen)
     show_tables(chosen, places, pool.outcomes, console, recorded=recorded)
@@ -230,7 +172,7 @@ def _check_known(cells: Sequence[Cell]) -> None:
             raise UserError(lacking(domain, f"{', '.join(libraries)} not installed"))
     for cell in cells:
         steps = imported(cell.domain).experiment(cell.config).steps
-        if steps is not None and gpu.trains(cell.config) and steps(cell.config) == 0:
+        if steps is not None and trains(cell.config) and steps(cell.config) == 0:
             size = getattr(cell.config, "batch_size", None)
             raise UserError(
                 f"{cell.address}: batch_size {size} is larger than its training data; lower it: "
@@ -250,10 +192,10 @@ def estimate(
     seconds = side_by_side((cost for by_cell in costs for cost in by_cell.values()), jobs)
     if seconds < LONG:
         return None
-    cost = f"about {duration(seconds)} on this CPU"
+    cost = f", about {duration(seconds)} on this CPU"
     if visible_devices():
-        cost = str(gpu.cost_of(waiting))
-    text = f"{counted(len(waiting), 'cell')}, {cost}"
+        cost = f"; {hours}" if (hours := on_gpu(waiting)) else ""
+    text = f"{counted(len(waiting), 'cell')}{cost}"
     tables = tables_of_paper(waiting[0].domain, waiting[0].paper)
     if tier == "paper" and any("short" in table.tiers for table in tables):
         text += "; --tier short runs on a CPU"
@@ -282,10 +224,7 @@ def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
 def unfinished_cells(
     chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
 ) -> list[Cell]:
-    """The unfinished cells, or with --again all of them.
-
-    Those of cheap columns come first, so that most of a table is finished early.
-    """
+    """The unfinished cells, or with --again all of them."""
     places.runs.mkdir(parents=True, exist_ok=True)
     cells = _distinct_runs(chosen, places, again=options.again)
     waiting = cells if options.again else unfinished(cells, places.runs)
@@ -293,13 +232,7 @@ def unfinished_cells(
     waiting_keys = {cell.key for cell in waiting}
     if done := sum(key not in waiting_keys for key in keys.values()):
         console.print(f"{counted(done, 'cell')} done already")
-    minutes = {
-        (selected.table.address, column.label): column.minutes
-        for selected in chosen
-        for tier in selected.table.tiers
-        for column in selected.table.columns_of(tier)
-    }
-    return sorted(waiting, key=lambda cell: minutes[cell.table_address, cell.column])
+    return waiting
 
 
 def print_ending(console: Console, pool: Pool, *, again: bool) -> int:

@@ -1,7 +1,7 @@
 """The server that processes of cells are forked from: it has only imported their domain.
 
-Forking from it is fast, and safe for threads, CUDA and renderers. Nothing heavy is imported here,
-so that it can start while the command itself still imports.
+Forking from it is fast, and safe for threads, CUDA and renderers. It is started once
+there is something to run: it outlives the command for a moment, with the output of it open.
 """
 
 import multiprocessing
@@ -25,10 +25,8 @@ def preloaded(domain: str) -> list[str]:
     return [first, *of_domain, *of_suite, *libraries, last]
 
 
-def start_in_background(domain: str) -> None:
+def _start(domain: str) -> None:
     """Start the server if none runs, without waiting; it ignores the terminal's signals."""
-    if _address_space() < ADDRESS_SPACE:
-        return  # start_and_wait reports it
     multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded(domain))
     before = {
         number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)
@@ -51,7 +49,7 @@ def start_and_wait(domain: str) -> None:
             f"ulimit -v allows {limit / 2**30:.1f} GB of address space, and a cell needs "
             f"{ADDRESS_SPACE / 2**30:.0f} GB or more; raise it: ulimit -v unlimited"
         )
-    start_in_background(domain)
+    _start(domain)
     failed: list[Exception] = []
 
     def fork() -> None:

@@ -120,14 +120,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A dataset or task: its label, its changes, and what one cell costs.
+    """A dataset or task: its label and its changes.
 
     Args:
         label: unique within the table; the paper's label where it has one.
         changes: fields of the configuration and their values.
-        minutes: wall time of one cell on one CPU core, for ``plan`` as long as no finished run or
-            record of the column is known.
-        gigabytes: peak memory of one cell.
         metric: key of the result that the column shows; empty for that of the table.
         run: name shared by the columns that read one run, each its own metric; empty for a column
             with runs of its own.
@@ -135,8 +132,6 @@ class Column:
 
     label: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    minutes: float = 1.0
-    gigabytes: float = 1.0
     metric: str = ""
     run: str = ""
 
@@ -537,7 +532,7 @@ class Table:
 
     def columns_of(self, tier: Tier) -> tuple[Column, ...]:
         """The columns of a tier; the smoke tier has one, its embedded data."""
-        return (Column(EMBEDDED, minutes=0.1),) if tier == "smoke" else self.columns
+        return (Column(EMBEDDED),) if tier == "smoke" else self.columns
 
     def column_of(self, tier: Tier, label: str) -> Column:
         """The column of that label in a tier."""

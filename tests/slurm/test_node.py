@@ -1,4 +1,4 @@
-"""Grids on a real Slurm: a private node, made for these tests and stopped after them."""
+"""An array job on a real Slurm: a private node, made for this test and stopped after it."""
 
 import json
 import os
@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from shared.command import cells, reproduce, slurm
-
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 NODE = Path(__file__).with_name("node.sh")
+EXAMPLE = ROOT / "docs/examples/array.sbatch"
 PROGRAMS = ("sbatch", "slurmctld", "slurmd", "munged")
 WHERE = f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin"
 PATIENCE = 600  # seconds; other tests run beside
@@ -42,37 +41,27 @@ def node() -> Iterator[dict[str, str]]:
 
 
 Call = Callable[..., str]
+# What the example starts here: the command line with toys.
+SCRIPT = f"""#!/bin/bash
+export PYTHONPATH={ROOT}:{ROOT / "tests"}
+exec {sys.executable} -m toy "$@"
+"""
 
 
 @pytest.fixture
-def call(
-    node: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    """Calls one of Slurm's programs, or in this process the command line with toys.
-
-    What Slurm starts is that of a process of its own, which takes seconds to import torch.
-    """
+def call(node: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Calls a program in a folder with a ``reproduce.sh``; what it prints."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cells, "DOMAINS", ("toy",))
-    monkeypatch.setattr(slurm, "MODULE", "toy")
-    paths = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
-    for name, value in {**node, "PYTHONPATH": paths}.items():
+    for name, value in node.items():
         monkeypatch.setenv(name, value)
+    (tmp_path / "reproduce.sh").write_text(SCRIPT)
+    (tmp_path / "reproduce.sh").chmod(0o755)
 
-    def call(*words: str, code: int = 0) -> str:
-        if words[0] == "toy":
-            monkeypatch.setattr(sys, "argv", [*words])
-            found = reproduce.main(words[1:])
-            out, err = capsys.readouterr()
-        else:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
-            found, out, err = done.returncode, done.stdout, done.stderr
-        assert found == code, f"{words}\n{out}\n{err}"
-        assert "Traceback" not in err
-        return out + err
+    def call(*words: str) -> str:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done.stdout
 
     return call
 
@@ -116,51 +105,42 @@ def steps_of(runs: Path) -> dict[Path, list[int]]:
     }
 
 
-def test_a_grid_is_submitted_saves_when_its_time_is_up_goes_on_and_equals_a_plain_run(
+def stop_one(call: Call, runs: Path, begun: int) -> None:
+    """Signal the task that runs, once so many runs have done four steps."""
+    eventually(lambda: sum(len(steps) >= 4 for steps in steps_of(runs).values()) >= begun)
+    (job,) = eventually(lambda: [job for job, state in queue(call).items() if state == "RUNNING"])
+    call("scancel", "--batch", "--signal=TERM", job)
+    eventually(lambda: queue(call).get(job) == "PENDING")
+    assert list(runs.rglob("checkpoint.pt"))
+
+
+def test_tasks_save_when_their_time_is_up_go_on_and_equal_plain_runs(
     call: Call, tmp_path: Path
 ) -> None:
-    words = ("toy", "toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0,1")
-    assert ": 2 tasks of up to " in call(*words, "--slurm", "--array-limit", "1")
-    assert "2 cells are queued already" in call(*words, "--slurm")
+    """By the example of docs/clusters.md: a cell of a table, and one beside a row of one's own."""
+    suite, choice = "./reproduce.sh", ("toy", "slow", "--column", "left")
+    lines = call(suite, "plan", *choice, "--row", "plain", "--seeds", "0", "--cells")
+    assert lines == "--cell toy/slow/table-1/plain/left/seed-0\n"
+    own = ("compare", *choice, "--row", "plain", "--row", "plain:steps=15", "--seeds", "1")
+    lines += call(suite, "plan", *own, "--cells")
+    (tmp_path / "cells").write_text(lines)
+    assert len(lines.splitlines()) == 2
+    call("sbatch", "--array=1-2%1", str(EXAMPLE), "cells", "--threads", "1")
     runs = tmp_path / "runs"
-    assert len(json.loads((runs / ".slurm/jobs.json").read_text())) == 2
-    # The first is told that its time is nearly over, saves, and goes back into the queue.
-    eventually(lambda: any(len(steps) >= 4 for steps in steps_of(runs).values()))
-    (job,) = (job for job, state in queue(call).items() if state == "RUNNING")
-    call("scancel", "--signal=USR2", f"{job}.0")
-    eventually(lambda: queue(call).get(job) == "PENDING")
-    assert len(list(runs.rglob("checkpoint.pt"))) == 1
-    assert " 0/2 " in call("toy", "plan", *words[1:])
-    # The second is cancelled: it saves, and stays away until it is submitted anew.
-    (other,) = eventually(lambda: [j for j, s in queue(call).items() if s == "RUNNING"])
-    eventually(lambda: len(steps_of(runs)) == 2)
-    call("scancel", other)
-    eventually(lambda: other not in queue(call))
+    # Each is told that its time is nearly over, saves, and goes back into the queue.
+    stop_one(call, runs, 1)
+    stop_one(call, runs, 2)
     wait_for_all(call)
-    said = call("toy", "plan", *words[1:])
-    assert " 1/2 " in said
-    assert said.endswith("\n1 failed\n")
-    assert "submitted job" in call(*words, "--slurm")
-    wait_for_all(call)
-    assert " 2/2 " in call("toy", "plan", *words[1:])
-    call(*words, "--runs", "plain")
+    log = "".join(file.read_text() for file in tmp_path.glob("*.log"))
+    assert log.count("interrupted; rerun the same command") == 2
+    assert call(suite, "plan", *choice, "--row", "plain", "--seeds", "0,1", "--cells") == ""
+    assert call(suite, "plan", *own, "--cells") == ""
+    call(suite, *choice, "--row", "plain", "--seeds", "0,1", "--runs", "plain")
+    call(suite, *own, "--runs", "plain")
     assert steps_of(tmp_path / "plain") == steps_of(runs)
-    for file in (tmp_path / "plain").rglob("result.json"):
-        plain, ours = (
-            json.loads(each.read_text())["metrics"]
-            for each in (file, runs / file.relative_to(tmp_path / "plain"))
-        )
-        assert plain == ours
-
-
-def test_failures_and_refusals_are_said_in_one_line(call: Call, tmp_path: Path) -> None:
-    words = ("toy", "toy", "broken", "--row", "made to fail", "--column", "left", "--seeds", "0")
-    call(*words, "--slurm")
-    wait_for_all(call)
-    said = call("toy", "plan", *words[1:])
-    assert said.endswith("\n1 failed\n")
-    assert "failed: RuntimeError: made to fail" in said
-    for more in (("--partition", "nowhere"), ("--memory", "1000000")):
-        said = call(*words, "--slurm", *more, code=2)
-        assert said.splitlines()[-1].startswith("error: Slurm refused the job: ")
-        assert said.count("\n") == 2
+    results = [*(tmp_path / "plain").rglob("result.json")]
+    assert len(results) == 3
+    for file in results:
+        ours = runs / file.relative_to(tmp_path / "plain")
+        plain, resumed = (json.loads(each.read_text())["metrics"] for each in (file, ours))
+        assert plain == resumed

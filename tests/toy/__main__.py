@@ -2,9 +2,8 @@
 
 import sys
 
-from shared.command import cells, reproduce, slurm
+from shared.command import cells, reproduce
 
 if __name__ == "__main__":
     cells.DOMAINS = ("toy",)  # the others take longer to be imported than it to be run
-    slurm.MODULE = "toy"
     sys.exit(reproduce.main())
