@@ -313,7 +313,8 @@ def print_ending(console: Console, pool: Pool, *, again: bool) -> int:
         by_reason.setdefault(why, []).append(address)
     for why, addresses in by_reason.items():
         addresses.sort()  # whichever of them ended first
-        print(f"{first_of(addresses, FEW)}: {why}", file=sys.stderr)
+        most = len(addresses) if len(addresses) <= FEW + 1 else 1
+        print(f"{first_of(addresses, most)}: {why}", file=sys.stderr)
     return 1 if by_reason else 0
 
 
