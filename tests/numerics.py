@@ -189,7 +189,7 @@ def table(all_errors: list[Error]) -> str:
 
 
 def page(all_errors: list[Error]) -> str:
-    """The largest errors by loss, builder, penalty and number of processes, as Markdown."""
+    """The largest errors by loss and number of processes, as Markdown."""
     on_one = [error for error in all_errors if error.against != ONE_PROCESS]
     lines = [
         "# Numerics and speed",
@@ -208,27 +208,20 @@ def page(all_errors: list[Error]) -> str:
         f"{' and '.join(reference.DIFFERENTIATED_BY_HAND)} the first derivative is compared with",
         f"{BY_HAND}, the second with {DIFFERENCES}",
         f"(step {STEP:g}, themselves off by up to 1e-8). Inputs in bfloat16 are cast to float32;",
-        "their gradients are rounded to bfloat16, whose resolution is 4e-3. The reference of",
-        "margin_nce has the 1e-7 of its sine ([losses](losses.md)), too: beside the equation as",
-        "printed, without it, its values are off by some 1e-7.",
+        "their gradients are rounded to bfloat16, whose resolution is 4e-3.",
         "",
     ]
-    for name, values in (("loss", LOSSES), ("builder", BUILDERS), ("penalty", PENALTIES)):
-        lines += [f"## By {name}", ""]
-        lines.append(
-            f"| {name} | "
-            + " | ".join(f"{dtype}, {d}" for dtype in DTYPES for d in DERIVATIVES)
-            + " |"
-        )
-        lines.append("|---|" + "---|" * len(DTYPES) * len(DERIVATIVES))
-        for value in values:
-            cells = [
-                _largest(on_one, **{name: value, "dtype": dtype, "derivative": derivative})
-                for dtype in DTYPES
-                for derivative in DERIVATIVES
-            ]
-            lines.append(f"| {value} | {' | '.join(cells)} |")
-        lines.append("")
+    lines += ["## By loss", ""]
+    columns = " | ".join(f"{dtype}, {d}" for dtype in DTYPES for d in DERIVATIVES)
+    lines += [f"| loss | {columns} |", "|---|" + "---|" * len(DTYPES) * len(DERIVATIVES)]
+    for loss in LOSSES:
+        cells = [
+            _largest(on_one, loss=loss, dtype=dtype, derivative=derivative)
+            for dtype in DTYPES
+            for derivative in DERIVATIVES
+        ]
+        lines.append(f"| {loss} | {' | '.join(cells)} |")
+    lines.append("")
     on_several = [error for error in all_errors if error.against == ONE_PROCESS]
     lines += [
         "## By number of processes",

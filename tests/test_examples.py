@@ -14,6 +14,7 @@ from shared import Objective, Term, info_nce, max_margin, term, two_views
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = {path.stem: path for path in (ROOT / "docs/examples").glob("*.py")}
+EXAMPLES.pop("losses")  # which tests/test_readme.py loads
 NEEDED = {
     "hugging_face_trainer": ("transformers", "accelerate"),
     "lightning_and_lightly": ("torchvision", "lightly", "pytorch_lightning"),

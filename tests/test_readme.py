@@ -37,7 +37,9 @@ def commands_of(text: str) -> list[str]:
     """The calls of reproduce.sh on a page, without their comments."""
     shells = [block for language, block in FENCES.findall(text) if language in ("", "bash")]
     lines = [
-        line.split("  #")[0] for block in shells for line in block.replace("\\\n", " ").splitlines()
+        re.split(r"  #| >", line)[0]
+        for block in shells
+        for line in block.replace("\\\n", " ").splitlines()
     ]
     found = [line.removeprefix("./reproduce.sh ") for line in lines if line.startswith("./repro")]
     found += INLINE.findall(FENCES.sub("", text))
@@ -53,6 +55,7 @@ def test_there_is_something_to_check() -> None:
     assert {"graph mmcl --tier smoke", "test"} <= set(COMMANDS)
     assert len(COMMANDS) > 40
     assert LOSS.startswith("# losses.py\n")
+    assert (ROOT / "docs/examples/losses.py").read_text(encoding="utf-8") == LOSS
     assert len(CODE) == len(cells.DOMAINS)
 
 
@@ -120,10 +123,11 @@ def check_run(words: list[str], tmp_path: Path) -> None:
             assert with_settings(tables_of(words[0])[words[1]][0].config, [value])
         else:
             (tmp_path / "losses.py").write_text(LOSS)
-            file, name = value.split(",")[0].split(":")
-            assert load_loss(tmp_path / file, name, value.split(",")[1:])
+            path, name = value.split(",")[0].split(":")
+            file = (ROOT if (ROOT / path).exists() else tmp_path) / path
+            assert load_loss(file, name, value.split(",")[1:])
             sys.modules.pop("losses")
-            sys.path.remove(str(tmp_path))
+            sys.path.remove(str(file.parent))
     assert reproduce.main([*start, *words, "--runs", str(tmp_path)]) == 0
 
 
@@ -158,6 +162,14 @@ def test_every_domain_takes_what_is_yours(
         assert names["features"].isfinite().all()
     else:
         assert -100 < float(capsys.readouterr().out) <= 100
+
+
+def test_the_loss_of_the_first_page_has_gradients_to_look_at() -> None:
+    names: dict[str, Any] = {}
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["first"].grad.norm() > 0
+    assert names["second"].grad.norm() > 0
 
 
 def test_losses_work_as_shown(capsys: pytest.CaptureFixture[str]) -> None:

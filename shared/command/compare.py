@@ -67,7 +67,7 @@ from shared.report.comparison import (
     p_of,
     write,
 )
-from shared.report.console import empty_grid, say, unbroken
+from shared.report.console import empty_grid, say
 from shared.report.wording import (
     TIER_NOTES,
     counted,
@@ -676,7 +676,7 @@ def _print_comparison(console: Console, comparison: Comparison) -> None:
                 Text(word, style=STYLES.get(word.partition(" (")[0], "")),
             )
     title = f"{comparison.address} ({comparison.scale}): rows beside {comparison.against}"
-    console.print(unbroken(title, "bold"), crop=False)
+    console.print(Text(title, style="bold"), soft_wrap=True)
     console.print(grid)
     console.print(Text(headline(comparison), style="dim"))
     if note := TIER_NOTES[comparison.tier]:

@@ -38,7 +38,7 @@ from shared.experiment.tables import Cell, Column, Row, Table, Tier
 from shared.objective import Objective, Term
 from shared.pairs import cosine, two_views
 from shared.ranges import without_effect
-from shared.report.console import empty_grid, say, unbroken
+from shared.report.console import empty_grid, say
 from shared.report.statistics import summarise
 from shared.report.wording import DASH, TIER_NOTES, shown_metric, summary_text
 
@@ -340,7 +340,7 @@ def _print_numbers(
         grid.add_row(Text(row), *(by_column.get(column, DASH) for column in shown))
     # Never the tier alone, which would read as the paper's setting.
     title = f"{table.address} ({tier} tier, changed by {', '.join(settings)})"
-    console.print(unbroken(title, "bold"), crop=False)
+    console.print(Text(title, style="bold"), soft_wrap=True)
     names = ", ".join(
         f"{metric} ({table.unit_of(metric)})" for metric in dict.fromkeys(shown.values())
     )

@@ -12,7 +12,7 @@ from shared.command.cells import Chosen, Places, imported, run_folder, tables_of
 from shared.command.plan import costs_of, on_gpu, planned, side_by_side, trains
 from shared.command.pool import Pool, default_jobs, visible_devices
 from shared.command.progress import duration
-from shared.errors import UserError, lacking, not_installed, program
+from shared.errors import UserError, first_of, lacking, not_installed, program
 from shared.experiment.frame import load, unfinished
 from shared.experiment.records import read_json
 from shared.experiment.run_folders import INTERRUPTED, archive, check_config
@@ -246,10 +246,8 @@ def print_ending(console: Console, pool: Pool, *, again: bool) -> int:
         by_reason.setdefault(why, []).append(address)
     for why, addresses in by_reason.items():
         addresses.sort()  # whichever of them ended first
-        if len(addresses) > FEW + 1:
-            addresses = [f"{addresses[0]} and {len(addresses) - 1} more"]
-        for address in addresses:
-            print(f"{address}: {why}", file=sys.stderr)
+        most = len(addresses) if len(addresses) <= FEW + 1 else 1
+        print(f"{first_of(addresses, most)}: {why}", file=sys.stderr)
     return 1 if by_reason else 0
 
 
