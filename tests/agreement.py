@@ -193,7 +193,7 @@ def vision(**always: Any) -> dict[str, Step]:
                 head_output=32,
                 predictor_hidden=64,
                 batch_size=32,
-                **{"precision": "float32", "queue": 128, "objective": objective} | changes | always,
+                **{"precision": "float32", "queue": 64, "objective": objective} | changes | always,
             )
             networks = Networks(config, 2 * config.batch_size).to(device, dtype).train()
             criterion = Criterion(config.objective, networks.dim).to(device, dtype)

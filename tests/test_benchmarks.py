@@ -1,6 +1,7 @@
 """The training loops that are timed train in each domain, on small networks."""
 
 import dataclasses
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ def test_a_loop_is_timed_alone_and_beside_others(
     domain: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    for name in ("losses", "peers", "steps"):  # of that folder, and gone again afterwards
+        monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.delitem(sys.modules, name)
     steps, peers = import_module("steps"), import_module("peers")
     monkeypatch.setattr(steps, "WARM", 1)
     monkeypatch.setattr(steps, "TIMED", 1)

@@ -44,6 +44,7 @@ ALLOWED: dict[str, str] = {
     "shared/experiment/states.py not_finite": "states are looked at before they are saved",
     "shared/spectrum.py effective_rank": "the evaluated features, once",
     "vision/images.py Images.to": "the images are moved once",
+    "shared/logistic.py check_finite": "features are looked at once",
     "vision/features.py check_labels": "labels are looked at once",
     "vision/features.py embed": "images are looked at once, batches of test images are moved",
     "vision/evaluation.py evaluate": "the encoder is moved once",
@@ -150,7 +151,7 @@ WAITLESS: dict[str, dict[str, Any]] = {
         "objective": Objective(term(swapped_prediction)),
     },
     "CMC": {"method": "cmc", "queue": 16, "statistics": "none", "image_size": 32},
-    "MoCHI": {"method": "moco_v2", "queue": 64, "mixed": (16, 8, 4)},
+    "MoCHI": {"method": "moco_v2", "queue": 32, "mixed": (16, 8, 4)},
 }
 
 

@@ -47,7 +47,7 @@ class Networks(nn.Module):
     Args:
         config: names backbone, stem, widths and method.
         images: the number of training images, each with an entry in CMC's memory; a queue that
-            is not shorter is shortened, and a notice says so. 0: not known.
+            is longer is shortened, and a notice says so. 0: not known.
     """
 
     predictor: nn.Module | None
@@ -81,11 +81,12 @@ class Networks(nn.Module):
         match config.method:
             case "moco_v2":
                 self.teacher = Teacher(self.encoder, self.head)
-                keys = bank_size(config.queue, images) if images else config.queue
-                if keys < config.queue:
+                keys = config.queue
+                if 0 < images < keys:
+                    keys = bank_size(keys, images)
                     notice(
-                        f"queue {config.queue} is as long as the {images} images, so that it would "
-                        f"hold keys of the query's own image as negatives: {keys} keys are kept"
+                        f"queue {config.queue} is longer than the {images} images, so that it "
+                        f"would hold keys of the query's own image as negatives: {keys} are kept"
                     )
                 queue = random_bank(keys, config.head_output)
             case "moco_v3" | "byol":

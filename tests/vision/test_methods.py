@@ -134,13 +134,13 @@ def test_the_queue_holds_the_newest_keys_and_gives_all_negatives() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_queue_as_long_as_the_data_is_shortened_with_a_notice() -> None:
+def test_a_queue_longer_than_the_data_is_shortened_with_a_notice() -> None:
     config = small(method="moco_v2", queue=10)
     with pytest.warns(RuntimeWarning, match="queue"):
-        networks = Networks(config, images=10)
+        networks = Networks(config, images=9)
     assert networks.queue is not None
-    assert len(networks.queue) == 5
-    assert len(Networks(config, images=11).queue) == 10
+    assert len(networks.queue) == 4
+    assert len(Networks(config, images=10).queue) == 10
 
 
 @pytest.mark.usefixtures("tiny")
