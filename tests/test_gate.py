@@ -17,6 +17,10 @@ def test_printed_numbers_are_as_they_were_transcribed() -> None:
     assert invariants.published_numbers() == known("published")
 
 
+def test_names_in_configurations_stand_for_what_they_stood_for() -> None:
+    assert invariants.words() == known("words")
+
+
 def test_every_cell_has_the_configuration_it_had() -> None:
     assert invariants.declared_cells() == known("cells")
 

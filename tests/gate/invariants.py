@@ -14,6 +14,9 @@
 ``published.txt``
     a line for each transcribed table: the number of its rows and published numbers, and a hash over
     both.
+``words.txt``
+    what names in configurations stand for, and the constants beside them: augmentations, protocols,
+    costs, seeds. A key does not change with these, so that a record would count on.
 ``defaults.txt``
     what each number of a loss is where it is left out, since records hold the given ones alone. A
     new one may join with the default that does what was done before.
@@ -28,8 +31,10 @@ writes the files, ``--without-runs`` leaves out the earlier commit (four minutes
 """
 
 import argparse
+import ast
 import difflib
 import hashlib
+import importlib
 import inspect
 import itertools
 import math
@@ -125,11 +130,46 @@ def defaults() -> list[str]:
     ]
 
 
+# Modules with constants that decide numbers.
+WORDS = {
+    "graph": "augmentation evaluation train",
+    "rl": "agent evaluation probe replay train",
+    "text": "baselines evaluation neighbours optimiser senteval tokens",
+    "video": "augmentation evaluation train",
+    "vision": "augmentation encoder evaluation features train transfer toy",
+}
+
+
+def words() -> list[str]:
+    """``module.NAME = value``, and a line for each entry of a dictionary."""
+    lines = []
+    for domain, modules in WORDS.items():
+        for module in (f"{domain}.{name}" for name in modules.split()):
+            home = importlib.import_module(module)
+            for node in ast.parse(inspect.getsource(home)).body:
+                targets = (
+                    node.targets
+                    if isinstance(node, ast.Assign)
+                    else [getattr(node, "target", None)]
+                )
+                for target in targets:
+                    for named in ast.walk(target) if target is not None else ():
+                        if isinstance(named, ast.Name) and named.id.strip("_").isupper():
+                            value = getattr(home, named.id)
+                            entries = value.items() if isinstance(value, dict) else [("", value)]
+                            lines += [
+                                f"{module}.{named.id} {key} = {entry!r}" for key, entry in entries
+                            ]
+    # Functions have no text of their own.
+    return sorted(" ".join(line.split()) for line in lines if " at 0x" not in line)
+
+
 LISTS: dict[str, Callable[[], list[str]]] = {
     "cells": declared_cells,
     "keys": declared_keys,
     "records": counted_records,
     "published": published_numbers,
+    "words": words,
     "defaults": defaults,
 }
 

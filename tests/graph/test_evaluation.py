@@ -163,6 +163,7 @@ def test_standardised_metric_is_a_pipeline_of_scikit_learn() -> None:
     features = rng.normal(size=(90, 5)) + 0.8 * labels[:, None]
     features[:, 0] *= 1e4  # rules the kernel where it is not standardised
     features[:, 1] = 3.0  # constant
+    features[7, 2] = 1e3  # is in one test part alone, whose training part it must not scale
     found = svm_ten_fold(features, labels, 0, standardise=True)
     folds = StratifiedKFold(10, shuffle=True, random_state=0).split(features, labels)
     expected = []
@@ -172,8 +173,11 @@ def test_standardised_metric_is_a_pipeline_of_scikit_learn() -> None:
         machine.fit(features[train], labels[train])
         expected.append(100 * machine.score(features[test], labels[test]))
     assert found["fold_accuracies"] == pytest.approx(expected)
-    both = evaluation.score(TABLE_4.protocol, features, labels, 0)
-    assert both["accuracy_standardised"] == found["accuracy"]
+    for seed in (0, 5):
+        both = evaluation.score(TABLE_4.protocol, features, labels, seed)
+        alone = svm_ten_fold(features, labels, seed, standardise=True)
+        assert both["accuracy_standardised"] == alone["accuracy"]
+    assert alone["accuracy"] != found["accuracy"]  # other folds
     assert both["accuracy"] < found["accuracy"] - 5
 
 

@@ -164,6 +164,30 @@ def test_many_shot_is_scikit_learn_at_the_cost_that_validates_best() -> None:
     assert outputs.shape == (90, 3)
 
 
+def test_the_cost_is_chosen_on_images_that_were_not_fitted() -> None:
+    """With as many features as images the weakest penalty fits what it has seen, noise and all."""
+    labels = torch.arange(240) % 2
+    train = drawn(240, 120) + 0.15 * labels[:, None]
+    validating = torch.arange(240) // 2 % 3 == 0
+    costs = (1e-3, 1e3)
+    cost, _ = many_shot(train, labels, train, validating, costs, metric="top1")
+    x, inside = (
+        ((train - train.mean(0)) / train.std(0, unbiased=False)).numpy(),
+        ~validating.numpy(),
+    )
+    models = {C: LogisticRegression(C=C, tol=1e-8, max_iter=10_000) for C in costs}
+    scores_of = {
+        C: model.fit(x[inside], labels[inside]).score(x[~inside], labels[~inside])
+        for C, model in models.items()
+    }
+    seen = {
+        C: model.fit(x, labels).score(x[~inside], labels[~inside]) for C, model in models.items()
+    }
+    assert scores_of[1e-3] > scores_of[1e3]
+    assert seen[1e-3] < seen[1e3]
+    assert cost == 1e-3
+
+
 def test_several_classes_in_an_image_are_as_many_regressions() -> None:
     features, test = drawn(120, 4), drawn(50, 4, seed=1)
     labels = torch.stack([features[:, 0] > 0, features[:, 1] > 0.5], 1).long()
