@@ -47,8 +47,8 @@ def random_graphs(count: int = 25) -> list[tuple[Tensor, Tensor]]:
         nodes = 5 + number % 5
         ring = [(node, (node + 1) % nodes) for node in range(nodes)] + [(0, 2)]
         edges = sorted(ring + [(target, source) for source, target in ring])
-        x = torch.randn(nodes, 3, generator=generator, dtype=torch.float64) + torch.arange(3)
-        made.append((x, torch.tensor(edges).T))
+        x = torch.randn(nodes, 3, generator=generator) + torch.arange(3)
+        made.append((x.double(), torch.tensor(edges).T))
     return made
 
 
@@ -140,14 +140,28 @@ def test_training_is_the_plain_loop(tmp_path: Path, config: Config) -> None:
     assert losses(tmp_path) == pytest.approx(of_epochs, rel=1e-9)
 
 
+def test_single_precision_starts_from_the_same_weights(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, precision="float32")
+    with Run(tmp_path, config) as run:
+        encoder, _ = graph.pretrain(config, union(random_graphs()), run)
+    expected, _, of_epochs = plain_training(config)
+    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
+    assert losses(tmp_path)[0] == pytest.approx(of_epochs[0], rel=1e-3)
+    for found, other in zip(encoder.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(found.double(), other, rtol=0.1, atol=0.02)
+
+
 def scored(tmp_path: Path, patch: pytest.MonkeyPatch, config: Config) -> list[Any]:
     """What a run scores: the protocol, features, labels and the seed of the folds."""
     given: list[list[Any]] = []
-    patch.setattr(module, "load", lambda *_: union(random_graphs()))
+    graphs = union(random_graphs())  # in single precision, as data sets are
+    given_out = dataclasses.replace(graphs, x=graphs.x.float())
+    patch.setattr(module, "load", lambda *_: given_out)
     patch.setattr(module, "fingerprint", lambda *_: "0" * 64)
     patch.setattr(module, "score", lambda *args: given.append(list(args)) or {"accuracy": 1.0})
     assert finish(tmp_path, config, graph.measure) == {"accuracy": 1.0}
     (arguments,) = given
+    assert arguments[2].tolist() == [number % 2 for number in range(25)]
     return arguments[:4]
 
 
@@ -161,13 +175,12 @@ def test_what_a_trained_run_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config
 ) -> None:
     """L f of unaugmented graphs in their order; the program's have self-loops here, too."""
-    protocol, features, labels, fold_seed = scored(tmp_path, monkeypatch, config)
+    protocol, features, _, fold_seed = scored(tmp_path, monkeypatch, config)
     encoder, matrix, _ = plain_training(config)
     whole = union(random_graphs(), loops=config.authors_augmentation)
     expected = plain_features(encoder, whole) @ matrix.T
     np.testing.assert_allclose(features, expected, rtol=1e-6, atol=1e-8)
     assert not np.allclose(expected, plain_features(encoder, whole), atol=1e-3)
-    assert labels.tolist() == [number % 2 for number in range(25)]
     assert (protocol, fold_seed) == ("svm-10fold-nested-v1", 3)
 
 
