@@ -22,6 +22,7 @@ from vision import evaluation
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
 from vision.data import choose, load
+from vision.encoder import LabEncoder
 from vision.images import Images
 from vision.methods import Networks
 from vision.swav import codes, swapped_prediction
@@ -65,6 +66,15 @@ METHODS: dict[str, dict[str, Any]] = {
         "teacher_momentum": 0.7,
         "teacher_schedule": "cosine",
     },
+    "cmc": {
+        "backbone": "resnet8",
+        "stem": "small",
+        "statistics": "none",
+        "head_layers": 1,
+        "queue": 7,
+        "memory_momentum": 0.3,
+        "learning_rate": 0.05,
+    },
     "swav": {
         "objective": Objective(term(swapped_prediction)),
         "prototypes": 5,
@@ -93,7 +103,10 @@ class Plain(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.encoder, self.head = tiny(), plain_head(7)
+        lab = config.method == "cmc"
+        self.encoder = LabEncoder("resnet8", "small") if lab else tiny()
+        self.head: nn.Module = nn.Linear(64, 6) if lab else plain_head(7)
+        self.samples = np.arange(BATCH)  # of the step
         self.teacher: nn.Module | None = None
         self.keep = 1.0
         made: Callable[[], Callable[..., Tensor]] = getattr(self, config.method)
@@ -165,6 +178,25 @@ class Plain(nn.Module):
 
         return loss
 
+    def cmc(self) -> Callable[..., Tensor]:
+        self.colour_head = nn.Linear(64, 6)
+        self.memory = (2 * torch.rand(2, COUNT, 6) - 1) * (3 / 6) ** 0.5  # of unit mean square
+
+        def loss(view: Tensor, step: int) -> Tensor:
+            light, colour = self.encoder(view).chunk(2, dim=1)
+            others, values, memory = torch.randint(COUNT, (7,)), [], self.memory.clone()
+            both = self.head(light), self.colour_head(colour)
+            for place, query in enumerate(normalize(z, dim=1) for z in both):
+                other = normalize(memory[1 - place], dim=1)  # what the other network saw before
+                own = (query * other[self.samples]).sum(1, keepdim=True)
+                scores = torch.cat([own, query @ other[others].T], 1) / 0.25
+                values.append(cross_entropy(scores, torch.zeros(BATCH, dtype=torch.int64)))
+                moved = 0.3 * memory[place][self.samples] + 0.7 * query.detach()
+                self.memory[place][self.samples] = normalize(moved, dim=1)
+            return (values[0] + values[1]) / 2
+
+        return loss
+
     def swav(self) -> Callable[..., Tensor]:
         self.prototypes = nn.Linear(6, 5, bias=False)
         older = torch.zeros(2, 6, 6)
@@ -193,8 +225,8 @@ class Plain(nn.Module):
 
 
 def rate(step: int) -> float:
-    """Of each step: a warm-up over the first epoch, then half a turn of the cosine."""
-    return 0.5 * (step + 1) / 3 if step < 3 else 0.25 * (1 + math.cos(math.pi * (step - 3) / 3))
+    """Shares of the rate: a warm-up over the first epoch, then half a turn of the cosine."""
+    return (step + 1) / 3 if step < 3 else 0.5 * (1 + math.cos(math.pi * (step - 3) / 3))
 
 
 def plain_training(config: Config, given: Images, mean: Any, std: Any) -> tuple[Plain, list[float]]:
@@ -210,7 +242,7 @@ def plain_training(config: Config, given: Images, mean: Any, std: Any) -> tuple[
     for step in range(STEPS):
         epoch, number = divmod(step, 3)
         order = np.random.default_rng([1, epoch]).permutation(COUNT)
-        samples = order[number * BATCH : (number + 1) * BATCH]
+        samples = plain.samples = order[number * BATCH : (number + 1) * BATCH]
         views = [
             augment(
                 given.pixels[samples],
@@ -223,10 +255,12 @@ def plain_training(config: Config, given: Images, mean: Any, std: Any) -> tuple[
                 mean=mean,
                 std=std,
             )
-            for view, (name, size) in enumerate(drawn[: 2 + config.small_crops])
+            for view, (name, size) in enumerate(
+                drawn[: 1 if config.method == "cmc" else 2 + config.small_crops]
+            )
         ]
         loss = plain.loss(*views, step)
-        sgd.param_groups[0]["lr"] = rate(step)
+        sgd.param_groups[0]["lr"] = config.learning_rate * rate(step)
         sgd.zero_grad()
         loss.backward()
         sgd.step()
@@ -244,11 +278,12 @@ def assert_same(found: nn.Module, expected: nn.Module) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_training_is_the_plain_loop(tmp_path: Path, method: Any) -> None:
     config = dataclasses.replace(CONFIG, method=method, **METHODS[method])
+    mean, std = ((0.0,) * 3, (1.0,) * 3) if method == "cmc" else (MEAN, STD)
     with Run(tmp_path, config) as run:
-        networks, criterion = vision.pretrain(config, images(), run, mean=MEAN, std=STD)
-    plain, of_epochs = plain_training(config, images(), MEAN, STD)
+        networks, criterion = vision.pretrain(config, images(), run, mean=mean, std=std)
+    plain, of_epochs = plain_training(config, images(), mean, std)
     assert losses(tmp_path) == pytest.approx(of_epochs, rel=1e-4)
-    for name in ("encoder", "head", "predictor", "prototypes"):
+    for name in ("encoder", "head", "predictor", "prototypes", "colour_head"):
         if getattr(networks, name) is not None:
             assert_same(getattr(networks, name), getattr(plain, name))
     if plain.teacher is not None:
@@ -256,10 +291,14 @@ def test_training_is_the_plain_loop(tmp_path: Path, method: Any) -> None:
         assert_same(nn.Sequential(networks.teacher.encoder, networks.teacher.head), plain.teacher)
     if method == "moco_v2":
         torch.testing.assert_close(networks.queue, plain.queue, rtol=1e-3, atol=1e-4)
+    if method == "cmc":
+        torch.testing.assert_close(networks.memory, plain.memory, rtol=1e-3, atol=1e-3)
     if criterion.projection is not None:
         torch.testing.assert_close(criterion.projection.matrix.detach(), plain.matrix.detach())
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [line["learning_rate"] for line in lines] == pytest.approx([rate(2), rate(5)])
+    assert [line["learning_rate"] for line in lines] == pytest.approx(
+        [config.learning_rate * rate(step) for step in (2, 5)]
+    )
 
 
 def plain_knn(x: Tensor, labels: Tensor, z: Tensor, test_labels: Tensor) -> float:
