@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from shared.errors import UserError
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
+from tests.training import spied
 from vision import transfer as module
 from vision.config import Config
 from vision.data import load, permutation
@@ -359,3 +360,18 @@ def test_a_projection_is_scored_but_not_fine_tuned(tmp_path: Path) -> None:
     tuned = dataclasses.replace(config, protocol="fine-tuned-small-v1")
     with Run(tmp_path / "b", tuned) as run, pytest.raises(ValueError, match="trains the backbone"):
         evaluate(tuned, small_encoder(), run, project=first)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "share"),
+    [("many-shot-linear-small-v1", 1.0), ("few-shot-5way-5shot-v1", 1 / 1.15)],
+)
+def test_what_is_kept_of_images_on_disk_is_the_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, share: float
+) -> None:
+    """The whole shorter side for regressions; in episodes what few_shot.py's crop leaves."""
+    shares = spied(monkeypatch, module, "embed", lambda *_, crop_fraction, **__: crop_fraction)
+    config = dataclasses.replace(DIGITS, protocol=protocol)
+    with Run(tmp_path, config) as run:
+        evaluate(config, small_encoder(), run)
+    assert shares == [share, share]
