@@ -53,6 +53,15 @@ TESTS = {
     "text/senteval.py": ["tests/text/test_official.py", "tests/text/test_evaluation.py"],
 }
 SAYS_ONLY = [r"^\s*raise\b", r"\bnotice\(", r"\.progress\(", r"\bafter\(", r'^\s*f?"']
+DIFFS = """
+import sys
+from mutmut.mutation.diff_apply import find_mutant, get_diff_for_mutant
+for key in sys.argv[1:]:
+    print(" ", key.rpartition(".")[2])
+    for line in get_diff_for_mutant(key, path=find_mutant(key).path).splitlines():
+        if line[:1] in ("+", "-") and line[:3] not in ("+++", "---"):
+            print("   ", line)
+"""
 # As pytest reports them; what times out is found, too.
 KILLED = {1, 3, 24, 36, 152, 255, -24, -9, -6, -11}
 SURVIVED, UNTESTED = {0}, {5, 33}
@@ -148,10 +157,11 @@ def tried(module: str, sample: int, seed: int, minutes: float, children: int, sh
         )
         if not known:
             print("\n".join(output.strip().splitlines()[-8:]))
-        for key in (*left, *untested) if show else ():
-            diff = mutmut(folder, "show", key, seconds=60).splitlines()
-            changed = [line for line in diff if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-            print(f"  {key.rpartition('.')[2]}", *(f"    {line}" for line in changed), sep="\n")
+        if show and (shown := [*left, *untested]):
+            # A call of the tool for each would take seconds to parse the module again.
+            words = [sys.executable, "-c", DIFFS, *shown]
+            done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+            print(done.stdout or done.stderr, end="")
 
 
 def main() -> None:
