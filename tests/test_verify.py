@@ -300,9 +300,9 @@ def test_cells_are_run_anew_and_compared(
     assert fault.startswith(f"fault: {other.address}: on the same processor, BLAS path, versions")
     assert "accuracy differs by -1e-09" in fault
     (line,) = (each for each in out.splitlines() if each.startswith(f"{far.address}: another proc"))
+    # A process of its own does not know the toys.
     assert "Another recorded): accuracy differs by -1e-09" in line
-    assert "spread over 3 seeds" in line
-    assert line.endswith(": within 3 of it")
+    assert line.endswith(": no other code path could be run here")
     assert "3 of 5 cells could be run; there are no others" in out
     assert not (tmp_path / "runs").exists()
     out, _ = at_once("verify", "toy", "--rerun", "5", "--seeds", "0")
@@ -332,64 +332,85 @@ def counted(record: Record, row: str = "plain", seed: int = 0) -> Measurement:
 OTHER = {"hardware": {"processor": "Another"}}
 
 
+PATH = {"arithmetic": {"cpu_capability": "DEFAULT", "blas": {}, "numpy_and_scipy": []}}
+
+
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
         (OTHER, "another processor"),
         ({"arithmetic": {}}, "another CPU capability; another BLAS path; another BLAS of numpy"),
-        ({"versions": {"torch": "1", "absent": "2"}}, "other versions of torch: accuracy"),
         ({"threads": 2}, "another number of threads"),
-        ({"hardware": OTHER["hardware"] | {"accelerators": ["GPU"]}}, "an accelerator"),
         (None, "BLAS path not recorded"),
     ],
 )
-def test_other_circumstances_are_judged_by_the_spread_over_seeds(
+def test_another_rounding_is_held_to_that_of_another_code_path(
     records: list[Record], environment: dict[str, Any] | None, words: str
 ) -> None:
     first, *_ = records
     if environment is None:
         kept = {name: value for name, value in first.environment.items() if name != "arithmetic"}
-        recorded = dataclasses.replace(first, environment=kept)
+        recorded = counted(dataclasses.replace(first, environment=kept))
     else:
-        recorded = changed(first, environment)
-    value = recorded.result["metrics"]["accuracy"]
-    everything = [
-        counted(recorded),
-        counted(changed(first, {}, {"accuracy": value + 2.0}), seed=1),  # spread: sqrt(2)
-    ]
-    for off, place, fault in ((4.0, "within", False), (-4.5, "outside", True)):
+        recorded = counted(changed(first, environment))
+    value = first.result["metrics"]["accuracy"]
+
+    def compared(off: float, rounded: float) -> rerun.Rerun:
         anew = changed(first, {}, {"accuracy": value + off})
-        outcome = rerun.compare(everything[0], anew, everything)
-        assert outcome.fault is fault
+        other = changed(first, PATH, {"accuracy": value + off + rounded})
+        return rerun.compare(recorded, anew, lambda: other)
+
+    for off, rounded, (fault, known), end in (
+        (1.6, 0.0, (True, True), "by 0: that does not explain it"),
+        (-1.6, 0.1, (True, True), "by 0.1: that does not explain it"),
+        (1e-6, 1e-6, (False, True), "by 1e-06: as rounding does"),
+        (1.6, -0.5, (False, False), "by 0.5: cannot be compared here"),
+    ):
+        outcome = compared(off, rounded)
+        assert (outcome.fault, outcome.compared) == (fault, known)
         assert words in outcome.text
         assert f"accuracy differs by {off:+g}" in outcome.text
-        assert outcome.text.endswith(f", spread over 2 seeds 1.41: {place} 3 of it")
-    outcome = rerun.compare(everything[0], first, everything)
+        assert outcome.text.endswith(f", another code path of this processor {end}")
+    outcome = rerun.compare(recorded, first, lambda: pytest.fail("nothing is to be explained"))
     assert (outcome.fault, outcome.text.split("; ")[0]) == (False, "equal to the bit")
-    assert words.removesuffix(": accuracy") in outcome.text
+    assert words in outcome.text
 
 
-def test_a_single_seed_is_judged_by_other_rows_or_not_at_all(records: list[Record]) -> None:
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"versions": {"torch": "1", "absent": "2"}}, "other versions of torch: accuracy"),
+        ({"hardware": OTHER["hardware"] | {"accelerators": ["GPU"]}}, "an accelerator"),
+    ],
+)
+def test_what_is_more_than_rounding_cannot_be_compared(
+    records: list[Record], environment: dict[str, Any], words: str
+) -> None:
     first, *_ = records
-    recorded = counted(changed(first, OTHER))
-    value = first.result["metrics"]["accuracy"]
-    anew = changed(first, {}, {"accuracy": value + 4.0})
-    outcome = rerun.compare(recorded, anew, [recorded])
-    assert outcome.fault is False
-    assert ", not comparable: one seed is recorded" in outcome.text
-    others = [
-        counted(changed(first, {}, {"accuracy": float(seed)}), "better", seed) for seed in (0, 1)
-    ]
-    outcome = rerun.compare(recorded, anew, [recorded, *others])  # spread: sqrt(1 / 2)
-    assert outcome.fault is True
-    assert "over seeds of 1 other rows of the column (this row has one seed) 0.707: outside 3" in (
-        outcome.text
+    anew = changed(first, {}, {"accuracy": first.result["metrics"]["accuracy"] + 1e-3})
+    never = lambda: pytest.fail("it would tell nothing")  # noqa: E731
+    outcome = rerun.compare(counted(changed(first, environment)), anew, never)
+    assert (outcome.fault, outcome.compared) == (False, False)
+    assert words in outcome.text
+    assert outcome.text.endswith(": cannot be compared here")
+
+
+@pytest.mark.parametrize("path", [None, {}], ids=["failed", "the same path"])
+def test_without_another_code_path_nothing_is_compared(
+    records: list[Record], path: dict[str, Any] | None
+) -> None:
+    first, *_ = records
+    anew = changed(first, {}, {"accuracy": first.result["metrics"]["accuracy"] + 1e-3})
+    outcome = rerun.compare(
+        counted(changed(first, OTHER)), anew, lambda: None if path is None else changed(first, path)
     )
+    assert (outcome.fault, outcome.compared) == (False, False)
+    assert outcome.text.endswith(": no other code path could be run here")
 
 
 def test_other_data_are_a_fault(records: list[Record]) -> None:
     first, *_ = records
-    outcome = rerun.compare(counted(first), changed(first, {"data": {"toys": "ab"}}), [])
+    outcome = rerun.compare(counted(first), changed(first, {"data": {"toys": "ab"}}), lambda: None)
     assert (outcome.fault, outcome.text) == (
         True,
         "the data differ from those of the record, by their hash",
@@ -410,7 +431,7 @@ def test_in_place_of_a_cell_without_data_comes_another(
         return {cell.address: f"{NOT_RUN}: data missing" for cell in far}
 
     order = [every[0], away, every[2]]
-    outcomes = list(rerun.run_and_compare(order, 2, every, done / "runs", start))
+    outcomes = list(rerun.run_and_compare(order, 2, done / "runs", start, lambda _: None))
     assert asked == [[0, 1], [2]]
     assert [(each.fault, each.text) for each in outcomes] == [
         (False, "equal to the bit"),

@@ -1,14 +1,19 @@
 """Recorded cells run again, and compared with their records.
 
 Numbers are equal to the bit on one kind of processor, with one path of the BLAS and one set of
-versions; elsewhere a single seed can only be compared with the spread over seeds.
+versions. Elsewhere sums are rounded in another order, and how much that changes a cell is asked of
+this processor: it runs the cell once more on another of its code paths. Where the two differ by
+little, a record that is further away is at fault; where they differ by much, and where versions or
+an accelerator are others, the cell cannot be compared here.
 """
 
 import argparse
+import functools
 import hashlib
 import itertools
-import math
-import statistics
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +31,15 @@ from shared.experiment.records import Record, read_record
 from shared.experiment.run_folders import Interrupted
 from shared.experiment.tables import Cell
 
-DEVIATIONS = 3.0  # standard deviations over seeds by which another processor may differ
+# Another processor may differ by so many times what another code path of this one does, if that is
+# no more than this share of the value.
+TIMES, SHARE = 10.0, 1e-3
+# What chooses the code path that every x86 processor has; others ignore it.
+OTHER_PATH = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "MKL_CBWR": "COMPATIBLE",
+    "OPENBLAS_CORETYPE": "Prescott",
+}
 PATHS = {
     "cpu_capability": "CPU capability",
     "blas": "BLAS path",
@@ -65,8 +78,22 @@ def run_again(
                 raise Interrupted
             return pool.outcomes
 
+        def on_another_path(cell: Cell) -> Record | None:
+            other = replace(temporary, runs=temporary.runs / "another-path")
+            return _run_on_another_path(cell, other, options)
+
         candidates = shuffled(chosen)
-        yield from run_and_compare(candidates, options.rerun, matched, temporary.runs, run)
+        yield from run_and_compare(candidates, options.rerun, temporary.runs, run, on_another_path)
+
+
+def _run_on_another_path(cell: Cell, places: Places, options: argparse.Namespace) -> Record | None:
+    """The record of a cell run in a process of its own, whose libraries read ``OTHER_PATH``."""
+    command = [sys.executable, "-m", "shared", "--cell", cell.address, "--no-download"]
+    command += ["--runs", str(places.runs), "--data-root", str(places.data.resolve())]
+    command += ["--threads", str(options.threads), "--jobs", "1"]
+    command += ["--allow-missing"] if options.allow_missing else []
+    subprocess.run(command, env={**os.environ, **OTHER_PATH}, capture_output=True, check=False)
+    return read_record(places.runs / cell.folder, cell.address)
 
 
 def _is_chosen(cell: Cell, options: argparse.Namespace) -> bool:
@@ -96,14 +123,14 @@ def shuffled(matched: Iterable[Measurement]) -> list[Measurement]:
 def run_and_compare(
     candidates: Sequence[Measurement],
     number: int,
-    matched: Sequence[Measurement],
     runs: Path,
     run: Callable[[list[Cell]], Mapping[str, str]],
+    on_another_path: Callable[[Cell], Record | None],
 ) -> Iterator[Rerun]:
     """Run some recorded cells again and compare; one without its data is replaced by the next.
 
     ``run`` runs cells of one domain below ``runs``, and gives by address why one has no result.
-    ``matched`` are all valid records, for the spread over seeds.
+    ``on_another_path`` runs one as another processor might.
     """
 
     def domain_of(measured: Measurement) -> str:
@@ -126,97 +153,103 @@ def run_and_compare(
                 continue
             done += 1
             new = read_record(runs / measured.cell.folder, address)
-            yield Rerun(address, True, why) if new is None else compare(measured, new, matched)
+            if new is None:
+                yield Rerun(address, True, why)
+            else:
+                again = functools.partial(on_another_path, measured.cell)
+                yield compare(measured, new, again)
         left = [m for m in left if (m.table.address, m.cell.source) not in without_data]
     if done < number:
         text = f"{done} of {number} cells could be run; there are no others"
         yield Rerun("", False, text, compared=False)
 
 
-def compare(recorded: Measurement, new: Record, matched: Sequence[Measurement]) -> Rerun:
+def compare(
+    recorded: Measurement, new: Record, on_another_path: Callable[[], Record | None]
+) -> Rerun:
     """Compare a new run of a cell with its record.
 
-    On the same kind of processor, BLAS path, versions and threads the bits must be equal; elsewhere
-    the metrics that the table shows may differ by ``DEVIATIONS`` standard deviations over the
-    recorded seeds, those of ``matched``.
+    On the same kind of processor, BLAS path, versions and threads the bits must be equal. Where
+    only the rounding may differ, ``on_another_path`` says by how much, see the module.
     """
     address, old = recorded.record.address, recorded.record
     if old.environment["data"] != new.environment["data"]:
         return Rerun(address, True, "the data differ from those of the record, by their hash")
-    differences = _differing_conditions(old, new)
+    rounding, others = _differing_conditions(old, new)
     if _numbers(old) == _numbers(new):
-        return Rerun(address, False, "; ".join(["equal to the bit", *differences]))
-    metrics = {
-        recorded.table.metric_of(column)
-        for column in recorded.table.columns_of(recorded.cell.tier)
-        if column.source == recorded.cell.source
+        return Rerun(address, False, "; ".join(["equal to the bit", *rounding, *others]))
+    metrics = sorted(
+        {
+            recorded.table.metric_of(column)
+            for column in recorded.table.columns_of(recorded.cell.tier)
+            if column.source == recorded.cell.source
+        }
+    )
+
+    def values(record: Record) -> dict[str, float]:
+        return {metric: float(record.result["metrics"][metric]) for metric in metrics}
+
+    before, after = values(old), values(new)
+    texts = {
+        metric: f"{metric} differs by {after[metric] - before[metric]:+.6g} "
+        f"({after[metric]:.6g}, {before[metric]:.6g} recorded)"
+        for metric in metrics
     }
-    texts, fault, compared = [], not differences, not differences
-    for metric in sorted(metrics):
-        before, after = (float(record.result["metrics"][metric]) for record in (old, new))
-        text = f"{metric} differs by {after - before:+.6g} ({after:.6g}, {before:.6g} recorded)"
-        if differences:
-            spread, of_what = _spread(recorded, metric, matched)
-            if spread is None:
-                text = f"{text}, not comparable: {of_what}"
-            else:
-                compared = True
-                outside = abs(after - before) > DEVIATIONS * spread
-                fault |= outside
-                relation = "outside" if outside else "within"
-                text = f"{text}, spread {of_what} {spread:.3g}: {relation} {DEVIATIONS:g} of it"
-        texts.append(text)
-    conditions = differences or ["on the same processor, BLAS path, versions and threads"]
-    return Rerun(address, fault, f"{'; '.join(conditions)}: {'; '.join(texts)}", compared)
+    where = "; ".join(rounding + others)
+    if not where:
+        same = "on the same processor, BLAS path, versions and threads"
+        return Rerun(address, True, f"{same}: {'; '.join(texts.values())}")
+    other = None if others else on_another_path()
+    if other is None or _arithmetic(other) == _arithmetic(new):
+        why = "cannot be compared here" if others else "no other code path could be run here"
+        text = f"{where}: {'; '.join(texts.values())}: {why}"
+        return Rerun(address, False, text, compared=False)
+    fault, compared = False, True
+    for metric, value in values(other).items():
+        off, rounded = abs(after[metric] - before[metric]), abs(after[metric] - value)
+        texts[metric] += f", another code path of this processor by {rounded:.6g}: "
+        if off > TIMES * rounded:
+            fault = True
+            texts[metric] += "that does not explain it"
+        elif TIMES * rounded <= SHARE * abs(before[metric]):
+            texts[metric] += "as rounding does"
+        else:
+            compared = False
+            texts[metric] += "cannot be compared here"
+    return Rerun(address, fault, f"{where}: {'; '.join(texts.values())}", fault or compared)
 
 
-def _differing_conditions(old: Record, new: Record) -> list[str]:
-    """The conditions for equal bits that do not hold; empty where bits must be equal."""
-    texts = []
+def _arithmetic(record: Record) -> dict[str, Any]:
+    """What the libraries report of their code paths."""
+    return {name: record.environment.get("arithmetic", {}).get(name) for name in PATHS}
+
+
+def _differing_conditions(old: Record, new: Record) -> tuple[list[str], list[str]]:
+    """The conditions for equal bits that do not hold: those of rounding alone, and the others."""
+    rounding, others = [], []
     before, after = old.environment, new.environment
     if processor_of(old) != processor_of(new):
-        texts.append(f"another processor ({processor_of(new)}, {processor_of(old)} recorded)")
-    if any(environment["hardware"].get("accelerators") for environment in (before, after)):
-        texts.append("an accelerator, where bits may differ")
+        rounding.append(f"another processor ({processor_of(new)}, {processor_of(old)} recorded)")
     if "arithmetic" not in before:
-        texts.append("BLAS path not recorded")
+        rounding.append("BLAS path not recorded")
     else:
-        texts += [
+        rounding += [
             f"another {words}"
             for name, words in PATHS.items()
             if before["arithmetic"].get(name) != after["arithmetic"].get(name)
         ]
+    if before.get("threads") != after.get("threads"):
+        rounding.append("another number of threads")
+    if any(environment["hardware"].get("accelerators") for environment in (before, after)):
+        others.append("an accelerator, where bits may differ")
     # A package that is installed for only one of them was used by neither.
     shared = before["versions"].keys() & after["versions"].keys()
     if names := sorted(n for n in shared if before["versions"][n] != after["versions"][n]):
-        texts.append(f"other versions of {', '.join(names)}")
-    if before.get("threads") != after.get("threads"):
-        texts.append("another number of threads")
-    return texts
+        others.append(f"other versions of {', '.join(names)}")
+    return rounding, others
 
 
 def _numbers(record: Record) -> dict[str, Any]:
     """The metrics without details, which include times."""
     metrics = record.result["metrics"]
     return {name: value for name, value in metrics.items() if not isinstance(value, dict)}
-
-
-def _spread(
-    recorded: Measurement, metric: str, matched: Iterable[Measurement]
-) -> tuple[float | None, str]:
-    """Standard deviation over recorded seeds, and of which; None where no row has two seeds."""
-    by_row: dict[str, list[float]] = {}
-    cell = recorded.cell
-    for other in matched:
-        column = (other.cell.table_address, other.cell.tier, other.cell.source)
-        if column == (cell.table_address, cell.tier, cell.source):
-            value = float(other.record.result["metrics"][metric])
-            by_row.setdefault(other.cell.row, []).append(value)
-    same_row = by_row.get(cell.row, [])
-    if len(same_row) > 1:
-        return statistics.stdev(same_row), f"over {len(same_row)} seeds"
-    others = [statistics.stdev(values) for values in by_row.values() if len(values) > 1]
-    if others:
-        mean = math.sqrt(statistics.fmean(sd * sd for sd in others))
-        return mean, f"over seeds of {len(others)} other rows of the column (this row has one seed)"
-    return None, "one seed is recorded, so the spread over seeds is unknown"

@@ -3,6 +3,7 @@
 Every node's single feature is its number in the batch (plus one), so that views can be traced back.
 """
 
+import dataclasses
 import math
 from collections import Counter
 from typing import Any
@@ -11,6 +12,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest
 
 from graph.augmentation import NAMES, add_self_loops_but_last, augment
 from graph.data import Graphs
@@ -292,3 +294,16 @@ def test_accelerator_gives_the_same_view(settings: dict):
 
 def edge_index_set(graphs: Graphs) -> set[tuple[int, ...]]:
     return {tuple(edge) for edge in graphs.edge_index.T.tolist()}
+
+
+def test_the_programs_mask_is_noise_of_mean_and_deviation_a_half() -> None:
+    graphs = union([nx.cycle_graph(100) for _ in range(40)])
+    graphs = dataclasses.replace(graphs, x=torch.full((4000, 3), 7.0, dtype=torch.float64))
+    view = augment(graphs, ("attribute_mask",), generator(), ratio=0.5, mask_with_noise=True)
+    masked = (view.x != 7).all(1)
+    assert int(masked.sum()) == 2000
+    noise = view.x[masked]
+    assert float(noise.mean()) == pytest.approx(0.5, abs=0.03)
+    assert float(noise.std()) == pytest.approx(0.5, abs=0.03)
+    assert kstest(noise.flatten().numpy(), "norm", (0.5, 0.5)).pvalue > 0.01
+    assert torch.equal(view.x[~masked], graphs.x[~masked])

@@ -21,7 +21,7 @@ from graph.data import (
     permutation,
     verify_raw,
 )
-from graph.datasets import DATASETS
+from graph.datasets import DATASETS, Statistics
 from shared.errors import UserError
 from shared.experiment.data import MissingData, sha256_of
 
@@ -119,6 +119,29 @@ def test_real_statistics_are_the_published_ones(name: str, tmp_path: Path, suite
     assert len(key.unique()) == len(key)
     assert torch.equal(key.sort().values, (target_node * len(graphs.x) + source).sort().values)
     assert torch.equal(graphs.batch[source], graphs.batch[target_node])
+
+
+def test_labels_are_columns_in_their_order_and_attributes_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A set as it is written: two graphs, labels from 2 to 5, a self-loop and an edge twice."""
+    folder = tmp_path / "TUDataset" / "TOY" / "raw"
+    folder.mkdir(parents=True)
+    files = {
+        "A": "1, 2\n2, 1\n2, 2\n2, 3\n3, 2\n2, 1\n5, 4\n4, 5\n",
+        "graph_indicator": "1\n1\n1\n2\n2\n",
+        "graph_labels": "1\n-1\n",
+        "node_labels": "3\n2\n5\n2\n2\n",
+        "node_attributes": "0.5, 1.5\n2.5, 3.5\n4.5, 5.5\n6.5, 7.5\n8.5, 9.5\n",
+    }
+    for part, text in files.items():
+        (folder / f"TOY_{part}.txt").write_text(text)
+    monkeypatch.setitem(DATASETS, "TOY", Statistics(2, 2, 2.5, 1.5, 4))
+    for graphs in (load("TOY", tmp_path), load("TOY", tmp_path)):  # parsed, then as stored
+        assert graphs.x.tolist() == torch.eye(4)[[1, 0, 3, 0, 0]].tolist()
+        assert graphs.edge_index.tolist() == [[0, 1, 1, 2, 3, 4], [1, 0, 2, 1, 4, 3]]
+        assert graphs.batch.tolist() == [0, 0, 0, 1, 1]
+        assert graphs.y.tolist() == [1, 0]  # in the order of their numbers
 
 
 def test_first_molecule_is_read_as_written(mutag: Path):

@@ -237,6 +237,26 @@ def test_updates_are_those_of_a_plain_program(changes: dict[str, Any]) -> None:
         torch.testing.assert_close(value, plain.values[name].detach(), atol=1e-9, rtol=0)
 
 
+def test_what_an_agent_starts_from() -> None:
+    """Averages are what they follow; W is from U[0, 1), as in CURL's program; alpha is 0.1."""
+    agent = made(latent=50)
+    contrast = agent.contrast
+    copies = {agent.target_critics: agent.critics, contrast.momentum_encoder: contrast.encoder}
+    for slow, quick in copies.items():
+        assert not any(parameter.requires_grad for parameter in slow.parameters())
+        for one, other in zip(slow.parameters(), quick.parameters(), strict=True):
+            assert torch.equal(one, other)
+            assert one.data_ptr() != other.data_ptr()
+    weight = contrast.criterion.similarity.W.detach()
+    assert 0 <= float(weight.min()) < 0.01
+    assert 0.99 < float(weight.max()) < 1
+    assert float(weight.mean()) == pytest.approx(0.5, abs=0.02)
+    assert float(weight.std()) == pytest.approx(12**-0.5, rel=0.03)
+    assert float(agent.log_temperature.detach().exp()) == pytest.approx(0.1)
+    one, other = (critic[0].weight for critic in (agent.critics.first, agent.critics.second))
+    assert not torch.equal(one, other)
+
+
 # Who moves, and by what
 
 

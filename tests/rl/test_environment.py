@@ -375,8 +375,47 @@ def test_gymnasium_finds_the_tasks() -> None:
     environment.close()
 
 
-def test_gymnasium_approves(cartpole: DeepMindControl) -> None:
+def test_gymnasium_approves(cartpole: DeepMindControl, monkeypatch: pytest.MonkeyPatch) -> None:
     check_env(cartpole, skip_render_check=True)
+    observation, info = cartpole.reset(seed=7)
+    again, other = cartpole.reset(seed=7), cartpole.reset(seed=8)
+    assert cartpole.observation_space.contains(observation)
+    assert np.array_equal(observation, again[0])
+    assert not np.array_equal(info["state"], other[1]["state"])
+    # It would not approve of what is not so.
+    smaller = gymnasium.spaces.Box(0, 255, (9, SIZE - 1, SIZE), np.uint8)
+    monkeypatch.setattr(cartpole, "observation_space", smaller)
+    with pytest.raises(AssertionError):
+        check_env(cartpole, skip_render_check=True)
+
+
+def test_fast_frames_are_dm_controls_without_multisampling_and_with_coarser_shadows() -> None:
+    """Each of the two settings changes pixels, so that neither can be left out unseen."""
+    actions = [1.0, -0.5]
+    fast = make("walker_walk", frame_size=64, quality="fast")
+    found = [fast.reset(seed=5)[1]["frame"]]
+    found += [fast.step(np.full(6, action, np.float32))[4]["frame"] for action in actions]
+
+    def theirs(*, samples: bool, shadows: bool) -> list[np.ndarray]:
+        control = module._suite().load("walker", "walk", task_kwargs={"random": 5})
+        if samples:
+            control.physics.model.vis.quality.offsamples = 0
+        if shadows:
+            control.physics.model.vis.quality.shadowsize = 512
+        control.reset()
+        frames = [control.physics.render(64, 64, camera_id=0).transpose(2, 0, 1)]
+        for action in actions:
+            for _ in range(ACTION_REPEATS["walker_walk"]):
+                control.step(np.full(6, action))
+            frames.append(control.physics.render(64, 64, camera_id=0).transpose(2, 0, 1))
+        control.physics.free()
+        return frames
+
+    for one, other in zip(found, theirs(samples=True, shadows=True), strict=True):
+        assert np.array_equal(one, other)
+    for lacking in ({"samples": True, "shadows": False}, {"samples": False, "shadows": True}):
+        assert not np.array_equal(found, theirs(**lacking))
+    fast.close()
 
 
 def test_gymnasium_knows_how_to_render() -> None:

@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl.config import Config
 from rl.replay import Draw, Replay, gather
-from shared.experiment.run import Run
 from tests.errors import error_of
 
 SIZE, STACK, CROP = 12, 3, 9
@@ -254,29 +252,6 @@ def test_the_frames_reach_the_disk_before_the_state_is_given(
     monkeypatch.setattr(os, "fsync", counted)
     replay.state_dict()
     assert synchronised == [str(tmp_path / "replay" / "frames.bin")]
-
-
-def test_where_a_checkpoint_is_damaged_it_goes_back_to_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("rl.replay.CHUNK", 8)
-    with Run(tmp_path / "run", Config()) as run:
-        replay = make(tmp_path / "run" / "replay")
-        run.track(replay=replay)
-        for start, stop in ((0, 21), (21, 50)):
-            fill(replay, start, stop)
-            run.checkpoint(stop)
-    content = bytearray((tmp_path / "run" / "checkpoint.pt").read_bytes())
-    content[len(content) // 2] ^= 1
-    (tmp_path / "run" / "checkpoint.pt").write_bytes(content)
-    with Run(tmp_path / "run", Config()) as run:
-        replay = make(tmp_path / "run" / "replay")
-        with pytest.warns(UserWarning, match="the checkpoint before it"):
-            assert run.track(replay=replay) == 21
-        fill(replay, 21, 60)
-    whole = make(tmp_path / "whole")
-    fill(whole, 0, 60)
-    assert_equal(replay, whole)
 
 
 def test_deletion_leaves_what_is_not_its_own(tmp_path: Path):

@@ -22,7 +22,7 @@ from rl.agent import Agent
 from rl.config import CURL, Config, ProbeConfig
 from rl.data import random_frames
 from rl.environment import make_environment, renderer_in_use, task_fingerprint
-from rl.evaluation import evaluate_policy, evaluation_seeds
+from rl.evaluation import evaluate_policy
 from rl.replay import Batch, Replay
 from shared import Objective, Projection, distance_polarization, term
 from shared.experiment.run import Run
@@ -204,7 +204,14 @@ def test_an_agents_run_leaves_its_metrics_curve_and_weights(whole: Whole) -> Non
     assert metrics["return"] == curve[-1]["return"]
     # Decisions but for the random ones; one decision is eight environment steps.
     assert whole.updates == [*range(6, 12)] * 2
-    assert whole.evaluated == [evaluation_seeds(AGENT, step) for step in (48, 96)] * 2
+    seeds = [
+        [
+            int(np.random.SeedSequence((0x65766131, step, episode)).generate_state(1)[0])
+            for episode in range(AGENT.evaluation_episodes)
+        ]
+        for step in (48, 96)  # of seed 0
+    ]
+    assert whole.evaluated == seeds * 2
 
     header, *lines = (folder / "curve.csv").read_text().splitlines()
     assert header == "task,seed,step,return,seconds"

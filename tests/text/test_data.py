@@ -459,6 +459,20 @@ def test_classes_of_the_embedded_tasks_are_equally_large(
     assert len(set(task.first)) > 0.95 * len(task.first)
 
 
+def test_neighbours_follow_each_other_and_the_others_are_half_a_topic_away() -> None:
+    topic = [sentence for _, sentence in sentences("manual", "wrapped", NOWHERE)]
+    task = load_task("neighbours", NOWHERE)
+    assert task.second is not None
+    distances: dict[int, set[bool]] = {0: set(), 1: set()}
+    for first, second, label in zip(task.first, task.second, task.labels.tolist(), strict=True):
+        following = {topic[i + 1] for i, each in enumerate(topic[:-1]) if each == first}
+        distances[label].add(second in following)
+        near = {topic[i + 2] for i, each in enumerate(topic[:-2]) if each == first}
+        assert label or second not in near
+    assert True in distances[1]
+    assert distances[0] == {False}
+
+
 # Fingerprints
 
 

@@ -228,6 +228,16 @@ def test_cells_start_as_tensorflow_s_do() -> None:
     assert seen == 2 * 2 * 4 * 2  # encoders, directions, parameters, parts
 
 
+@pytest.mark.parametrize("kind", ["gru", "lstm", "bag_of_words"])
+def test_words_start_uniform_within_a_tenth_in_two_tables(kind: str) -> None:
+    model = made(kind, embedding=50)
+    tables = [encoder.embedding.weight.detach() for encoder in (model.sentence, model.context)]
+    for table in tables:
+        assert 0.098 < float(table.abs().max()) <= 0.1
+        assert float(table.std()) == pytest.approx(0.1 / 3**0.5, rel=0.05)
+    assert abs(float((tables[0] * tables[1]).mean())) < 1e-3  # no copy of each other
+
+
 def test_lstms_start_as_tensorflow_s_do() -> None:
     """One kernel for all gates and for words and state; forget gates are open."""
     model = made("lstm", embedding=50, hidden=120)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import text
 from shared.errors import UserError
-from tests.training import finish
-from text import baselines
+from tests.training import finish, spied
+from text import baselines, evaluation
 from text.config import Config
 from text.data import chapters_of, sentences
 from text.neighbours import NEIGHBOURS, NEXT, PREVIOUS, neighbour_accuracies
@@ -113,6 +113,35 @@ def test_a_run_without_training_says_how_often_it_finds_neighbours(
         assert metrics.keys() - alone.keys() == set(NEIGHBOURS)
     elif baseline is not None:  # the manual repeats words from one sentence to the next
         assert float(str(metrics[NEXT])) > 100 / 49
+
+
+def test_baselines_count_the_books_that_are_read_and_score_the_others(
+    tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dataclasses.replace(SMALL, train=False, seed=3)
+    tokens, tokenizer = prepare(
+        config.corpus, config.layout, data_root, vocabulary=1000, lower_case=False
+    )
+    unread, read = held_out(config, tokens, data_root)
+    assert 0 < len(unread) < len(read)
+    for name in ("evaluate", "tfidf"):  # on the tasks, which are not asked about
+        monkeypatch.setattr(evaluation, name, lambda *_, **__: {"mean": 1.0})
+    counted = spied(monkeypatch, baselines, "ppmi_vectors", lambda _, *args: args)
+    states = spied(monkeypatch, baselines, "randomized_svd", lambda _, *__, **named: named)
+    vectors = spied(monkeypatch, baselines, "vector_scores", lambda _, __, scored: scored)
+    weighed = spied(monkeypatch, baselines, "tfidf_scores", lambda _, *args: args)
+    for baseline in ("ppmi_svd", "tfidf"):
+        own = dataclasses.replace(config, baseline=baseline)
+        finish(tmp_path / baseline, own, text.measure, tier="smoke", data_root=data_root)
+    ((corpus, words, dimensions, seed),) = counted
+    assert (words, dimensions, seed) == (len(tokenizer), 2 * config.embedding, 3)
+    assert states == [{"n_iter": 4, "random_state": 3}]
+    assert np.array_equal(corpus.offsets, read.offsets)
+    assert np.array_equal(vectors[0].offsets, unread.offsets)
+    ((corpus, scored, words),) = weighed
+    assert words == len(tokenizer)
+    assert np.array_equal(corpus.offsets, read.offsets)
+    assert np.array_equal(scored.offsets, unread.offsets)
 
 
 # Counts of words

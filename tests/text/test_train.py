@@ -306,6 +306,18 @@ def test_fixed_vectors_stay_and_every_word_of_their_file_is_known(tmp_path: Path
     assert (model.sentence.gru.weight_hh_l0 - start).abs().max() > 0.1  # the cells were trained
 
 
+def test_missing_words_share_a_vector_that_is_of_the_seed(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(["a rose is a rose"], 10, True)
+    vectors_file(tmp_path, ["rose"], width=3)
+    tables = [fixed_table(tokenizer, tmp_path / "fixed.txt", seed) for seed in (0, 1, 1)]
+    ids = tokenizer.get_vocab()
+    for table in tables:
+        assert torch.equal(table[ids["a"]], table[ids["is"]])
+        assert torch.equal(table[ids["rose"]], tables[0][ids["rose"]])
+    assert torch.equal(tables[1], tables[2])
+    assert not torch.equal(tables[0][0], tables[1][0])
+
+
 def test_fixed_vectors_fit_the_embedding_and_the_vocabulary(tmp_path: Path) -> None:
     tokenizer = make_tokenizer(["a rose is a rose"], 10, True)
     vectors_file(tmp_path, ["lily", "tulip"])

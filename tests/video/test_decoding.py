@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from shared.errors import UserError
+from tests.video.avi import write_avi
 from video.decoding import decode
 
 WIDTH, HEIGHT = 64, 48
@@ -41,6 +42,23 @@ def reason(file: Path, content: bytes) -> str:
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith(f"{file}: ")
     return str(caught.value).removeprefix(f"{file}: ")
+
+
+def test_frames_are_red_green_and_blue_in_rows_from_the_top(tmp_path: Path) -> None:
+    """A quarter of each colour, in the order of the frames."""
+    colours = [(250, 20, 20), (20, 250, 20), (20, 20, 250), (200, 200, 20)]
+    frames = []
+    for number in range(3):
+        frame = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+        for place, colour in enumerate(np.roll(colours, number, axis=0)):
+            top, left = place // 2 * HEIGHT // 2, place % 2 * WIDTH // 2
+            frame[top : top + HEIGHT // 2, left : left + WIDTH // 2] = colour
+        frames.append(frame)
+    found = list(decode(write_avi(tmp_path / "colours.avi", frames)))
+    assert len(found) == 3
+    for frame, expected in zip(found, frames, strict=True):
+        assert frame.dtype == np.uint8
+        assert np.abs(frame.astype(int) - expected).mean() < 8
 
 
 @pytest.mark.parametrize(

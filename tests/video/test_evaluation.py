@@ -308,6 +308,31 @@ def test_ridge_is_the_loop_over_groups() -> None:
     assert len({tuple(other.tolist()) for other in others}) > 1
 
 
+def test_of_penalties_that_are_as_good_the_largest_is_taken() -> None:
+    """Where all find every held-out video, queries between the classes tell them apart."""
+    labels = torch.arange(40) % 2
+    points = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)) * 0.1
+    points[:, 0] += 2.0 * labels
+    points[::5, 1] += 4.0  # a few far out, which weak penalties follow
+    groups = torch.arange(40) // 8
+    queries = torch.cat([torch.linspace(0.5, 1.5, 200)[:, None], torch.rand(200, 2) * 6], 1)
+    inputs, asked = (
+        (each.double() - points.double().mean(0)) / points.double().std(0)
+        for each in (points, queries)
+    )
+    targets = torch.eye(2, dtype=torch.float64)[labels]
+
+    def guesses(penalty: float) -> Tensor:
+        system = inputs.T @ inputs + penalty * 40 * torch.eye(3)
+        weights = torch.linalg.solve(system, inputs.T @ (targets - targets.mean(0)))
+        return (asked @ weights + targets.mean(0)).argmax(1)
+
+    found = ridge(points, labels, groups, queries)
+    assert torch.equal(found, guesses(max(PENALTIES)))
+    assert not torch.equal(found, guesses(min(PENALTIES)))
+    assert torch.equal(ridge(points, labels, torch.zeros(40), queries), found)  # a single group
+
+
 def test_the_second_version_keeps_who_was_right(tmp_path: Path, encoder: nn.Module) -> None:
     videos = made_videos(classes=7)
     config = dataclasses.replace(SECOND, probe_epochs=20)
@@ -413,7 +438,8 @@ FINETUNED = dataclasses.replace(CONFIG, protocol="coclr-finetune-v1", probe_batc
 def test_fine_tuning_is_the_plain_loop_and_leaves_the_encoder(
     encoder: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "DROPOUT", 0.0)  # so that the loop needs no draws for it
+    monkeypatch.setattr(evaluation, "DROPOUT", 0.5)
+    assert PROTOCOLS["coclr-finetune-v1"].finetunes
     videos = made_videos(train=3).of(train=True)  # nine: the last of each epoch would be alone
     before = copy.deepcopy(encoder.state_dict())
     model = finetune(FINETUNED, encoder, videos, 3, 10)
@@ -431,12 +457,14 @@ def test_fine_tuning_is_the_plain_loop_and_leaves_the_encoder(
         weight_decay=1e-3,
     )
     labels = torch.tensor([video.label for video in videos.videos])
+    torch.manual_seed(3)  # of the dropout: that of the configuration
     for epoch, rate in enumerate([1e-3] * 8 + [1e-4, 1e-5]):
         adam.param_groups[0]["lr"], adam.param_groups[1]["lr"] = rate / 10, rate
         batch = torch.randperm(9, generator=generator)[:8]
         clips = random_crops(FINETUNED, videos, batch, epoch, CPU)
         adam.zero_grad()
-        cross_entropy(linear(own(clips)), labels[batch]).backward()
+        features = nn.functional.dropout(own(clips), 0.5)
+        cross_entropy(linear(features), labels[batch]).backward()
         adam.step()
     torch.testing.assert_close(model.linear.weight, linear.weight)
     torch.testing.assert_close(model.encoder.layer.weight, own.layer.weight)

@@ -68,6 +68,27 @@ def test_flow_is_the_motion_of_the_texture(x: int, y: int):
     assert (found[..., 2] == FILLER).all()
 
 
+@pytest.mark.parametrize("method", FLOWS)
+def test_flow_is_opencvs_of_grays_of_red_green_and_blue(method: str):
+    """In one channel each, red and blue move in two directions: luma follows red."""
+    frames = np.concatenate([moving(3, 2, 0)[..., :1], moving(3, 0, 0)[..., 1:]], axis=3)
+    frames[..., 2] = moving(3, -2, 0)[..., 2]
+    weights = np.array([0.299, 0.587, 0.114])
+    grays = [np.rint(frame @ weights).astype(np.uint8) for frame in frames]
+    algorithm = (
+        cv2.optflow.DualTVL1OpticalFlow_create(**module.TVL1)
+        if method == "tvl1"
+        else cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+    )
+    found = flow_frames(frames, method)
+    for number in (0, 1):
+        motion = algorithm.calc(grays[number], grays[number + 1], None)
+        assert np.abs(found[number, ..., :2].astype(int) - encoded(motion)).mean() < 0.5
+    assert np.array_equal(found[2], found[1])  # the last repeats the one before
+    blue_first = flow_frames(np.ascontiguousarray(frames[..., ::-1]), method)
+    assert np.abs(found.astype(int) - blue_first).mean() > 1
+
+
 def test_another_method_is_refused_and_named():
     with pytest.raises(ValueError, match="flow is by tvl1 or dis; got 'farneback'"):
         flow_frames(moving(3, 1, 0), "farneback")

@@ -174,6 +174,10 @@ def test_rates_factors_and_sigma_are_those_of_the_policy():
         shift = policy.jitter[3]
         assert kstest(drawn.factors[:, 3], "uniform", (-shift, 2 * shift)).pvalue > 0.01
         assert kstest(drawn.sigma, "uniform", (0.1, 1.9)).pvalue > 0.01
+        # Each of the jitter's operations is as often in each place.
+        assert (np.sort(drawn.order, axis=1) == np.arange(4)).all()
+        places = [np.bincount(place, minlength=4) / count for place in drawn.order.T]
+        assert np.abs(np.array(places) - 1 / 4).max() < 4 * math.sqrt(3 / 16 / count)
 
 
 # augment

@@ -23,6 +23,7 @@ CONFIG = dataclasses.replace(
     batch_size=4,
     queue=7,
     loss_factor=2.0,
+    memory_momentum=0.3,
 )
 
 
@@ -71,7 +72,7 @@ def test_a_step_is_that_of_the_program() -> None:
             if number in (3, 9, 0, 4):
                 new = unit(embeddings[[3, 9, 0, 4].index(number)].detach())
                 torch.testing.assert_close(
-                    memory[number], unit(0.5 * old[number] + 0.5 * new), rtol=1e-4, atol=1e-5
+                    memory[number], unit(0.3 * old[number] + 0.7 * new), rtol=1e-4, atol=1e-5
                 )
             else:
                 assert torch.equal(memory[number], old[number])

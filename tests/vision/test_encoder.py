@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import nn
 
 from vision.encoder import make_encoder
 
@@ -33,3 +34,23 @@ def test_parameters_are_torchvision_s(backbone: str) -> None:
         name: item.shape for name, item in make_encoder(backbone, "cifar").state_dict().items()
     }
     assert cifar == {**theirs, "conv1.weight": (64, 3, 3, 3)}
+
+
+@pytest.mark.parametrize("backbone", ["resnet8", "resnet18", "resnet20"])
+@pytest.mark.parametrize("stem", ["cifar", "small", "imagenet"])
+def test_convolutions_start_as_he_et_al_say_by_their_outputs(backbone: str, stem: str) -> None:
+    """Normal, of variance 2 / (outputs times pixels of a kernel); norms are the identity."""
+    torch.manual_seed(0)
+    convolutions = 0
+    for module in make_encoder(backbone, stem).modules():
+        if isinstance(module, nn.Conv2d):
+            convolutions += 1
+            count = module.weight.numel()
+            expected = (2 / (module.out_channels * module.kernel_size[0] ** 2)) ** 0.5
+            found = float(module.weight.detach().std())
+            assert found == pytest.approx(expected, rel=max(0.02, 3 / count**0.5))
+            assert module.bias is None
+        elif isinstance(module, nn.BatchNorm2d):
+            assert torch.equal(module.weight.detach(), torch.ones(module.num_features))
+            assert torch.equal(module.bias.detach(), torch.zeros(module.num_features))
+    assert convolutions == {"resnet8": 9, "resnet18": 20, "resnet20": 21}[backbone]

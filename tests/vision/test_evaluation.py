@@ -340,6 +340,9 @@ def test_the_l2_protocol_by_hand_with_a_probe_beside_it(tmp_path: Path) -> None:
     both = scored(tmp_path / "both", dataclasses.replace(config, beside="linear-sgd-v1"))
     sgd = scored(tmp_path / "sgd", DIGITS)
     assert both == {**sgd, **found}
+    # Where the protocol has a probe of its own, no other is run.
+    alone = scored(tmp_path / "own", dataclasses.replace(DIGITS, beside="linear-adam-v1"))
+    assert alone == sgd
 
 
 # features

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from shared.errors import UserError
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
+from tests.training import spied
 from vision import transfer as module
 from vision.config import Config
 from vision.data import load, permutation
@@ -162,6 +163,30 @@ def test_many_shot_is_scikit_learn_at_the_cost_that_validates_best() -> None:
     model = LogisticRegression(C=cost, tol=1e-8, max_iter=10_000).fit(x, labels)
     assert scores(outputs, test_labels)["top1"] == pytest.approx(100 * model.score(y, test_labels))
     assert outputs.shape == (90, 3)
+
+
+def test_the_cost_is_chosen_on_images_that_were_not_fitted() -> None:
+    """With as many features as images the weakest penalty fits what it has seen, noise and all."""
+    labels = torch.arange(240) % 2
+    train = drawn(240, 120) + 0.15 * labels[:, None]
+    validating = torch.arange(240) // 2 % 3 == 0
+    costs = (1e-3, 1e3)
+    cost, _ = many_shot(train, labels, train, validating, costs, metric="top1")
+    x, inside = (
+        ((train - train.mean(0)) / train.std(0, unbiased=False)).numpy(),
+        ~validating.numpy(),
+    )
+    models = {C: LogisticRegression(C=C, tol=1e-8, max_iter=10_000) for C in costs}
+    scores_of = {
+        C: model.fit(x[inside], labels[inside]).score(x[~inside], labels[~inside])
+        for C, model in models.items()
+    }
+    seen = {
+        C: model.fit(x, labels).score(x[~inside], labels[~inside]) for C, model in models.items()
+    }
+    assert scores_of[1e-3] > scores_of[1e3]
+    assert seen[1e-3] < seen[1e3]
+    assert cost == 1e-3
 
 
 def test_several_classes_in_an_image_are_as_many_regressions() -> None:
@@ -335,3 +360,18 @@ def test_a_projection_is_scored_but_not_fine_tuned(tmp_path: Path) -> None:
     tuned = dataclasses.replace(config, protocol="fine-tuned-small-v1")
     with Run(tmp_path / "b", tuned) as run, pytest.raises(ValueError, match="trains the backbone"):
         evaluate(tuned, small_encoder(), run, project=first)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "share"),
+    [("many-shot-linear-small-v1", 1.0), ("few-shot-5way-5shot-v1", 1 / 1.15)],
+)
+def test_what_is_kept_of_images_on_disk_is_the_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, share: float
+) -> None:
+    """The whole shorter side for regressions; in episodes what few_shot.py's crop leaves."""
+    shares = spied(monkeypatch, module, "embed", lambda *_, crop_fraction, **__: crop_fraction)
+    config = dataclasses.replace(DIGITS, protocol=protocol)
+    with Run(tmp_path, config) as run:
+        evaluate(config, small_encoder(), run)
+    assert shares == [share, share]

@@ -1,0 +1,224 @@
+"""A whole run of an agent beside a plain program, in an environment that is not rendered.
+
+The agent's update, which they share, is held by a plain program in test_agent.py.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import rl
+from rl import train
+from rl.agent import Agent
+from rl.config import Config
+from rl.replay import Batch
+from shared.experiment.run import Run
+from tests.training import spied
+
+SIZE, CROP, STACK, REPEAT, LIMIT, A = 10, 8, 2, 2, 8, 2
+
+
+class Drift(gymnasium.Env[np.ndarray, np.ndarray]):
+    """A point that actions push about, from where the seed puts it; a wall ends the episode."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
+    action_space = gymnasium.spaces.Box(np.float32([-2, 0]), np.float32([2, 1]), dtype=np.float32)
+
+    def picture(self) -> np.ndarray:
+        """All channels, rows and columns differ."""
+        grid = np.arange(SIZE * SIZE * 3).reshape(SIZE, SIZE, 3)
+        phase = np.array([5.0, 11.0, 23.0]) * self.place.sum() + 3 * self.steps
+        return ((grid * 37 + 100 * self.place[0] + phase) % 251).astype(np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place, self.steps = self.np_random.uniform(-1, 1, 2), 0
+        return self.picture(), {}
+
+    def step(self, action: np.ndarray) -> Any:
+        self.place = self.place + 0.2 * action
+        self.steps += 1
+        reward = float(np.cos(self.place).sum() + action[0] + 0.1 * self.steps)
+        return self.picture(), reward, bool(abs(self.place[0]) > 1.5), False, {}
+
+
+def drift() -> Any:
+    return Drift()
+
+
+CONFIG = Config(
+    task="drift",
+    action_repeat=REPEAT,
+    episode_steps=LIMIT,
+    frame_size=SIZE,
+    crop=CROP,
+    stack=STACK,
+    filters=4,
+    convolutions=2,
+    latent=5,
+    hidden=6,
+    batch_size=6,
+    environment_steps=60,
+    initial_steps=12,
+    learning_rate=0.01,
+    evaluate_every=6,
+    evaluation_episodes=3,
+    protocol="dmc-return-v2",
+    seed=1,
+)
+
+
+class Wrapped:
+    """The same environment with actions in [-1, 1], repeats, a limit and stacked frames."""
+
+    def __init__(self) -> None:
+        self.inner, self.seed, self.episode = Drift(), 0, 0
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        self.seed, self.episode = (self.seed, self.episode + 1) if seed is None else (seed, 0)
+        start = np.random.default_rng([self.seed, self.episode]).integers(2**31)
+        self.frames = [self.inner.reset(seed=int(start))[0].transpose(2, 0, 1)] * STACK
+        self.steps = 0
+        return np.concatenate(self.frames)
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        share, total = (np.asarray(action, np.float64) + 1) / 2, 0.0
+        chosen = (np.array([-2.0, 0.0]) + share * np.array([4.0, 1.0])).astype(np.float32)
+        for _ in range(REPEAT):
+            frame, reward, terminated, _, _ = self.inner.step(chosen)
+            total, self.steps = total + reward, self.steps + 1
+            if terminated or self.steps == LIMIT:
+                break
+        self.frames = [*self.frames[1:], frame.transpose(2, 0, 1)]
+        return np.concatenate(self.frames), total, terminated, self.steps == LIMIT
+
+
+def start_of(seed: int, step: int, episode: int) -> int:
+    entropy = (0x65766131, seed * 1_000_000 + step, episode)
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0])
+
+
+def plain_returns(act: Any, seed: int, step: int) -> list[float]:
+    """Sums of rewards, each episode alone, from starts of their own."""
+    sums = []
+    for episode in range(3):
+        world, ended, total = Wrapped(), False, 0.0
+        observation = world.reset(start_of(seed, step, episode))
+        while not ended:
+            observation, reward, terminated, limited = world.step(act(observation, episode))
+            total, ended = total + reward, terminated or limited
+        sums.append(total)
+    return sums
+
+
+def cut(observations: list[np.ndarray], corners: torch.Tensor) -> torch.Tensor:
+    windows = [
+        each[:, y : y + CROP, x : x + CROP]
+        for each, (y, x) in zip(observations, corners.tolist(), strict=True)
+    ]
+    return torch.from_numpy(np.stack(windows))
+
+
+def plain_run() -> tuple[Agent, list[list[float]], list[tuple[bool, bool]]]:
+    """The agent, the returns of each evaluation, and how each decision ended."""
+    torch.manual_seed(1)
+    agent, world = Agent(CONFIG, A), Wrapped()
+    memory: list[tuple[Any, ...]] = []
+    evaluated, ends = [], []
+    observation = world.reset(seed=1)
+    for decision in range(30):
+        if decision < 12:
+            action = (2 * torch.rand(A) - 1).numpy()
+        else:
+            action = agent.act(torch.from_numpy(observation)[None], sample=True)[0].numpy()
+            drawn = [memory[i] for i in torch.randint(len(memory), (6,))]
+            corners = torch.randint(SIZE - CROP + 1, (3, 6, 2))
+            before, actions, rewards, after, ended = (
+                list(each) for each in zip(*drawn, strict=True)
+            )
+            batch = Batch(
+                observation=cut(before, corners[0]),
+                next_observation=cut(after, corners[1]),
+                positive=cut(before, corners[2]),
+                action=torch.from_numpy(np.stack(actions)),
+                reward=torch.tensor(rewards, dtype=torch.float32),
+                terminated=torch.tensor(ended, dtype=torch.float32),
+            )
+            agent.update(batch, decision)
+        following, reward, terminated, limited = world.step(action)
+        memory.append((observation, action, reward, following, terminated))
+        ends.append((terminated, limited))
+        observation = world.reset() if terminated or limited else following
+        if decision % 3 == 2:
+
+            def act(seen: np.ndarray, _: int) -> np.ndarray:
+                return agent.act(torch.from_numpy(seen)[None], sample=False)[0].numpy()
+
+            evaluated.append(plain_returns(act, 1, 2 * decision + 2))
+    return agent, evaluated, ends
+
+
+def test_a_whole_run_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agents = spied(monkeypatch, train, "make_update", lambda _, agent, *__: agent)
+    with Run(tmp_path, CONFIG) as run:
+        found = rl.train_agent(CONFIG, drift, run)
+    agent, evaluated, ends = plain_run()
+    assert {(True, False), (False, True), (False, False)} <= set(ends)
+    for name, value in agents[0].state_dict().items():
+        expected = agent.state_dict()[name]
+        torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-4, msg=name)
+    curve = found["details"]["curve"]
+    assert [entry["step"] for entry in curve] == list(range(6, 61, 6))
+    for entry, sums in zip(curve, evaluated, strict=True):
+        assert entry["episodes"] == pytest.approx(sums, rel=1e-4)
+    means = [sum(sums) / 3 for sums in evaluated]
+    assert found["return"] == pytest.approx(means[-1], rel=1e-4)
+    # From a fifth of sixty steps on: all but the first.
+    assert found["mean_return"] == pytest.approx(sum(means[1:]) / 9, rel=1e-4)
+
+
+def test_the_random_policy_by_hand(tmp_path: Path) -> None:
+    """Its actions are drawn for all episodes at once, also for those that have ended."""
+    config = dataclasses.replace(CONFIG, train=False)
+    with Run(tmp_path, config) as run:
+        found = rl.train_agent(config, drift, run)
+    generator = torch.Generator().manual_seed(1)
+    actions = [(2 * torch.rand(3, A, generator=generator) - 1).numpy() for _ in range(4)]
+    sums = []
+    for episode in range(3):
+        world, total = Wrapped(), 0.0
+        world.reset(start_of(1, 60, episode))
+        for action in actions:
+            _, reward, terminated, limited = world.step(action[episode])
+            total += reward
+            if terminated or limited:
+                break
+        sums.append(total)
+    assert found["details"]["curve"][0]["episodes"] == pytest.approx(sums)
+    assert found["return"] == found["mean_return"] == pytest.approx(sum(sums) / 3)
+
+
+def test_seeds_steps_and_episodes_are_apart() -> None:
+    """No two evaluations of one run, or of two seeds, share an episode; nor do two starts."""
+    starts = [
+        seed_of
+        for seed in (0, 1, 2)
+        for step in (10, 20, 30)
+        for seed_of in rl.evaluation.evaluation_seeds(dataclasses.replace(CONFIG, seed=seed), step)
+    ]
+    assert len(set(starts)) == 27
+    weights, first, actions = set(), set(), set()
+    for seed in (0, 1, 2):
+        torch.manual_seed(seed)
+        agent = Agent(CONFIG, A)
+        weights |= {float(part.detach().sum()) for part in agent.contrast.criterion.parameters()}
+        world = Wrapped()
+        first |= {world.reset(seed).tobytes(), world.reset().tobytes(), world.reset().tobytes()}
+        policy = train.random_policy(dataclasses.replace(CONFIG, seed=seed), A)
+        actions |= {str(policy(torch.zeros(3, 1)).tolist()) for _ in range(2)}
+    assert (len(weights), len(first), len(actions)) == (3, 9, 6)
