@@ -143,9 +143,9 @@ def test_a_broken_file_is_named_in_one_line(folder: Path, name: str, text: str, 
         ("result", "sha256"),
     ],
 )
-def test_a_lacking_key_and_one_of_another_kind_are_named(folder: Path, name: str, key: str) -> None:
+def test_a_lacking_key_is_named_an_edited_one_refused(folder: Path, name: str, key: str) -> None:
     edit(folder / f"{name}.json", lambda content: content.update({key: None}))
-    with pytest.raises(Damaged, match=rf"run/{name}\.json has null as '{key}'; move"):
+    with pytest.raises(Damaged, match=r"run/result\.json: its SHA-256 is not that of .*; move"):
         read_record(folder, CELL.address)
     edit(folder / f"{name}.json", lambda content: content.pop(key))
     with pytest.raises(Damaged, match=rf"run/{name}\.json lacks '{key}'; move"):
@@ -193,20 +193,9 @@ def changed_line(record: Record, change: Callable[[dict[str, Any]], None]) -> st
         (lambda line: line["environment"].pop("data"), "environment lacks 'data'"),
         (lambda line: line.update(note="x"), "unknown key 'note'"),
         (lambda line: line["result"]["metrics"].update(accuracy=float("nan")), "not JSON"),
-        (lambda line: line["result"].update(seconds=-5), "result has -5 as 'seconds'"),
-        (lambda line: line["result"].update(seconds=True), "result has true as 'seconds'"),
+        (lambda line: line["result"].update(seconds=-5), "seed-0 was altered"),
         (lambda line: line["result"].update(seconds=10**400), "too large an integer"),
-        (lambda line: line["environment"].update(started="never"), "has \"never\" as 'started'"),
-        (lambda line: line["environment"].update(notices=5), "environment has 5 as 'notices'"),
-        (lambda line: line["environment"].update(notices=[5]), r"has \[5\] as 'notices'"),
-        (
-            lambda line: line["environment"].update(arithmetic="fast"),
-            "has \"fast\" as 'arithmetic'",
-        ),
-        (lambda line: line["environment"].update(facts=3), "environment has 3 as 'facts'"),
-        (lambda line: line["environment"].update(data={"toys": {}}), "has .* as 'data'"),
-        (lambda line: line["environment"]["hardware"].update(processor=3), "has .* as 'hardware'"),
-        (lambda line: line["environment"].update(threads="two"), "has \"two\" as 'threads'"),
+        (lambda line: line["environment"].update(data={"toys": {}}), "seed-0 was altered"),
         (lambda line: line["environment"].update(command="\ud800"), "not JSON"),
     ],
 )

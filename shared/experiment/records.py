@@ -5,11 +5,10 @@ A run's result has a SHA-256 over configuration, environment and result; its rec
 compute it again.
 """
 
-import datetime
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,95 +23,13 @@ ENCODER_PROCESSOR = "encoder_processor"  # a fact of an environment, see store.p
 RECORDS = ".records.jsonl"  # suffix of the files of a table's records in results/
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, NUMBER) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-def _is_time(value: Any) -> bool:
-    try:
-        datetime.datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-def _names_texts(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_text, value.values()))
-
-
-def _is(kind: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, kind)
-
-
-def _names(shape: Mapping[str, Callable[[Any], bool]]) -> Callable[[Any], bool]:
-    """Check for an object whose known keys have the types in ``shape``."""
-    return lambda value: (
-        isinstance(value, dict) and all(shape[key](value[key]) for key in value if key in shape)
-    )
-
-
-Shape = Mapping[str, Callable[[Any], bool]]
-# The required keys.
-SHAPE: Mapping[str, Shape] = {
-    "config": {},
-    "environment": {
-        "commit": _is_text,
-        "dirty": _is(bool),
-        "command": _is_text,
-        "started": _is_time,
-        "versions": _names_texts,
-        "hardware": _names(
-            {
-                "system": _is_text,
-                "processor": _is_text,
-                "cores": _is_count,
-                "memory_bytes": _is_count,
-                "accelerators": _are_texts,
-            }
-        ),
-        "data": _names_texts,
-    },
-    "result": {
-        "metrics": _is(dict),
-        "protocol": _is_text,
-        "tier": _is_text,
-        "seconds": _is_count,
-        "peak_memory_bytes": _is_count,
-    },
-}
-# Optional keys; ``run_at`` is in older copies of another cell's run.
-OPTIONAL: Mapping[str, Shape] = {
-    "environment": {
-        "allow_missing": _is(bool),
-        "arithmetic": _names(
-            {
-                "cpu_capability": _is_text,
-                "bfloat16": _is_text,
-                "blas": _names_texts,
-                "numpy_and_scipy": _are_texts,
-                "variables": _names_texts,
-            }
-        ),
-        "deterministic": _is(bool),
-        "facts": _names_texts,
-        "lock": lambda value: value is None or isinstance(value, str),
-        "notices": _are_texts,
-        "peak_device_memory_bytes": _is_count,
-        "processes": _is_count,
-        "run_at": _is_text,
-        "tf32": _is(bool),
-        "threads": _is_count,
-        "workers": _is_count,
-    },
-    "result": {"finished": _is_time, HASH: _is_text},
+# The required keys of each part; the seal refuses every edited value.
+REQUIRED: Mapping[str, frozenset[str]] = {
+    "config": frozenset(),
+    "environment": frozenset(
+        ("commit", "dirty", "command", "started", "versions", "hardware", "data")
+    ),
+    "result": frozenset(("metrics", "protocol", "tier", "seconds", "peak_memory_bytes")),
 }
 
 
@@ -173,10 +90,10 @@ def read_record(folder: Path, address: str) -> Record | None:
     if not (folder / "result.json").exists():
         return None
     parts = {}
-    for name in SHAPE:
+    for name in REQUIRED:
         parts[name] = read_json(folder / f"{name}.json")
-        if fault := _misshapen(parts[name], name):
-            raise Damaged(f"{folder / name}.json {fault}; move the folder away")
+        if lacking := REQUIRED[name] - parts[name].keys():
+            raise Damaged(f"{folder / name}.json lacks {min(lacking)!r}; move the folder away")
     if HASH not in parts["result"]:
         raise Damaged(f"{folder / 'result.json'} lacks {HASH!r}; move the folder away")
     sha256 = parts["result"].pop(HASH)
@@ -287,7 +204,7 @@ def _integer(text: str) -> int:
 
 def _record(content: dict[str, Any]) -> Record:
     """The record in the object of one line; ValueError if it is not one."""
-    kinds = {"address": str, **dict.fromkeys(SHAPE, dict), HASH: str}
+    kinds = {"address": str, **dict.fromkeys(REQUIRED, dict), HASH: str}
     for name, kind in kinds.items():
         if name not in content:
             raise ValueError(f"not a record: it lacks {name!r}")
@@ -295,23 +212,13 @@ def _record(content: dict[str, Any]) -> Record:
             raise ValueError(f"not a record: it has {_short(content[name])} as {name!r}")
     if unknown := content.keys() - kinds.keys():
         raise ValueError(f"not a record: unknown key {sorted(unknown)[0]!r}")
-    for name in SHAPE:
-        if fault := _misshapen(content[name], name):
-            raise ValueError(f"not a record: {name} {fault}")
+    for name in REQUIRED:
+        if lacking := REQUIRED[name] - content[name].keys():
+            raise ValueError(f"not a record: {name} lacks {min(lacking)!r}")
     record = Record(**content)
     if is_altered(record):
         raise ValueError(f"{record.address} was altered: its SHA-256 is that of another content")
     return record
-
-
-def _misshapen(content: Mapping[str, Any], part: str) -> str | None:
-    """What is wrong with the keys and types of a part of a record; None if nothing."""
-    if lacking := SHAPE[part].keys() - content.keys():
-        return f"lacks {min(lacking)!r}"
-    for name, fits in {**SHAPE[part], **OPTIONAL.get(part, {})}.items():
-        if name in content and not fits(content[name]):
-            return f"has {_short(content[name])} as {name!r}"
-    return None
 
 
 def _short(value: Any) -> str:
