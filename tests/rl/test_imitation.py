@@ -16,8 +16,9 @@ from rl.config import ImitationConfig
 from rl.data import Frames
 from rl.environment import DeepMindControl, settings_of
 from rl.evaluation import centre_crops, evaluation_seeds
-from rl.expert import episode_return, mean_action
+from rl.expert import Expert, episode_return, mean_action
 from rl.imitation import (
+    Material,
     extract_features,
     feature_extractor,
     fit_head,
@@ -96,6 +97,32 @@ def run_of(folder: Path, data_root: Path, **changes: Any) -> dict[str, Any]:
     config = dataclasses.replace(SMALL, **changes)
     with Run(folder, config, data_root=data_root) as run:
         return run.finish(imitation.measure(config, run))
+
+
+def test_the_head_reads_the_encoder_that_was_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the momentum encoder, which trails it."""
+    frames, test = frames_of_noise(80, 40), frames_of_noise(20, 40)
+    actions = torch.randn(80, 1).tanh(), torch.randn(20, 1).tanh()
+    config = dataclasses.replace(SMALL, frame_size=40)
+    contrast = Contrast(config)
+    read: list[Any] = []
+
+    def extractor(of: ImitationConfig, encoder: Any) -> Any:
+        read.append(encoder)
+        return feature_extractor(of, encoder)
+
+    material = Material(Expert({}, {}, "0" * 64), frames, test, actions)
+    result = {"return": 0.0, "details": {}}
+    monkeypatch.setattr(imitation, "material_of", lambda *_: material)
+    monkeypatch.setattr(imitation, "pretrain", lambda *_: contrast)
+    monkeypatch.setattr(imitation, "evaluate_policy", lambda *_: dict(result))
+    monkeypatch.setattr(imitation, "feature_extractor", extractor)
+    with Run(tmp_path, config, data_root=tmp_path) as run:
+        imitation.measure(config, run)
+    assert len(read) == 1
+    assert read[0] is contrast.encoder
 
 
 @pytest.mark.slow

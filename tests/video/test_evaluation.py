@@ -218,19 +218,21 @@ def test_video_features_are_means_over_all_windows(encoder: nn.Module) -> None:
     assert max(counts) > 5
 
 
-def test_ten_crops_are_averaged_as_the_loops_do(encoder: nn.Module) -> None:
+@pytest.mark.parametrize("most", [None, 2])
+def test_ten_crops_are_averaged_as_the_loops_do(encoder: nn.Module, most: int | None) -> None:
     videos = made_videos(classes=2, train=1, test=1)
+    config = dataclasses.replace(CONFIG, windows=most)
     torch.manual_seed(0)
     probe = nn.Sequential(nn.Linear(32, 3), nn.Tanh())
     probe[0].weight.data *= 30  # mean probabilities are far from the probabilities of a mean
     done: list[tuple[int, int]] = []
     found = ten_crop_probabilities(
-        CONFIG, embedding(encoder), probe, videos, CPU, lambda *now: done.append(now)
+        config, embedding(encoder), probe, videos, CPU, lambda *now: done.append(now)
     )
     encoder.eval()
     total = 0
     for row, length in enumerate(videos.length.tolist()):
-        starts = windows(length, 4)
+        starts = windows(length, 4, most)
         total += len(starts)
         of_crops = []
         for crop in range(10):
