@@ -207,8 +207,9 @@ def of_runs(checkout: Path, action: str, folder: Path, domain: str) -> list[str]
     )
     lines = [line for line in done.stdout.splitlines() if " | " in line]
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["without a message"])[-1]
-        lines.append(f"{domain} | {action} failed | {last}")
+        said = done.stderr.strip().splitlines() or ["without a message"]
+        why = next((line for line in said if line.startswith("Fatal")), said[-1])
+        lines.append(f"{domain} | {action} failed | {why}")
     return lines
 
 
