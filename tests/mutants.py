@@ -46,6 +46,9 @@ TESTS = {
     **dict.fromkeys([f"shared/{name}.py" for name in ("losses", "margins", "pairs")], CORE),
     **dict.fromkeys([f"shared/{name}.py" for name in ("penalties", "projection", "svm")], CORE),
     "graph/evaluation.py": ["tests/graph/test_evaluation.py", "tests/graph/test_own.py"],
+    "graph/encoder.py": [
+        f"tests/graph/test_{name}.py" for name in ("encoder", "own", "init", "export")
+    ],
     "rl/own_environment.py": ["tests/rl/test_own.py"],
     "rl/probe.py": ["tests/rl/test_train.py"],
     "vision/features.py": ["tests/vision/test_evaluation.py", "tests/vision/test_transfer.py"],

@@ -140,6 +140,14 @@ WORDS = {
 }
 
 
+# What steers speed, memory, logs and files alone.
+NO_NUMBERS = {
+    *("AT_ONCE", "CHECK_EVERY", "CHUNK", "COLUMNS", "ENTRIES", "FILES", "FORMAT", "LARGEST_BLOCK"),
+    *("LARGEST_KERNEL", "LOG_EVERY", "PARALLEL_FROM", "PROJECTION", "SAVE_EVERY", "TRIED"),
+    *("VECTORS", "_BLOCK"),
+}
+
+
 def words() -> list[str]:
     """``module.NAME = value``, and a line for each entry of a dictionary."""
     lines = []
@@ -154,7 +162,9 @@ def words() -> list[str]:
                 )
                 for target in targets:
                     for named in ast.walk(target) if target is not None else ():
-                        if isinstance(named, ast.Name) and named.id.strip("_").isupper():
+                        if not isinstance(named, ast.Name) or named.id in NO_NUMBERS:
+                            continue
+                        if named.id.strip("_").isupper():
                             value = getattr(home, named.id)
                             entries = value.items() if isinstance(value, dict) else [("", value)]
                             lines += [
@@ -197,8 +207,9 @@ def of_runs(checkout: Path, action: str, folder: Path, domain: str) -> list[str]
     )
     lines = [line for line in done.stdout.splitlines() if " | " in line]
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["without a message"])[-1]
-        lines.append(f"{domain} | {action} failed | {last}")
+        said = done.stderr.strip().splitlines() or ["without a message"]
+        why = next((line for line in said if line.startswith("Fatal")), said[-1])
+        lines.append(f"{domain} | {action} failed | {why}")
     return lines
 
 

@@ -11,6 +11,7 @@ import argparse
 import importlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,5 @@ def main() -> None:
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     main()
+    sys.stdout.flush()
+    os._exit(0)  # seen once: with all lines printed, a library crashed on the interpreter's way out
