@@ -193,7 +193,8 @@ def test_recorded_cells_are_shown_as_such_and_not_run(
     results = str(Path(__file__).resolve().parents[1] / "results")
     choice = ("graph", "mmcl", "--table", "4", "--row", "HCL", "--column", "MUTAG")
     choice += ("--seeds", "0-1", "--results", results)
-    text = "graph/mmcl/table-4: 2 cells recorded at 391a9aa; --again runs them here"
+    text = "nothing to train: all 2 cells have committed results (391a9aa); to train them here add "
+    text = f"graph/mmcl/table-4: {text}--again"
     out, _ = at_once("plan", *choice)
     assert text in out
     assert "to run" not in out

@@ -629,7 +629,7 @@ def test_a_signal_to_all_processes_of_a_job_while_it_starts_is_an_interruption(
 
     monkeypatch.setattr(server, "start_and_wait", fail)
     places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
-    pool = Pool(places, Namespace(threads=1, jobs=1, minutes=None), Console(quiet=True))
+    pool = Pool(places, Namespace(threads=1, jobs=1), Console(quiet=True))
     some = [*TABLES["toy"][0].cells("paper")][:1]
     if stopping:
         pool.run(some)
@@ -641,7 +641,7 @@ def test_a_signal_to_all_processes_of_a_job_while_it_starts_is_an_interruption(
 
 def test_cells_that_another_command_runs_come_last(tmp_path: Path) -> None:
     places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
-    pool = Pool(places, Namespace(threads=1, jobs=1, minutes=None), Console(quiet=True))
+    pool = Pool(places, Namespace(threads=1, jobs=1), Console(quiet=True))
     first, second, *_ = pool._waiting = [*TABLES["toy"][0].cells("paper")][:3]
     with Run(cells.run_folder(places, first), first.config):
         assert pool._next() == second
@@ -953,7 +953,7 @@ def test_python_names_the_extra_too(name: str) -> None:
 def test_all_that_a_cell_lacks_is_said_at_once(tmp_path: Path) -> None:
     places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path / "data")
     (table,) = cells.choose_tables("text", "lmcl", "table-4-small", "short")
-    options = Namespace(threads=1, jobs=1, minutes=None, no_download=False)
+    options = Namespace(threads=1, jobs=1, no_download=False)
     pool = Pool(places, options, Console(quiet=True))
     some = [*table.cells("short")]
     assert pool.leave_out(some) == []

@@ -18,10 +18,8 @@ from shared.experiment.store import (
     RECORD,
     SAVED,
     discard,
-    is_stored,
     key_of,
     pretrained,
-    seconds_alone,
 )
 
 
@@ -78,8 +76,6 @@ def test_the_second_takes_what_the_first_trained(tmp_path: Path, run: Run) -> No
         pretrained(other, {"steps": 4}, DATA, trainer("third", calls))
     assert calls == ["first", "third"]
     assert (folder / "model").read_text() == "first"
-    assert is_stored(tmp_path / "encoders", PART)
-    assert not is_stored(tmp_path / "encoders", {"steps": 5})
 
 
 def test_a_run_says_what_its_encoder_was_trained_on(
@@ -107,8 +103,7 @@ def test_a_training_that_fails_leaves_nothing(tmp_path: Path, run: Run) -> None:
     with pytest.raises(OSError, match="the disk is full"):
         pretrained(run, PART, DATA, train)
     assert [path for path in (tmp_path / "encoders").iterdir() if path.is_dir()] == []
-    pretrained(run, PART, DATA, trainer())
-    assert is_stored(tmp_path / "encoders", PART)
+    assert (pretrained(run, PART, DATA, trainer()) / RECORD).is_file()
 
 
 def test_a_second_process_waits_for_the_first_and_takes_its_encoder(
@@ -143,17 +138,12 @@ def test_a_waiting_run_can_be_told_to_stop(tmp_path: Path, run: Run) -> None:
     assert not (tmp_path / "encoders" / KEY).exists()
 
 
-def test_seconds_of_another_run_count_where_a_run_is_looked_at_alone() -> None:
-    assert seconds_alone({"seconds": 10.0}, {}) == 10
-    assert seconds_alone({"seconds": 10.0}, {"facts": {SAVED: "32.500"}}) == 42.5
-
-
 def test_a_discarded_encoder_is_trained_anew(tmp_path: Path, run: Run) -> None:
     folder = pretrained(run, PART, DATA, trainer("old"))
     assert json.loads((folder / RECORD).read_text())["config"] == PART
     discard(tmp_path / "encoders", {})
     assert folder.is_dir()
     discard(tmp_path / "encoders", run.environment)
-    assert not is_stored(tmp_path / "encoders", PART)
+    assert not folder.exists()
     pretrained(run, PART, DATA, trainer("new"))
     assert (folder / "model").read_text() == "new"

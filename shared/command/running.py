@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -77,12 +76,16 @@ def _without_recorded(
         recorded = (cell for cell in selected.cells if cell.address in records)
         skipped = {cell.address for cell in unfinished(recorded, places.runs)}
         if skipped:
-            commits = Counter(str(records[name].environment["commit"])[:7] for name in skipped)
-            text = ", ".join(f"{counted(n, 'cell')} recorded at {c}" for c, n in commits.items())
-            if len(commits) > FEW:
-                text = f"{counted(len(skipped), 'cell')} recorded at {len(commits)} commits"
-            them = "it" if len(skipped) == 1 else "them"
-            say(console, f"{table.address}: {text}; --again runs {them} here")
+            commits = sorted({str(records[name].environment["commit"])[:7] for name in skipped})
+            names = ", ".join(commits) if len(commits) <= FEW else f"of {len(commits)} commits"
+            number, all_of_them = len(skipped), len(skipped) == len(selected.cells)
+            have = f"{counted(number, 'cell')} {'has' if number == 1 else 'have'}"
+            text = f"nothing to train: all {have}" if all_of_them and number > 1 else have
+            say(
+                console,
+                f"{table.address}: {text} committed results ({names}); to train "
+                f"{'it' if number == 1 else 'them'} here add --again",
+            )
         rest = tuple(cell for cell in selected.cells if cell.address not in skipped)
         if rest:
             to_run.append(Chosen(table, rest))

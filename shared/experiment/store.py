@@ -43,11 +43,6 @@ def key_of(part: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     return f"{_digest(part)[:32]}-{_digest(data)[:16]}"
 
 
-def is_stored(store: Path, part: Mapping[str, Any]) -> bool:
-    """Whether there is an entry for a part, on any data; its content is not checked."""
-    return any(store.glob(f"{_digest(part)[:32]}-*/{RECORD}"))
-
-
 def pretrained(
     run: "Run",
     part: Mapping[str, Any],
@@ -107,11 +102,6 @@ def pretrained(
             with replacing(run.folder / LOG) as target:
                 shutil.copyfile(folder / CURVE, target)
     return folder
-
-
-def seconds_alone(result: Mapping[str, Any], environment: Mapping[str, Any]) -> float:
-    """The seconds of a finished run, including the training of its encoder by another run."""
-    return float(result["seconds"]) + float(environment.get("facts", {}).get(SAVED, 0.0))
 
 
 def discard(store: Path, environment: Mapping[str, Any]) -> None:

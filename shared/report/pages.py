@@ -23,7 +23,6 @@ from shared.report.wording import DASH, LOOKED, counted, gain_text, p_text
 
 SUMMARY = "README.md"
 BEGINS, ENDS = "<!-- claims: written by ./reproduce.sh report -->", "<!-- claims end -->"
-HEAD = ("claim", "printed", "here: baseline → method, gain [95%]", "seeds", "word", "size")
 # Colour and shape of a comparison in a picture, by its word.
 MARKS: Mapping[Word, tuple[str, str]] = {
     "as claimed": ("#1b7f4b", "^"),

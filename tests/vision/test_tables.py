@@ -278,10 +278,14 @@ def test_rows_of_lmcl_whose_anchor_sum_polarises_at_once_say_so() -> None:
 
 def test_other_values_of_a_hyperparameter_have_their_measured_numbers() -> None:
     measured = json.loads((ROOT / "results/tuning.json").read_text(encoding="utf-8"))["tuning"]
-    assert len(measured) == 15
+    assert len(measured) == 16
     note = " ".join(NOTES["other-values"].split())
     for entry in measured:
         assert f"{entry['value']:g}: {entry['l2']:.2f}" in note, entry
+    for tuned in ALL["margins/table-2-cifar10"].tuned:
+        tried = {x["value"] for x in measured if x["row"] == tuned.row}
+        assert {*tuned.values} <= tried
+        assert tuned.value in tuned.values
 
 
 def test_the_least_energy_that_l_keeps_is_as_the_note_says() -> None:
