@@ -39,7 +39,7 @@ Run the tables of a paper in a domain:
   ./reproduce.sh graph mmcl --tier smoke    on embedded data, in about a minute
   ./reproduce.sh graph mmcl --table 4 --row MMCL --column MUTAG --seeds 0-4
   ./reproduce.sh graph mmcl --set epochs=3           with settings of your own
-  ./reproduce.sh plan graph mmcl            what is done, runs, failed; the cost
+  ./reproduce.sh plan graph mmcl            what is done and left; the time
   ./reproduce.sh data graph                 download and check the data
 Your method beside theirs, as a table that can be published:
   ./reproduce.sh compare graph mmcl --with losses.py:mine --rows hcl --to paper
