@@ -265,7 +265,7 @@ def missing(corpus: str | None, tasks: Sequence[str], data_root: Path) -> list[M
         except MissingData as error:
             errors[error.name] = error
         except UserError:
-            pass  # the run says it
+            pass  # it is there, and damaged: reading it names the file
     for task in tasks:
         try:
             task in _EMBEDDED or _task_files(task, data_root)
