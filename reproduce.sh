@@ -5,48 +5,35 @@
 # The versions installed are those of requirements.lock; with --latest as the first word, the newest
 # that pyproject.toml allows, in .venv-latest. The lock's head says how it is made. It holds no
 # hashes: builds of torch for CPUs and for CUDA are one version in different files.
-# The build of torch fits the hardware (UV_TORCH_BACKEND says otherwise), unless pip's configuration
-# names an index of its own, which then decides.
+# uv installs where there is one, with the build of torch that fits the hardware (UV_TORCH_BACKEND says
+# otherwise); else pip, and also where pip is configured with an index and uv is not.
 set -euo pipefail
 called="./reproduce.sh$(printf ' %q' "$@")"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-from=$PWD # paths that are given are as seen from there
-cd "$here"
-venv=$here/.venv lock=requirements.lock
+venv=$here/.venv lock=$here/requirements.lock
 if [ "${1:-}" = --latest ]; then
   venv=$here/.venv-latest lock=
   shift
 fi
 log=$venv/setup.log
 
-say() { echo "$*" >&2; }
-
 fail() {
-  say "error: $*"
+  echo "error: $*" >&2
   exit 2
 }
 
-usage() { sed -n '/^USAGE = /,/^"""/{//!p;}' shared/command/reproduce.py; }
+usage() { sed -n '/^USAGE = /,/^"""/{//!p;}' "$here/shared/command/reproduce.py"; }
 
-# First among those that the packages of every domain are built for: rl's labmaze ends at 3.12.
+# First those that the packages of every domain are built for: rl's labmaze ends at 3.12.
 find_python() {
-  local below name
-  for below in "3, 13" "4,"; do
-    for name in ${PYTHON:-python3 python3.12 python3.11 python3.13 python}; do
-      if "$name" -c "import sys; sys.exit(not (3, 11) <= sys.version_info < ($below))" 2>/dev/null
-      then
-        command -v "$name"
-        return
-      fi
-    done
+  local name
+  for name in ${PYTHON:-python3.12 python3.11 python3 python}; do
+    if "$name" -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null; then
+      command -v "$name"
+      return
+    fi
   done
   fail "Python >= 3.11 is needed, and ${PYTHON:-none on PATH} is not; install it, or set PYTHON"
-}
-
-need_to_write() {
-  [ -w "$1" ] ||
-    fail "$1 cannot be written to, and $2; copy the checkout to a folder of your own and call its" \
-      "reproduce.sh"
 }
 
 # Which extras the arguments need: the first word, or cell address, that names a domain with one.
@@ -69,93 +56,21 @@ extras_for() {
   fi
 }
 
-# What extras download beside torch, on Linux.
-megabytes() {
-  case $1 in
-    "") echo 90 ;; graph) echo 105 ;; vision) echo 135 ;; text) echo 145 ;; rl) echo 215 ;;
-    video) echo 230 ;; docs) echo 105 ;; *) echo 420 ;;
-  esac
+# Everything an installer says lies in the log; a terminal shows it as well.
+logged() {
+  if [ -t 2 ]; then "$@" 2>&1 </dev/null | tee -a "$log" >&2; else "$@" >>"$log" 2>&1 </dev/null; fi
 }
 
-# Shows how far an installer is: on a terminal one line, rewritten; elsewhere one in five seconds.
-show() {
-  local line found=0 fetched=0 last=-5
-  while read -r line; do
-    case $line in
-      *.metadata*) continue ;;
-      Collecting*) found=$((found + 1)) ;;
-      Processing*) found=$((found + 1)) fetched=$((fetched + 1)) ;; # lies in a local folder
-      Downloading* | Using\ cached*) fetched=$((fetched + 1)) ;;
-      Resolved* | Prepared* | Installed* | Installing\ collected*) ;;
-      *) continue ;;
-    esac
-    [ "$found" -eq 0 ] || line="[$fetched of $found] $line"
-    if [ -t 2 ]; then
-      printf '\r\033[K%4d s  %.70s' "$SECONDS" "$line" >&2
-    elif [ $((SECONDS - last)) -ge 5 ]; then
-      last=$SECONDS
-      printf '%4d s  %.70s\n' "$SECONDS" "$line" >&2
-    fi
-  done
-  [ ! -t 2 ] || printf '\r\033[K' >&2
+# Whether an index or folder of packages is named in pip's configuration, and none in uv's variables.
+only_pip_is_configured() {
+  ! compgen -e UV_ | grep -qE 'INDEX|FIND_LINKS' &&
+    "$venv/bin/python" -m pip config list 2>/dev/null | grep -qE 'index-url|find-links'
 }
 
-# Everything an installer says lies in the log, its warnings too.
-logged() { "$@" 2>&1 </dev/null | tee -a "$log" | show; }
-
-# pip's configuration as variables of uv, which does not read it: NAME=VALUE ..., quoted; nothing where
-# uv has been told of an index itself. Fails where there are options that uv lacks.
-uv_settings() {
-  ! compgen -e UV_ | grep -E 'INDEX|FIND_LINKS' >/dev/null || return 0
-  "$venv/bin/python" -m pip config list 2>/dev/null | "$venv/bin/python" -c "
-import ast, shlex, sys
-names = {
-    'index-url': 'UV_DEFAULT_INDEX', 'extra-index-url': 'UV_INDEX', 'find-links': 'UV_FIND_LINKS',
-    'constraint': 'UV_CONSTRAINT', 'trusted-host': 'UV_INSECURE_HOST', 'cert': 'SSL_CERT_FILE',
-}
-without_effect = 'cache-dir default-timeout disable-pip-version-check no-color no-input progress-bar'
-without_effect += ' quiet require-virtualenv retries root-user-action timeout'
-lines = [line.partition('=') for line in sys.stdin]
-found = {'UV_INDEX_STRATEGY': ['unsafe-best-match']}  # among indexes as pip chooses
-for wanted in ('global', 'install', ':env:'):  # what comes later counts
-    for key, _, value in lines:
-        section, _, option = key.rpartition('.')
-        if section == wanted and option not in without_effect.split():
-            found[names[option]] = ast.literal_eval(value).split()
-for name, words in found.items():
-    text = (',' if name == 'UV_FIND_LINKS' else ' ').join(words)
-    print(shlex.quote(f'{name}={text}'), end=' ')
-" 2>/dev/null
-}
-
-# uv is faster than pip, and takes the build of torch that fits the hardware: Linux's default is CUDA's,
-# 2.5 GB that are of no use without a driver. Where there is no uv, pip installs it.
-find_uv() {
-  command -v uv || {
-    logged "$venv/bin/python" -m pip install --disable-pip-version-check uv && echo "$venv/bin/uv"
-  } || true
-}
-
-# In a shell of its own: the variables are uv's alone.
-uv_install() (
-  command=("$uv" pip install --python "$venv/bin/python" "$@")
-  [ -z "$settings" ] || eval "export $settings"
-  case $settings in *UV_INDEX=* | *UV_DEFAULT_INDEX=* | *UV_FIND_LINKS=*) ;; *)
-    # The build of torch that fits the hardware, from PyTorch's own index.
-    export UV_TORCH_BACKEND=${UV_TORCH_BACKEND:-auto}
-    if ! logged "${command[@]}" --dry-run; then
-      say "torch's build for this hardware cannot be looked up (is PyTorch's index out of reach?):" \
-        "the registry's is taken"
-      unset UV_TORCH_BACKEND
-    fi
-    ;;
-  esac
-  logged "${command[@]}"
-)
-
-pip_install() {
-  "$venv/bin/python" -c "import pip" 2>/dev/null || logged "$venv/bin/python" -m ensurepip
-  logged "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile "$@"
+uv_install() {
+  command -v uv >/dev/null && ! only_pip_is_configured &&
+    UV_TORCH_BACKEND=${UV_TORCH_BACKEND:-auto} \
+      logged uv pip install --python "$venv/bin/python" "$@"
 }
 
 # Whether a set that holds these extras was installed after the last change of what names versions.
@@ -163,7 +78,7 @@ installed() {
   local stamp extra
   [ -x "$venv/bin/python" ] || return
   for stamp in "$venv"/.installed-*; do
-    [ "$stamp" -nt pyproject.toml ] || continue
+    [ "$stamp" -nt "$here/pyproject.toml" ] || continue
     [ -z "$lock" ] || [ "$stamp" -nt "$lock" ] || continue
     for extra in ${1//,/ }; do
       case ,${stamp##*/.installed-}, in *,"$extra",*) ;; *) continue 2 ;; esac
@@ -175,54 +90,34 @@ installed() {
 
 # One stamp per set of extras; a changed pyproject.toml or lock installs anew.
 install() {
-  local extras=$1 stamp=$venv/.installed-${1:-core} python settings uv installer torch why
+  local extras=$1 python why
   ! installed "$extras" || return 0
-  # The Python that it links to may be gone, or out of this machine's reach, with runs elsewhere.
-  if [ -L "$venv/bin/python" ] && [ ! -e "$venv/bin/python" ]; then
-    fail "$venv is of a Python that is not found here" \
-      "($(sed -n 's/^home *= *//p' "$venv/pyvenv.cfg" 2>/dev/null)); other machines may be using it:" \
-      "delete $venv if none does, else make that Python available or use a copy of the checkout"
-  fi
-  [ -x "$venv/bin/python" ] || rm -rf "$venv" 2>/dev/null || true # what an aborted set-up left
-  why=$({ mkdir -p "$venv" && : >"$log"; } 2>&1) ||
-    fail "$here cannot be written to (${why##*: }), and the first call sets up ${venv##*/} there;" \
-      "copy it to a folder of your own and call its reproduce.sh"
-  python=$(find_python)
-  [ ! -x "$venv/bin/python" ] || python=$venv/bin/python
+  [ -w "$here" ] ||
+    fail "$here cannot be written to, and the first call sets up ${venv##*/} there; copy it to a" \
+      "folder of your own and call its reproduce.sh"
+  # Its Python may be out of this machine's reach alone, with runs elsewhere.
+  [ ! -e "$venv" ] || [ -x "$venv/bin/python" ] ||
+    fail "$venv has no Python that is found here; delete it unless another machine uses it"
+  python=$venv/bin/python
+  [ -x "$python" ] || python=$(find_python)
   if [ "$extras" = rl ] && "$python" -c "import sys; sys.exit(sys.version_info < (3, 13))"; then
     fail "rl needs Python 3.11 or 3.12, for which DM Control's labmaze is built, and $python is" \
       "$("$python" --version); install one, delete $venv, and set PYTHON to it"
   fi
-  say "setting up $venv for ${extras:-the core}: $("$python" --version)," \
-    "versions of ${lock:-today}"
-  if [ ! -x "$venv/bin/python" ]; then
-    logged "$python" -m venv "$venv" ||
-      { command -v uv >/dev/null && logged uv venv --seed --allow-existing --python "$python" "$venv"; } || {
-      rm -rf "$venv"
-      fail "$python cannot make virtual environments (on Debian: apt-get install python3-venv)"
-    }
-  fi
-  uv=
-  settings=$(uv_settings) && uv=$(find_uv)
-  installer=${uv:-pip}
-  torch=", and torch: 200 MB for CPUs, 2700 MB with CUDA"
-  ! compgen -G "$venv/lib/python*/site-packages/torch" >/dev/null || torch=
-  say "to download: up to $(megabytes "$extras") MB$torch (by ${installer##*/})"
-  set -- ${lock:+--constraint "$lock"} --editable ".${extras:+[$extras]}"
-  if ! { [ "$uv" ] && uv_install "$@"; }; then
-    [ -z "$uv" ] || say "uv could not install it (see $log); pip tries"
-    pip_install "$@" || {
-      why=$(grep -i '^ *error' "$log" | tail -n 1) || true
-      fail "the installation failed (${why:-it gave no reason}); all that was said: $log;" \
-        "the same command tries again"
-    }
-  fi
-  # Here, on all cores, what may be imported: not tests, tools, and hundreds of models.
-  local rest='tests|testing|_inductor|pip|mypyc?|setuptools|OpenGL|lexers|torchmetrics|pytorch_lightning'
-  "$venv/bin/python" -m compileall -q -j 0 -x "site-packages/(.*/)?($rest|transformers/models)/" \
-    "$venv"/lib/python*/site-packages >>"$log" 2>&1 || true
-  touch "$stamp"
-  say "set up in $SECONDS s"
+  mkdir -p "$venv" && : >"$log"
+  echo "setting up $venv for ${extras:-the core} by $("$python" --version), a minute or more; $log" >&2
+  [ -x "$venv/bin/python" ] || logged "$python" -m venv "$venv" || {
+    rm -rf "$venv"
+    fail "$python cannot make virtual environments (on Debian: apt-get install python3-venv)"
+  }
+  set -- ${lock:+--constraint "$lock"} --editable "$here${extras:+[$extras]}"
+  uv_install "$@" || logged "$venv/bin/python" -m pip install "$@" || {
+    why=$(grep -i '^ *error' "$log" | tail -n 1) || true
+    fail "the installation failed (${why:-it gave no reason}); all that was said: $log;" \
+      "the same command tries again"
+  }
+  touch "$venv/.installed-${extras:-core}"
+  echo "set up in $SECONDS s" >&2
 }
 
 # The fast tests; after --all every test, after --gpu those that need a GPU. Further words are
@@ -240,7 +135,6 @@ run_tests() {
       esac
       ;;
   esac
-  need_to_write "$here" "tests and linters keep caches there"
   if [ $processes = logical ]; then
     "$venv/bin/ruff" check .
     "$venv/bin/ruff" format --check .
@@ -255,30 +149,26 @@ case ${1:-} in
   "") usage >&2 && exit 2 ;;
   -h | --help) [ -x "$venv/bin/python" ] || { usage && exit; } ;;
 esac
-extras=$(extras_for "$@")
-install "$extras"
-if [ "${1:-}" = test ]; then
-  shift
-  run_tests "$@"
-fi
-# Losses beside other implementations, then a training step of each domain; --write puts the losses
-# into the documents instead.
-if [ "${1:-}" = benchmark ]; then
-  shift
-  "$venv/bin/python" benchmarks/losses.py "$@"
-  [ "${1:-}" != --write ] || exit 0
-  exec "$venv/bin/python" benchmarks/steps.py "$@"
-fi
-# The documents as a site, in build/docs; --serve shows it and follows changes.
-if [ "${1:-}" = docs ]; then
-  shift
-  verb=build
-  [ "${1:-}" != --serve ] || { shift && verb=serve; }
-  built=$here/build
-  [ -e "$built" ] || built=$here
-  [ $verb = serve ] || need_to_write "$built" "the site is built there"
-  PYTHONPATH=$here NO_MKDOCS_2_WARNING=1 exec "$venv/bin/python" -m mkdocs "$verb" "$@"
-fi
-export SUITE_COMMAND=$called
-[ "$from" = "$here" ] || export SUITE_FROM=$from
-exec "$venv/bin/python" -m shared "$@"
+install "$(extras_for "$@")"
+verb=${1:-}
+case $verb in
+  test | benchmark | docs) shift && cd "$here" ;;
+esac
+case $verb in
+  test) run_tests "$@" ;;
+  # Losses beside other implementations, then a training step of each domain; --write puts the losses
+  # into the documents instead.
+  benchmark)
+    "$venv/bin/python" benchmarks/losses.py "$@"
+    [ "${1:-}" != --write ] || exit 0
+    exec "$venv/bin/python" benchmarks/steps.py "$@"
+    ;;
+  # The documents as a site, in build/docs; --serve shows it and follows changes.
+  docs)
+    verb=build
+    [ "${1:-}" != --serve ] || { shift && verb=serve; }
+    PYTHONPATH=$here NO_MKDOCS_2_WARNING=1 exec "$venv/bin/python" -m mkdocs $verb "$@"
+    ;;
+esac
+# -P: no module is taken from the current folder.
+SUITE_COMMAND=$called exec "$venv/bin/python" -P -m shared "$@"

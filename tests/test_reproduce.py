@@ -24,16 +24,14 @@ from toy.program import AtOnce, start
 from toy.tables import TABLES, run_of
 
 from shared.command import cells, reproduce, running, server, verbs, worker
-from shared.command.arguments import FROM
-from shared.command.arguments import path as users_path
 from shared.command.plan import trains
 from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, describe_os_error
+from shared.experiment.checkout import ROOT, of_checkout
 from shared.experiment.published import load_notes, load_published, with_claims
 from shared.experiment.run import Run
 from tests.errors import error_of
 
-ROOT = Path(__file__).resolve().parents[1]
 LEAVES = 1 + next(
     number
     for number, line in enumerate(Path(toy.train.__file__).read_text().splitlines())
@@ -203,36 +201,28 @@ def test_of_several_tables_those_that_have_the_row(at_once: AtOnce) -> None:
     assert err == f"{start} declared are: plain | better\n"
 
 
-def test_paths_are_as_seen_from_where_the_user_stands(
-    done: Path,
-    tmp_path: Path,
-    at_once: AtOnce,
-    monkeypatch: pytest.MonkeyPatch,
+def test_folders_of_the_checkout_are_found_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """reproduce.sh works in the checkout, and says in SUITE_FROM where it was called."""
-    there = tmp_path / "there"
-    there.mkdir()
-    shutil.copytree(done / "runs", there / "mine")
-    monkeypatch.setenv("SUITE_FROM", str(there))
-    monkeypatch.setenv("SUITE_DATA", "sets")
-    out, _ = at_once("plan", "toy", "toy", "--runs", "mine")
-    assert "0 of 12 cells to run" in out
-    out, _ = at_once("plan", "toy", "partial")
-    assert f"{there}/sets/toys" in "".join(out.split())
-    assert not (tmp_path / "runs").exists()
-    at_once("report", "--runs", "mine", "--results", "found")
-    assert (there / "found/README.md").exists()
-    run = run_of(Path("mine"), "toy/toy/table-1/plain/left/seed-0")
-    at_once("export", str(run), "--domain", "toy", "--to", "model")
-    assert (there / "model/model.json").exists()
-    assert not (tmp_path / "data").exists()
-    # Folders of the checkout are printed so that they can be found from there.
-    address = "toy/toy/table-1/plain/left/seed-0"
-    _, err = at_once("export", address, code=2)
-    assert f"{address} has no run in {tmp_path}/runs/; " in err
-    shutil.copytree(done / "runs", tmp_path / "runs")
-    out, _ = at_once("export", address)
-    assert out == f"{tmp_path}/exports/{address}/model.json\n"
+    monkeypatch.chdir(tmp_path)
+    assert of_checkout("runs") == Path("runs")  # called from Python, or installed
+    monkeypatch.setenv("SUITE_COMMAND", "./reproduce.sh")
+    assert of_checkout("runs") == ROOT / "runs"
+    monkeypatch.chdir(ROOT)
+    assert of_checkout("runs") == Path("runs")
+
+
+def test_a_reader_of_the_output_that_has_ended_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Like ``verify | head -1``."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with monkeypatch.context() as patch, open(writing, "w") as output:
+        patch.setattr(sys, "stdout", output)
+        patch.setattr(reproduce, "_main", lambda _: print("a line", flush=True))
+        assert reproduce.main([]) == 1
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow
@@ -403,7 +393,6 @@ def test_a_changed_configuration_stops_before_anything_runs(
         (("status",), "; verbs are: run, compare, plan, report, figures, film, export, evaluate,"),
         (("verify", "toy", "toy"), "verify takes [DOMAIN]; got toy toy; see: "),
         (("evaluate", "toy", ""), "evaluate: an empty word; name DOMAIN MODEL"),
-        (("plan", "toy", "toy", "--seeds", "1", "--seeds=2"), "--seeds is given 2 times; give it"),
         (("toy", "toy", "--set", "steps=1", "--set", "steps=2"), "--set steps is given 2 times"),
         (("toy", "toy", "--seeds", f"0-{10**11}"), f"'0-{10**11}' is not a list of seeds"),
         (("toy", "toy", "--seeds", str(2**32)), f"'{2**32}' is not a list of seeds"),
@@ -462,17 +451,6 @@ def test_unusable_input_is_one_clear_line(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("called_from", ["", "/elsewhere"])
-def test_a_path_may_begin_with_the_home_folder(
-    called_from: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The shell leaves it alone behind an equals sign; it became a folder called ``~``."""
-    monkeypatch.setenv("HOME", "/home/me")
-    monkeypatch.setenv(FROM, called_from)
-    assert users_path("~/runs") == Path("/home/me/runs")
-    assert users_path("./~/runs") == Path(called_from, "~/runs")
-
-
 def test_version_and_help(at_once: AtOnce) -> None:
     for words in (("version",), ("--version",)):
         out, _ = at_once(*words)
@@ -494,7 +472,6 @@ def test_the_installed_command_speaks_of_itself(
     assert reproduce.main(["help"]) == 0
     out = capsys.readouterr().out
     assert "\n  margins graph mmcl  " in out
-    assert "Only in a checkout, by ./reproduce.sh: test, benchmark, docs" in out
     assert out.count("./reproduce.sh") == 1
     assert reproduce.main(["plan", "graph", "mmcl", "--rwo", "x"]) == 2
     assert reproduce.main(["--runs", "x", "report"]) == 2
@@ -568,29 +545,6 @@ def test_a_call_of_the_system_that_fails_is_named_with_its_file(
     text = describe_os_error(caught.value)
     assert re.search(rf"{tmp_path}/run/\S+: {call}: Input/output error; what", text)
     assert "space" not in text
-
-
-def test_a_reader_of_the_output_that_has_ended_is_no_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Like ``verify | head -1``; a pipe to anything else that breaks is named."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with monkeypatch.context() as patch, open(writing, "w") as output:
-        patch.setattr(sys, "stdout", output)
-        patch.setattr(reproduce, "_main", lambda _: print("a line", flush=True))
-        assert reproduce.main([]) == 1
-    assert capsys.readouterr().err == ""
-
-    def to_another(_: object) -> None:
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-
-    reading, writing = os.pipe()
-    with monkeypatch.context() as patch, open(reading), open(writing, "w") as output:
-        patch.setattr(sys, "stdout", output)
-        patch.setattr(reproduce, "_main", to_another)
-        assert reproduce.main([]) == 1
-    assert "Broken pipe" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("limit", [800_000, 1_000_000, 1_500_000])

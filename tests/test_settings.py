@@ -70,17 +70,13 @@ def test_values_are_typed_by_their_fields(
         (vision.config.Config(), "evaluate_on", "folder"),
     ],
 )
-def test_data_of_ones_own_lie_where_the_user_stands(
+def test_paths_to_data_of_ones_own_may_begin_with_the_home_folder(
     config: object, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """reproduce.sh works in the checkout, and says in SUITE_FROM where it was called."""
-    setting = f"{name}={kind}:mine"
-    monkeypatch.delenv("SUITE_FROM", raising=False)
-    assert getattr(with_settings(config, [setting]), name) == f"{kind}:mine"
-    monkeypatch.setenv("SUITE_FROM", "/there")
-    assert getattr(with_settings(config, [setting]), name) == f"{kind}:/there/mine"
-    absolute = with_settings(config, [f"{name}={kind}:/mine"])
-    assert getattr(absolute, name) == f"{kind}:/mine"
+    monkeypatch.setenv("HOME", "/home/me")
+    for given, found in (("mine", "mine"), ("~/mine", "/home/me/mine"), ("/mine", "/mine")):
+        setting = f"{name}={kind}:{given}"
+        assert getattr(with_settings(config, [setting]), name) == f"{kind}:{found}"
 
 
 def test_numbers_of_the_objective() -> None:

@@ -122,7 +122,7 @@ def test_tensors_that_do_not_fill_the_network_are_named(tmp_path: Path) -> None:
 def test_the_command_line_starts_from_weights_and_records_their_hash(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SUITE_FROM", str(tmp_path))  # paths are as seen from there
+    monkeypatch.chdir(tmp_path)
     width = load("atlas", tmp_path).x.shape[1]
     init = saved(tmp_path / "model.pth", make_encoder(CONFIG, width))
     words = ["graph", "mmcl", "--tier", "smoke", "--row", "GraphCL", "--seeds", "0", "--jobs", "1"]

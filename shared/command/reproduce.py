@@ -7,23 +7,17 @@ interrupted, the same command continues.
 """
 
 import argparse
-import contextlib
 import io
 import os
 import re
-import select
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from shared.command import cells
-from shared.command.arguments import from_users_folder
-from shared.command.arguments import path as _path
 from shared.errors import UserError, describe_os_error, program, suggestion
+from shared.experiment.checkout import of_checkout
 from shared.experiment.tables import TIERS
 from shared.notices import show_plain_warnings
 
@@ -75,57 +69,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     show_plain_warnings()
     try:
-        with _imports_end_cleanly():
-            return _main(list(sys.argv[1:] if arguments is None else arguments))
+        return _main(list(sys.argv[1:] if arguments is None else arguments))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader of the output has ended, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed again at the end
+        return 1
     except OSError as error:
-        if not _reader_is_gone(error):
-            print(f"error: {describe_os_error(error)}", file=sys.stderr)
+        print(f"error: {describe_os_error(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(STOPPED, file=sys.stderr)
         return INTERRUPTED
-
-
-def _reader_is_gone(error: OSError) -> bool:
-    """Whether the reader of the output has ended, as ``head`` does; the rest is then dropped."""
-    if not isinstance(error, BrokenPipeError):
-        return False
-    output = select.poll()
-    output.register(sys.stdout, 0)  # no event is awaited: an error is told of anyway
-    if not output.poll(0):
-        return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed again at the end
-    return True
-
-
-@contextlib.contextmanager
-def _imports_end_cleanly() -> Iterator[None]:
-    """Exit at once on a SIGINT that arrives while a module is imported.
-
-    A KeyboardInterrupt raised inside the initialization of an extension module, such as torch's,
-    ends in ``std::terminate`` rather than in an exception. Nothing has started by then.
-    """
-
-    def interrupt(_: int, frame: FrameType | None) -> NoReturn:
-        while frame is not None:
-            if frame.f_code.co_filename.startswith("<frozen importlib"):
-                os.write(2, f"{STOPPED}\n".encode())
-                os._exit(INTERRUPTED)
-            frame = frame.f_back
-        raise KeyboardInterrupt
-
-    main_thread = threading.current_thread() is threading.main_thread()
-    if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # it is ignored, or a caller from Python handles it
-        return
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _main(arguments: list[str]) -> int:
@@ -156,16 +112,7 @@ def _main(arguments: list[str]) -> int:
 
 
 def _usage() -> str:
-    """``USAGE`` with the name of the program; without a checkout, its commands are left out."""
-    if program() == "./reproduce.sh":
-        return USAGE
-    before, _, rest = USAGE.partition("Work on it:\n")
-    checkout = f"Only in a checkout, by ./reproduce.sh: {', '.join(CHECKOUT_ONLY)}\n"
-    return (
-        (before + checkout + rest[rest.index("All options") :])
-        .replace("  ./reproduce.sh", "  margins")
-        .replace("verb: ./reproduce.sh", "verb: margins")
-    )
+    return USAGE.replace("./reproduce.sh", program())
 
 
 def _version() -> str:
@@ -423,13 +370,9 @@ def _parser(verb: str, words: str, what: str) -> Parser:
     parser.usage = f"%(prog)s {words} [OPTION ...]".replace("  ", " ")
     add = parser.add_argument_group("folders, relative to the current one").add_argument
     add("--data-root", type=_path, help="datasets; default: SUITE_DATA, else data/")
-    add("--runs", type=_path, default=Path("runs"), help="runs; default: runs/")
-    add(
-        "--results",
-        type=_path,
-        default=Path("results"),
-        help="results and report; default: results/",
-    )
+    add("--runs", type=_path, default=of_checkout("runs"), help="runs; default: runs/")
+    text = "results and report; default: results/"
+    add("--results", type=_path, default=of_checkout("results"), help=text)
     return parser
 
 
@@ -523,7 +466,6 @@ def _parsed(
         name = argument.partition("=")[0]
         has = [option for option in known if option.startswith("--")]
         raise UserError(f"no option {name}{suggestion(name, has, 'there are')}")
-    _check_once(parser, arguments)
     if "" in options.words:
         raise UserError(f"{parser.prog}: an empty word; name {' '.join(words or [])}".rstrip())
     count = len(options.words)
@@ -535,16 +477,6 @@ def _parsed(
         takes, got = " ".join(words) or "no words", " ".join(options.words) or "none"
         raise UserError(f"{parser.prog} takes {takes}; got {got}; see: {parser.prog} --help")
     return options, lambda: _places(options)
-
-
-def _check_once(parser: Parser, arguments: Sequence[str]) -> None:
-    """Refuse an option with a value that is given twice, where the last one would win."""
-    names = [argument.partition("=")[0] for argument in arguments]
-    for action in parser._actions:
-        if action.nargs != 0 and not isinstance(action, argparse._AppendAction):
-            for name in action.option_strings:
-                if names.count(name) > 1:
-                    raise UserError(f"{name} is given {names.count(name)} times; give it once")
 
 
 def _check_domain(word: str, *others: str) -> None:
@@ -563,9 +495,7 @@ def _places(options: argparse.Namespace) -> "Places":
     from shared.command.cells import Places
     from shared.experiment.data import data_root
 
-    named = os.environ.get("SUITE_DATA")
-    data = options.data_root or (_path(named) if named else None)
-    places = Places(*map(from_users_folder, (options.runs, options.results, data_root(data))))
+    places = Places(options.runs, options.results, data_root(options.data_root))
     folders = {"--runs": places.runs, "--results": places.results}
     folders["--data-root" if options.data_root else "SUITE_DATA"] = places.data
     for option, path in folders.items():
@@ -582,6 +512,13 @@ def _say_first(options: argparse.Namespace) -> None:
         return
     what = " ".join(options.cell or ()) or f"{'/'.join(options.words)}, {options.tier} tier"
     print(f"{what}: reading the tables", flush=True)
+
+
+def _path(text: str) -> Path:
+    """A path; a shell leaves ``~`` alone in ``--runs=~/runs``, and it is the home folder here."""
+    if not text:  # it would be the current folder
+        raise argparse.ArgumentTypeError("an empty path; name a file or folder")
+    return Path(text).expanduser()
 
 
 def _tier(text: str) -> str:

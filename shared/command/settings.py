@@ -2,14 +2,11 @@
 
 import dataclasses
 import inspect
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from shared.command.arguments import FROM
-from shared.command.arguments import path as users_path
 from shared.errors import UserError, suggestion
 from shared.experiment.config import AnyConfig
 from shared.experiment.initial import InitialWeights
@@ -169,10 +166,10 @@ def _value(text: str, hint: Any) -> Any:
         return text
     if hint is InitialWeights:
         file, _, prefix = text.partition(",prefix=")
-        return InitialWeights.of(Path(os.environ.get(FROM, ""), file), prefix or None)
+        return InitialWeights.of(Path(file), prefix or None)
     if hint is str and text.startswith(OWN):
         what, _, folder = text.partition(":")
-        return f"{what}:{users_path(folder)}"
+        return f"{what}:{Path(folder).expanduser()}"
     if hint in (int, float, str):
         value = hint(text)
         if value != value:

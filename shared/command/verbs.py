@@ -20,10 +20,10 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from shared.command import cells, verify
-from shared.command.arguments import from_users_folder
 from shared.command.cells import Places, domain_of, find_cell, run_folder, tables_of_paper
 from shared.command.rerun import run_again
 from shared.errors import UserError, program, suggestion
+from shared.experiment.checkout import of_checkout
 from shared.experiment.domain import EvaluationRequest
 from shared.experiment.files import write_atomically
 from shared.experiment.frame import Frame, Measurement, Origin, load
@@ -36,14 +36,12 @@ from shared.report.wording import counted
 if TYPE_CHECKING:
     from shared.report.pages import Results
 
-RESULTS = Path("results")
-README = Path("README.md")  # has the outcomes of the project's own results in short
+README = "README.md"  # has the outcomes of the project's own results in short
 TEXTS = (".md", ".csv")  # what verify --pages makes again and compares
 NO_RECORDS = (
     "note: no committed records below {}; they come with the checkout, not with the package"
 )
-EXPORTS = Path("exports")
-FIGURES = EXPORTS / "figures"  # no committed files are there
+EXPORTS = "exports"  # no committed files are there
 # Options of evaluate that only some domains have.
 DOMAIN_OPTIONS = (
     "backbone",
@@ -111,8 +109,8 @@ def write_results(places: Places, frame: Frame, *, to: Path | None = None) -> "R
             files.write(to, measured, results.claims_on(measured))
     claims.write(to, judged)
     pages.write(to, results)
-    if to.resolve() == RESULTS.resolve() and README.exists():
-        pages.write_in_short(README, results)
+    if to.resolve() == of_checkout("results").resolve() and of_checkout(README).exists():
+        pages.write_in_short(of_checkout(README), results)
     return results
 
 
@@ -220,7 +218,7 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
         places.runs,
         places.results,
         places.data,
-        to or from_users_folder(FIGURES),
+        to or of_checkout(EXPORTS) / "figures",
     )
     if not files:
         raise UserError(f"{domain}/{paper}: no figure can be drawn")
@@ -271,7 +269,7 @@ def export(run: str, folder: Path, domain: str | None, target: Path | None, plac
         raise UserError(f"{domain} exports no models")
     if read_record(folder, str(address)) is None:
         raise UserError(f"{folder}: the run is not finished; it needs a result.json to be exported")
-    print(write(folder, target or from_users_folder(EXPORTS / address)))
+    print(write(folder, target or of_checkout(EXPORTS) / address))
     return 0
 
 

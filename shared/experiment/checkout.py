@@ -1,6 +1,7 @@
 """The checked-out commit, and the time; needs no torch."""
 
 import datetime
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -8,6 +9,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 UNKNOWN = "unknown"  # of an installed package, or of the files without git
+
+
+def of_checkout(name: str) -> Path:
+    """A file or folder of the checkout whose reproduce.sh was called; else of the current one."""
+    if "SUITE_COMMAND" in os.environ and Path.cwd() != ROOT:
+        return ROOT / name
+    return Path(name)
 
 
 def commit() -> dict[str, Any]:

@@ -23,6 +23,7 @@ from urllib.request import urlopen
 from filelock import FileLock, Timeout
 
 from shared.errors import UserError, first_line
+from shared.experiment.checkout import of_checkout
 from shared.experiment.files import replacing, write_atomically
 
 SUMS, META = "SHA256SUMS", "meta.json"
@@ -92,7 +93,7 @@ def is_approximate(fingerprint: str) -> bool:
 
 def data_root(argument: str | Path | None = None) -> Path:
     """The folder that holds the datasets: the argument, else ``SUITE_DATA``, else ``data/``."""
-    return Path(argument or os.environ.get("SUITE_DATA") or "data")
+    return Path(argument or os.environ.get("SUITE_DATA") or of_checkout("data"))
 
 
 def sha256_of_files(files: Iterable[Path]) -> str:

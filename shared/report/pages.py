@@ -28,6 +28,7 @@ MARKS: Mapping[Word, tuple[str, str]] = {
     "as claimed": ("#1b7f4b", "^"),
     "contrary": ("#c0392b", "v"),
     "undecided": ("#8a94a6", "o"),
+    "not testable": ("#c08a1e", "s"),
 }
 ANSWERS: Mapping[Word, str] = {"as claimed": "yes", "contrary": "no"}  # to a question
 LABEL = 44  # characters of a line of a claim in the picture
