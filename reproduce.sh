@@ -111,7 +111,7 @@ install() {
     fail "$python cannot make virtual environments (on Debian: apt-get install python3-venv)"
   }
   set -- ${lock:+--constraint "$lock"} --editable "$here${extras:+[$extras]}"
-  uv_install "$@" || logged "$venv/bin/python" -m pip install "$@" || {
+  uv_install "$@" || logged "$venv/bin/python" -m pip install --no-compile "$@" || {
     why=$(grep -i '^ *error' "$log" | tail -n 1) || true
     fail "the installation failed (${why:-it gave no reason}); all that was said: $log;" \
       "the same command tries again"

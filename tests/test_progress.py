@@ -51,7 +51,6 @@ def test_without_a_terminal_there_are_plain_lines(clock: Clock) -> None:
     with watching(console, 3, {first.address: ("accuracy", "1.00 ± 0.10")}) as watch:
         watch.started(first)
         assert written(console) == ["3 cells to run"]
-        watch.started(second)
         watch.started(third)
         watch.heard(first, 10, 30, "training")  # resumed: its pace is not that of 10 steps
         clock.now += 28
@@ -62,11 +61,10 @@ def test_without_a_terminal_there_are_plain_lines(clock: Clock) -> None:
         watch.tick()
         label = "plain / left / seed"
         assert written(console) == [
-            f"0/3 done; {label} 0: training 14 of 30, about 1.9 min left; and 2 more"
+            f"0/3 done; {label} 0: training 14 of 30, about 1.9 min left; and 1 more"
         ]
         watch.tick()
         assert written(console) == []
-        watch.stopped(second)
         clock.now += 60
         watch.ended(first, DONE)
         beside = "accuracy 1.25 (7 s); paper: 1.00 ± 0.10"

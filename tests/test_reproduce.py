@@ -7,8 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from argparse import Namespace
 from dataclasses import replace
@@ -23,7 +21,7 @@ from rich.console import Console
 from toy.program import AtOnce, start
 from toy.tables import TABLES, run_of
 
-from shared.command import cells, reproduce, running, server, verbs, worker
+from shared.command import cells, reproduce, running, verbs, worker
 from shared.command.plan import trains
 from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, describe_os_error
@@ -472,7 +470,7 @@ def test_the_installed_command_speaks_of_itself(
     assert reproduce.main(["help"]) == 0
     out = capsys.readouterr().out
     assert "\n  margins graph mmcl  " in out
-    assert out.count("./reproduce.sh") == 1
+    assert "./reproduce.sh" not in out
     assert reproduce.main(["plan", "graph", "mmcl", "--rwo", "x"]) == 2
     assert reproduce.main(["--runs", "x", "report"]) == 2
     assert "the verb comes first: margins report" in capsys.readouterr().err
@@ -547,50 +545,17 @@ def test_a_call_of_the_system_that_fails_is_named_with_its_file(
     assert "space" not in text
 
 
-@pytest.mark.parametrize("limit", [800_000, 1_000_000, 1_500_000])
-def test_too_little_address_space_is_one_line_before_anything_starts(
-    limit: int, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_has_ended_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda _: (limit * 1024, limit * 1024))
-    text = error_of(lambda: server.start_and_wait("toy"))
-    assert f"ulimit -v allows {limit / 2**20:.1f} GB of address space, and a cell needs 2" in text
-
-
-def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    hung = threading.Event()
-    monkeypatch.setattr(server, "SERVER_START", 0.1)
-    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", lambda _: hung.wait())
-    assert "does not start (no answer in " in error_of(lambda: server.start_and_wait("toy"))
-    hung.set()
-
     def fail(_: object) -> None:
         raise EOFError("unexpected EOF")
 
     monkeypatch.setattr("multiprocessing.process.BaseProcess.start", fail)
-    assert "does not start (EOFError: unexpected EOF); it needs 2 GB" in error_of(
-        lambda: server.start_and_wait("toy")
-    )
-
-
-@pytest.mark.parametrize("stopping", [True, False])
-def test_a_signal_to_all_processes_of_a_job_while_it_starts_is_an_interruption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopping: bool
-) -> None:
-    def fail(domain: str) -> None:
-        if stopping:
-            signal.raise_signal(signal.SIGTERM)
-        raise UserError(f"{domain}: does not start")
-
-    monkeypatch.setattr(server, "start_and_wait", fail)
     places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
     pool = Pool(places, Namespace(threads=1, jobs=1), Console(quiet=True))
-    some = [*TABLES["toy"][0].cells("paper")][:1]
-    if stopping:
-        pool.run(some)
-        assert pool.interrupted
-        assert not pool.outcomes
-    else:
-        assert error_of(lambda: pool.run(some)) == "toy: does not start"
+    text = error_of(lambda: pool.run([*TABLES["toy"][0].cells("paper")][:1]))
+    assert "the process that cells are forked from has ended; it needs 2 GB" in text
 
 
 def test_cells_that_another_command_runs_come_last(tmp_path: Path) -> None:
@@ -600,6 +565,20 @@ def test_cells_that_another_command_runs_come_last(tmp_path: Path) -> None:
     with Run(cells.run_folder(places, first), first.config):
         assert pool._next() == second
     assert pool._next() == first
+
+
+def test_cells_of_one_encoder_wait_until_the_first_has_stored_it(tmp_path: Path) -> None:
+    places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
+    pool = Pool(places, Namespace(threads=1, jobs=2), Console(quiet=True))
+    first, second, other = pool._waiting = [*TABLES["toy"][0].cells("paper")][:3]
+    pool._encoders = {cell.address: (places.store, "encoder") for cell in (first, second)}
+    assert pool._next() == first
+    pool._running["pipe"] = (first, None, None)
+    assert pool._next() == other
+    assert pool._next() is None
+    (places.store / "encoder-data").mkdir(parents=True)
+    (places.store / "encoder-data" / "SHA256SUMS").touch()
+    assert pool._next() == second
 
 
 @pytest.mark.parametrize(
@@ -726,14 +705,12 @@ def test_after_the_parent_is_killed_its_cells_stop_by_themselves(
 
 @pytest.mark.slow
 def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
-    """A step of five minutes hears nothing of the first wish; echoes and SIGTERM are none."""
+    """A step of five minutes hears nothing of the first wish; SIGTERM is no second one."""
     arguments = ("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
     process = start(tmp_path, *arguments, "--set", "pause=300")
     wait_for(lambda: any(tmp_path.rglob("environment.json")))
-    for wait in (0, 0.2):
-        time.sleep(wait)
-        process.send_signal(signal.SIGINT)
-    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
     process.send_signal(signal.SIGTERM)
     time.sleep(1)
     assert process.poll() is None
@@ -805,14 +782,7 @@ def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(
 
 
 @pytest.mark.slow
-def test_a_terminal_that_closes_saves_and_nothing_stays_in_the_temporary_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    # A short path: sockets of processes lie there, whose names have at most 108 bytes.
-    held = tempfile.TemporaryDirectory()
-    request.addfinalizer(held.cleanup)
-    temporary = Path(held.name)
-    monkeypatch.setenv("TMPDIR", str(temporary))
+def test_a_terminal_that_closes_saves(tmp_path: Path) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
     process = start(tmp_path, *arguments)
     cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
@@ -822,8 +792,6 @@ def test_a_terminal_that_closes_saves_and_nothing_stays_in_the_temporary_folder(
     assert process.returncode == 75, err
     assert "Traceback" not in err
     assert not (cell / "result.json").exists()
-    # The cache of torch's compiler is for later processes, too.
-    assert [each for each in temporary.iterdir() if "torchinductor" not in each.name] == []
 
 
 def test_a_table_of_some_seeds_says_what_it_shows(

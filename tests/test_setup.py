@@ -27,7 +27,7 @@ from shared.experiment.environment import LOCK, lock_hash
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("shared", "graph", "rl", "text", "video", "vision")
-INSTALL = "python -m pip install --constraint {lock} --editable {home}[{extras}]"
+INSTALL = "python -m pip install --no-compile --constraint {lock} --editable {home}[{extras}]"
 # Which Python it is says its file's name: python3.13 is 3.13, python3 and a venv's python 3.11.
 PYTHON = """#!{bash}
 name=${{0##*/}}
@@ -169,7 +169,7 @@ def test_latest_leaves_the_lock_out_in_a_place_of_its_own(checkout: Checkout) ->
     done = checkout.call("--latest", "text", "lmcl")
     assert checkout.calls() == [
         f"python3 -m venv {checkout.home}/.venv-latest",
-        f"python -m pip install --editable {checkout.home}[text]",
+        f"python -m pip install --no-compile --editable {checkout.home}[text]",
         "python -P -m shared text lmcl",
     ]
     assert done.stdout == "command: ./reproduce.sh --latest text lmcl in /\n"
@@ -181,7 +181,7 @@ def test_uv_installs_where_there_is_one_and_pip_where_it_alone_is_configured(
 ) -> None:
     checkout.add("uv", UV)
     command = checkout.install("vision").replace(
-        "python -m pip install", f"uv pip install --python {checkout.venv}/bin/python"
+        "python -m pip install --no-compile", f"uv pip install --python {checkout.venv}/bin/python"
     )
     for variables, backend in (({}, "auto"), ({"UV_TORCH_BACKEND": "cpu"}, "cpu")):
         checkout.call("vision", "lmcl", **variables)

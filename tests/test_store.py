@@ -18,6 +18,8 @@ from shared.experiment.store import (
     RECORD,
     SAVED,
     discard,
+    encoder_key,
+    is_stored,
     key_of,
     pretrained,
 )
@@ -69,6 +71,8 @@ def test_the_second_takes_what_the_first_trained(tmp_path: Path, run: Run) -> No
     folder = pretrained(run, PART, DATA, trainer("first", calls))
     assert folder == tmp_path / "encoders" / KEY
     assert facts(run) == {FACT: KEY}
+    assert is_stored(tmp_path / "encoders", encoder_key(PART))
+    assert not is_stored(tmp_path / "encoders", encoder_key({"steps": 4}))
     with Run(tmp_path / "other", Config(), store=tmp_path / "encoders") as other:
         assert pretrained(other, PART, DATA, trainer("second", calls)) == folder
         assert facts(other).keys() == {FACT, SAVED}

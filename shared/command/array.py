@@ -9,9 +9,8 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from shared.command.cells import Chosen, Places, imported, pretraining_of
+from shared.command.cells import Chosen, Places, encoder_of, imported
 from shared.errors import not_installed
-from shared.experiment.config import canonical_json
 from shared.experiment.frame import unfinished
 from shared.experiment.tables import Cell
 from shared.report.console import say
@@ -26,8 +25,7 @@ def lines_of(
     """The lines of a plan, at most ``options.cells``: cells of one encoder are on one line."""
     by_encoder: dict[str, list[str]] = {}
     for cell in _runnable(chosen, places, console):
-        encoder = canonical_json(pretraining_of(cell) or cell.config)
-        by_encoder.setdefault(encoder, []).append(cell.address)
+        by_encoder.setdefault(encoder_of(cell) or cell.key, []).append(cell.address)
     tasks = _joined(list(by_encoder.values()), options.cells)
     return [shlex.join(["--cell", *addresses]) for addresses in tasks]
 

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from shared.errors import UserError, suggestion
 from shared.experiment.config import USER_TIER, slug
 from shared.experiment.domain import Domain
-from shared.experiment.store import FOLDER
+from shared.experiment.store import FOLDER, encoder_key
 from shared.experiment.tables import TIERS, Cell, Table, Tier
 
 DOMAINS = ("vision", "text", "rl", "graph", "video")
@@ -47,10 +46,11 @@ def imported(name: str) -> Domain:
     return domain
 
 
-def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
-    """The pretraining part of a cell's configuration, which other cells may share; None without."""
+def encoder_of(cell: Cell) -> str | None:
+    """What identifies the encoder of a cell, which other cells may share; None without one."""
     pretraining = imported(cell.domain).experiment(cell.config).pretraining
-    return None if pretraining is None else pretraining(cell.config)
+    part = None if pretraining is None else pretraining(cell.config)
+    return None if part is None else encoder_key(part)
 
 
 def tables_of(domain: str) -> Mapping[str, tuple[Table, ...]]:

@@ -13,26 +13,18 @@ from shared.experiment.config import Config
 # What Linux has in /dev for GPUs of NVIDIA, of its boards, of AMD, and in Windows' subsystem.
 NODES = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")
 HIDDEN = ("", "-1", "NoDevFiles")  # CUDA_VISIBLE_DEVICES where no GPU is wanted
-SETUP = (
-    "delete .venv and set it up where there is a driver, or anywhere by "
-    "UV_TORCH_BACKEND=cu130 ./reproduce.sh version"
-)
 
 
 def check() -> list[str]:
-    """Refuse a GPU of Slurm's that cannot be used; returns lines about one that stays idle."""
+    """Refuse a GPU of Slurm's that cannot be used; returns a line about one that stays idle."""
     assigned = any(os.environ.get(name) for name in ("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"))
     if os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN or not (assigned or may_have_gpu()):
         return []
     import torch
 
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() or not (assigned or gpu_is_there()):
         return []
-    if torch.backends.mps.is_available():
-        return ["Apple's GPU is not used: the suite trains on NVIDIA's or on the CPU"]
-    if not (assigned or gpu_is_there()):
-        return []
-    why = f"there is a GPU, but torch cannot use it ({_reason()}); {_remedy()}"
+    why = f"there is a GPU, but torch cannot use it ({_reason()})"
     if assigned:
         raise UserError(f"{why}; or train on the CPU with CUDA_VISIBLE_DEVICES= (empty)")
     return [why]
@@ -60,9 +52,7 @@ def need(what: str) -> None:
     import torch
 
     if not torch.cuda.is_available():
-        print(
-            f"error: {what}: torch can use no GPU here ({_reason()}); {_remedy()}", file=sys.stderr
-        )
+        print(f"error: {what}: torch can use no GPU here ({_reason()})", file=sys.stderr)
         sys.exit(2)
 
 
@@ -76,27 +66,16 @@ def may_have_gpu() -> bool:
     return sys.platform != "linux" or any(any(Path("/dev").glob(name)) for name in NODES)
 
 
-def _built_for_gpus() -> bool:
-    import torch
-
-    return torch.version.cuda is not None or torch.version.hip is not None
-
-
 def _reason() -> str:
-    """Torch's own words."""
+    """Torch's own words, and what may help."""
     import torch
 
+    reason = "it finds none"
     try:
         torch.cuda.init()
     except (AssertionError, RuntimeError) as error:
-        return str(error).partition("\n")[0].partition(". Please")[0].rstrip(".")
-    return "it finds none"
-
-
-def _remedy() -> str:
-    if not _built_for_gpus():
-        return SETUP
+        reason = str(error).partition("\n")[0].partition(". Please")[0].rstrip(".")
     return (
-        "update the driver, or delete .venv and set it up for an older CUDA by "
-        "UV_TORCH_BACKEND=cu126 ./reproduce.sh version"
+        f"{reason}; update the driver, or delete .venv and set it up where there is one, or by "
+        f"UV_TORCH_BACKEND=cu130 ./reproduce.sh version"
     )

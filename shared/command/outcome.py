@@ -13,20 +13,18 @@ from shared.experiment.run_folders import record_failure
 class Outcome:
     """How the work of a process on a cell ended."""
 
-    # "done"; "served", for a process that is not needed after training; "interrupted"; "missing", a
-    # dataset; "refused", a folder of another run; "not captured", as a CUDA graph; "failed";
-    # "lost", when another process of the cell is gone.
+    # "helper done", for a process that is not needed after training; "missing", a dataset;
+    # "conflict", with what the run's folder holds; "process died", one of several of the cell.
     kind: Literal[
-        "done", "served", "interrupted", "missing", "refused", "not captured", "failed", "lost"
+        "done", "helper done", "interrupted", "missing", "conflict", "failed", "process died"
     ]
     why: str = ""  # why there is no result, in one line
     trace: str = ""  # the traceback of an error
     result: Mapping[str, Any] | None = None  # of the finished run
-    dataset: str = ""  # the one that is missing
 
     def note(self, folder: Path) -> None:
-        """Write a failure to the folder of the run; one that is refused belongs to another run."""
-        if self.kind in ("missing", "failed", "lost"):
+        """Write a failure to the folder of the run; in a conflict the folder is another run's."""
+        if self.kind in ("missing", "failed", "process died"):
             with contextlib.suppress(OSError):  # a full disk has been reported already
                 record_failure(folder, self.why, self.trace)
 

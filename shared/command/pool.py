@@ -4,40 +4,37 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import stat
-import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rich.console import Console
 
 from shared.command import devices, server
-from shared.command.cells import Places, imported, pretraining_of, run_folder
+from shared.command.cells import Places, encoder_of, imported, run_folder
 from shared.command.outcome import INTERRUPTED, Outcome
 from shared.command.progress import Main, Watch, watching
 from shared.errors import UserError
-from shared.experiment.config import Config, canonical_json
+from shared.experiment.config import Config
 from shared.experiment.data import MissingData
 from shared.experiment.frame import NOT_RUN
 from shared.experiment.run_folders import is_locked, stop_signals
+from shared.experiment.store import is_stored
 from shared.experiment.tables import Cell
 from shared.report.console import say
 from shared.report.wording import counted
-from shared.switches import SWITCH, graphs_wanted
-
-# Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.
-DUPLICATE_SIGINT = 1.0
 
 
 class Pool:
     """Runs cells in parallel, each in its own process that starts with everything imported.
 
     Processes are forked from a server that has imported the domain and trained nothing, which is
-    fast, and safe for threads, CUDA and renderers.
+    fast, and safe for threads, CUDA and renderers. Of cells that share an encoder one trains it,
+    and the others start once it is stored.
 
     Attributes:
         interrupted: whether cells were left unfinished since the command was asked to stop.
@@ -60,35 +57,27 @@ class Pool:
         self.interrupted = False
         self.outcomes: dict[str, str] = {}
         self._waiting: list[Cell] = []
-        self._pretraining: Mapping[str, str] = {}  # by address, what identifies its encoder
+        self._encoders: dict[str, tuple[Path, str]] = {}  # by address, the store and its entry
         # By the pipe that a process talks through: its cell, the process and its device.
         self._running: dict[Any, tuple[Cell, Any, str | None]] = {}
         self._devices = visible_devices()
-        self._tried: set[str] = set()  # datasets, each of which is fetched once at most
-        self._graphs = graphs_wanted()
-        self._without_graphs: set[str] = set()  # addresses of cells that could not be captured
 
     def run(self, cells: list[Cell], before: Callable[[], None] | None = None) -> None:
         """Run cells of one domain, with distinct keys; ``outcomes`` has those without a result.
 
-        ``before`` is called just before the first one starts, unless the command was interrupted by
-        then.
+        ``before`` is called just before the first one starts.
         """
         workers = max(1, cores() // min(self.jobs, len(cells)))
         self._waiting, stopping = list(cells), False
-        self._pretraining = {
-            cell.address: canonical_json(part)
+        self._encoders = {
+            cell.address: (store, encoder)
             for cell in cells
-            if (part := pretraining_of(cell)) is not None
+            if (store := self.places.store_of(cell)) and (encoder := encoder_of(cell))
         }
         with stop_requests() as requests, watching(self.console, len(cells), self.main) as watch:
             watch.said(cells[0], devices.check())
-            try:
-                server.start_and_wait(cells[0].domain)
-            except UserError:
-                if not requests:  # a signal to all processes of a job ends the server, too
-                    raise
-            if before is not None and not requests:
+            server.start(cells[0].domain)
+            if before is not None:
                 before()
             while self._running or (self._waiting and not requests):
                 while len(self._running) < self.jobs and not requests and (cell := self._next()):
@@ -110,45 +99,43 @@ class Pool:
         self.interrupted |= bool(requests and self._waiting)
 
     def _next(self) -> Cell | None:
-        """Take the first waiting cell that is free.
+        """Take the first waiting cell whose encoder is not in training here.
 
-        Cells whose encoder may be in training come later, and those that another command runs last.
+        Those that another command runs come last.
         """
-        if not self._waiting:
+        in_training = {
+            encoder
+            for cell, _, _ in self._running.values()
+            if (encoder := self._encoders.get(cell.address)) and not is_stored(*encoder)
+        }
+        free = [
+            cell for cell in self._waiting if self._encoders.get(cell.address) not in in_training
+        ]
+        if not free:
             return None
-        encoder_of = self._pretraining.get
-        in_training = {encoder_of(cell.address) for cell, _, _ in self._running.values()} - {None}
-
-        def taken(cell: Cell) -> tuple[bool, bool]:
-            return is_locked(run_folder(self.places, cell)), encoder_of(cell.address) in in_training
-
-        cell = min(self._waiting, key=taken)
+        cell = min(free, key=lambda cell: is_locked(run_folder(self.places, cell)))
         self._waiting.remove(cell)
         return cell
 
-    def _free_device(self) -> str | None:
-        """The first GPU with the fewest cells; None where there is no choice."""
-        if len(self._devices) < 2:
-            return None
-        cells = Counter(device for _, _, device in self._running.values())
-        return min(self._devices, key=lambda device: cells[device])
-
     def _start(self, cell: Cell, workers: int) -> None:
-        """Start the process of a cell."""
+        """Start the process of a cell, on the first GPU with the fewest cells."""
         context = multiprocessing.get_context("forkserver")
         pipe, pipe_of_process = context.Pipe()
-        device = self._free_device()
-        graphs = self._graphs and cell.address not in self._without_graphs
-        variables = {SWITCH: str(int(graphs))}  # the server may have started with another value
-        if device is not None:
-            variables["CUDA_VISIBLE_DEVICES"] = device
-        arguments = (cell, self.places, self.options, workers)
+        counts = Counter(device for _, _, device in self._running.values())
+        several = len(self._devices) > 1
+        device = min(self._devices, key=lambda device: counts[device]) if several else None
         process = context.Process(
             target=_run_in_process,
-            args=(pipe_of_process, variables, arguments),
+            args=(pipe_of_process, device, (cell, self.places, self.options, workers)),
             name=cell.address,
         )
-        process.start()
+        try:
+            process.start()
+        except (EOFError, ConnectionError) as error:
+            raise UserError(
+                "the process that cells are forked from has ended; it needs 2 GB of memory and "
+                "address space: free some, or raise ulimit -v"
+            ) from error
         pipe_of_process.close()
         self._running[pipe] = (cell, process, device)
 
@@ -169,13 +156,6 @@ class Pool:
         process.join()
         del self._running[pipe]
         pipe.close()
-        if message.kind == "not captured":
-            self._without_graphs.add(cell.address)
-            watch.said(cell, [f"{cell.address}: {message.why}; it continues without graphs"])
-        if message.kind == "not captured" or self._fetch(cell, message.dataset):
-            self._waiting.insert(0, cell)
-            watch.stopped(cell)
-            return
         if message.kind == "interrupted":
             self.interrupted = True
         elif message.kind != "done":
@@ -189,10 +169,12 @@ class Pool:
         The others are named with all that they lack; ``outcomes`` has them.
         """
         by_reason: dict[str, list[Cell]] = {}
+        tried: set[str] = set()
         for cell in cells:
             for data in self._missing(cell):
-                if not data.how:
+                if not (data.how or self.options.no_download or data.name in tried):
                     self._fetch(cell, data.name)
+                    tried.add(data.name)
             why = "; ".join(data.remedy for data in self._missing(cell))
             by_reason.setdefault(why, []).append(cell)
         left = by_reason.pop("", [])
@@ -207,30 +189,24 @@ class Pool:
         find = imported(cell.domain).experiment(cell.config).missing
         return find(cell.config, self.places.data) if find else ()
 
-    def _fetch(self, cell: Cell, name: str) -> bool:
-        """Try once to fetch the dataset that a cell lacks; whether it is there now."""
-        if not name or self.options.no_download or name in self._tried:
-            return False
-        self._tried.add(name)
+    def _fetch(self, cell: Cell, name: str) -> None:
+        """Try to fetch a dataset that a cell lacks."""
         say(self.console, f"fetching {name} ...")
         try:
             imported(cell.domain).fetch(name, self.places.data)
         except (UserError, OSError) as error:
             say(self.console, f"fetching {name} failed: {error}")
-            return False
-        return True
 
 
 def _run_in_process(
-    pipe: Connection,
-    variables: Mapping[str, str],
-    arguments: tuple[Cell, Places, Namespace, int],
+    pipe: Connection, device: str | None, arguments: tuple[Cell, Places, Namespace, int]
 ) -> None:
     """The process of one cell: run it, and send its outcome through the pipe.
 
-    The variables of the environment are set before anything uses the GPUs; renderers read them too.
+    The device is set before anything uses the GPUs; renderers read the variable, too.
     """
-    os.environ.update(variables)
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
 
     def send(message: Any) -> None:
         with contextlib.suppress(OSError):  # the parent is gone; the files say it all
@@ -243,20 +219,14 @@ def _run_in_process(
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[list[int]]:
-    """A list of the received signals to stop: the first one, then only later SIGINTs.
+    """A list of the received signals to stop: the first one, then only SIGINTs.
 
-    Schedulers and wrappers repeat signals, and a run needs time to save.
+    Schedulers repeat signals, and a run needs time to save.
     """
     requests: list[int] = []
-    duplicates_until = 0.0
 
     def note(number: int, frame: FrameType | None) -> None:
-        nonlocal duplicates_until
-        if number == signal.SIGHUP:
-            _leave_terminal()
-        if not requests:
-            duplicates_until = time.monotonic() + DUPLICATE_SIGINT
-        if not requests or (number == signal.SIGINT and time.monotonic() > duplicates_until):
+        if not requests or number == signal.SIGINT:
             requests.append(number)
 
     before = {number: signal.signal(number, note) for number in stop_signals()}
@@ -265,16 +235,6 @@ def stop_requests() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _leave_terminal() -> None:
-    """Send output to /dev/null: writing to a terminal that is gone is an error."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    for output in (1, 2):
-        with contextlib.suppress(OSError):
-            if stat.S_ISCHR(os.fstat(output).st_mode):
-                os.dup2(devnull, output)
-    os.close(devnull)
 
 
 def _describe_end(code: int | None, config: Config) -> str:

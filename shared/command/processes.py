@@ -38,11 +38,11 @@ def take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> i
     try:
         outcome = _outcome_of_cell(chosen, places, options)
     except UserError as error:
-        outcome = Outcome("refused", str(error))
+        outcome = Outcome("conflict", str(error))
     except RuntimeError as error:
         if not is_lost(error):
             raise
-        outcome = Outcome("lost", lost(world_size()))
+        outcome = Outcome("process died", lost(world_size()))
     match outcome.kind:
         case "done":
             show_tables(chosen, places, {}, Console())
@@ -70,7 +70,7 @@ def _outcome_of_cell(chosen: Sequence[Chosen], places: Places, options: Namespac
             move_aside(waiting, places, console)
     (has_work, *_) = all_gather_objects(has_work)
     if not has_work:
-        return Outcome("done" if rank() == 0 else "served")
+        return Outcome("done" if rank() == 0 else "helper done")
     workers = max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     with watching(console, 1, main_metrics(chosen)) as watch:
         watch.started(cell)

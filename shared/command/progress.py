@@ -85,21 +85,17 @@ class Watch:
                 self._said.add(line)
                 self._print(line)
 
-    def stopped(self, cell: Cell) -> None:
-        """A cell went back to waiting."""
-        self.bars.remove_task(self._running.pop(cell.address))
-
     def ended(self, cell: Cell, outcome: Outcome) -> None:
         """A cell ended: print one line, its main metric or why there is none.
 
         Without a terminal only where one is due, and for each cell without a result: the table
         follows.
         """
-        self.stopped(cell)
+        self.bars.remove_task(self._running.pop(cell.address))
         self.bars.advance(self._all)
         done, total = self._count(self._all)
         count, text = f"[{done}/{total}] ", sentence(outcome, *self.main.get(cell.address, ()))
-        label, failed = label_of(cell), outcome.kind in ("failed", "missing", "refused")
+        label, failed = label_of(cell), outcome.kind in ("failed", "missing", "conflict")
         if not self.bars.disable:
             room = max(LEAST, self.bars.console.width - len(count) - len(text) - 2)
             label = label if len(label) <= room else f"{label[: room - 1]}…"

@@ -1,14 +1,12 @@
 """One cell at work in its process, whoever started that: the pool or torchrun."""
 
-import contextlib
 import multiprocessing
 import os
-import tempfile
 import threading
 import time
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from shared import functions
@@ -26,6 +24,7 @@ from shared.experiment.run import Run
 from shared.experiment.run_folders import Conflict, Interrupted, Locked, WorkerDone
 from shared.experiment.tables import Cell
 from shared.notices import show_plain_warnings
+from shared.switches import SWITCH
 
 Report = Callable[..., None]
 
@@ -44,7 +43,7 @@ def run_cell(
     report("said", devices.used(options.threads, cell.config))
     if run_key(cell.tier, canonical(cell.config)) != cell.key:  # as this process has imported it
         why = "the source of its loss changed since the command began; start it again"
-        return Outcome("refused", why)
+        return Outcome("conflict", why)
     run = Run(
         run_folder(places, cell),
         cell.config,
@@ -62,36 +61,37 @@ def run_cell(
         # and one of them still has to report why.
         run.stop_on_signals()
     try:
-        with _temporary_folder(), run:
+        with run:
             _stop_with_parent(run)
             # As the first process sees it.
             (finished, *_) = all_gather_objects(read_record(run.folder, cell.address) is not None)
             if finished:
                 run.continue_on_rank_zero()
             else:
-                with _stopped_together(run):
-                    run.finish(imported(cell.domain).measure(cell.config, run))
+                run.finish(imported(cell.domain).measure(cell.config, run))
             record = read_record(run.folder, cell.address)
         assert record is not None  # just written
         return Outcome("done", result=record.result)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         return _outcome_of(error, run, cell.domain)
 
 
-def _outcome_of(error: Exception | SystemExit, run: Run, domain: str) -> Outcome:
+def _outcome_of(error: BaseException, run: Run, domain: str) -> Outcome:
     """What an error of a run means, the particular ones first."""
     match error:
         case WorkerDone():
-            return Outcome("served")
+            return Outcome("helper done")
         case Interrupted():
             return INTERRUPTED
+        # A signal to all processes of a job ends the run's helpers, too, perhaps before it.
+        case EOFError() | ConnectionError() | KeyboardInterrupt() if run.stopping:
+            return INTERRUPTED
         case MissingData():
-            why = f"{NOT_RUN}: data missing; {error.remedy}"
-            return Outcome("missing", why, dataset=error.name)
+            return Outcome("missing", f"{NOT_RUN}: data missing; {error.remedy}")
         case Locked() | Conflict() | Damaged():
-            return Outcome("refused", str(error))
+            return Outcome("conflict", str(error))
         case CaptureFailed():
-            return Outcome("not captured", str(error))
+            why = f"{error}; {SWITCH}=0 trains without CUDA graphs"
         case SystemExit():
             frame = traceback.extract_tb(error.__traceback__)[-1]
             why = f"SystemExit({error.code!r}) from {frame.filename}, line {frame.lineno}"
@@ -106,8 +106,8 @@ def _outcome_of(error: Exception | SystemExit, run: Run, domain: str) -> Outcome
             if run.saved_step is not None:
                 file = run.folder / "checkpoint.pt"
                 why += f"; last good checkpoint: {file} at step {run.saved_step}"
-        case _ if is_lost(error):
-            return Outcome("lost", lost(run.processes), traceback.format_exc())
+        case Exception() if is_lost(error):
+            return Outcome("process died", lost(run.processes), traceback.format_exc())
         case _ if _is_out_of_memory(error):
             size = getattr(run.config, "batch_size", None)
             why = "out of memory" if size is None else f"out of memory; lower batch_size ({size})"
@@ -139,20 +139,6 @@ def set_up_torch(threads: int, *, deterministic: bool) -> None:
     torch.backends.cudnn.benchmark = not deterministic  # its choice can be another in each process
 
 
-@contextlib.contextmanager
-def _stopped_together(run: Run) -> Iterator[None]:
-    """Treat the end of a run's helper processes as an interruption when the run was interrupted.
-
-    Terminals and schedulers signal all processes of a job at once, so helpers may end first.
-    """
-    try:
-        yield
-    except (EOFError, ConnectionError, KeyboardInterrupt) as error:
-        if run.stopping:
-            raise Interrupted from error
-        raise
-
-
 def lost(processes: int) -> str:
     """The message when one of several processes ended without a message."""
     return (
@@ -175,22 +161,7 @@ def _stop_with_parent(run: Run) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-@contextlib.contextmanager
-def _temporary_folder() -> Iterator[None]:
-    """Give libraries a folder for temporary files that is deleted at the end of the block."""
-    before = os.environ.get("TMPDIR")
-    with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as folder:
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
-        try:
-            yield
-        finally:
-            tempfile.tempdir = None
-            del os.environ["TMPDIR"]
-            if before is not None:
-                os.environ["TMPDIR"] = before
-
-
-def _is_out_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     import torch
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):

@@ -39,8 +39,18 @@ def part_of(config: Config, fields: Iterable[str]) -> dict[str, Any]:
 
 
 def key_of(part: Mapping[str, Any], data: Mapping[str, Any]) -> str:
-    """The name of an entry: a hash of the part, then of the data."""
-    return f"{_digest(part)[:32]}-{_digest(data)[:16]}"
+    """The name of an entry: that of its encoder, then a hash of the data."""
+    return f"{encoder_key(part)}-{_digest(data)[:16]}"
+
+
+def encoder_key(part: Mapping[str, Any]) -> str:
+    """A hash of the pretraining part of a configuration."""
+    return _digest(part)[:32]
+
+
+def is_stored(store: Path, encoder: str) -> bool:
+    """Whether the store has a complete entry of an encoder, trained on whichever data."""
+    return any(store.glob(f"{encoder}-*/{SUMS}"))
 
 
 def pretrained(

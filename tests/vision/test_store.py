@@ -11,7 +11,7 @@ import torch
 from shared import Objective, Projection, info_nce, term
 from shared.experiment.initial import FILE
 from shared.experiment.run import Run
-from shared.experiment.store import FACT, SAVED, key_of, part_of
+from shared.experiment.store import FACT, SAVED, encoder_key, part_of
 from tests.training import stop
 from vision import train
 from vision.config import EVALUATION, PRETRAINING, Config
@@ -43,7 +43,7 @@ def entries(root: Path) -> list[Path]:
 
 def test_pretraining_settings_alone_change_the_key() -> None:
     def key(config: Config) -> str:
-        return key_of(part_of(config, PRETRAINING), {})
+        return encoder_key(part_of(config, PRETRAINING))
 
     changed = {
         name
