@@ -41,7 +41,7 @@ FILE = Path(__file__).resolve().parents[1] / "results" / "tuning.json"
 # By row: the hyperparameter, the table's value, and two others.
 VALUES = {
     "SimCLR": ("temperature", 0.25, (0.1, 0.5, 0.07)),
-    "MMCL INV, both views": ("gamma", 0.5, (0.125, 2.0, 0.0625)),
+    "MMCL INV, both views": ("gamma", 0.5, (0.125, 2.0, 0.0625, 0.03125)),
     "MMCL PGD, both views": ("gamma", 0.5, (0.125, 2.0)),
     "SimCLR + DP, anchor sum": ("weight", 0.1, (0.01, 1.0)),
     "CLLR, l2,1": ("alpha", 0.001, (0.01, 0.1)),

@@ -47,7 +47,7 @@ def written(console: Console) -> list[str]:
 def test_without_a_terminal_there_are_plain_lines(clock: Clock) -> None:
     console = Console(file=io.StringIO(), width=80)
     console.get_time = clock
-    first, second, third = CELLS[:3]
+    first, _, third = CELLS[:3]
     with watching(console, 3, {first.address: ("accuracy", "1.00 ± 0.10")}) as watch:
         watch.started(first)
         assert written(console) == ["3 cells to run"]
