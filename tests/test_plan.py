@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import re
+from collections.abc import Sequence
 from multiprocessing import forkserver
 from pathlib import Path
 from statistics import median
@@ -17,9 +18,11 @@ from toy.tables import TABLES as TOY
 
 from graph.tables import TABLE_4
 from shared.command import plan
-from shared.command.cells import DOMAINS, Places, every_table, run_folder, tables_of
+from shared.command.cells import DOMAINS, Chosen, Places, every_table, run_folder, tables_of
 from shared.command.plan import Cost, costs_of, kind_of, planned, side_by_side, trains
+from shared.command.running import joined
 from shared.experiment.config import canonical_json, slug
+from shared.experiment.frame import Frame
 from shared.experiment.records import content_hash
 from shared.experiment.tables import Cell, Table
 
@@ -31,10 +34,15 @@ def places(folder: Path, results: Path | None = None) -> Places:
     return Places(folder / "runs", results or folder / "results", folder / "data")
 
 
+def of(table: Table, cells: Sequence[Cell], here: Places) -> Frame:
+    return joined([Chosen(table, tuple(cells))], here)
+
+
 def text_of(table: Table, here: Places, tier: str = "paper", jobs: int = 2) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=80)
-    console.print(planned(table, table.cells(tier), here, jobs), crop=False)
+    cells = table.cells(tier)
+    console.print(planned(table, cells, here, of(table, cells, here), jobs), crop=False)
     return stream.getvalue()
 
 
@@ -88,7 +96,7 @@ def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Pat
     for cell in cells:
         if (cell.row, cell.column, cell.seed) in {("plain", "left", 0), ("plain", "left", 1)}:
             finish(here, cell, 120.0 + cell.seed)
-    costs = costs_of(table, cells, here)
+    costs = costs_of(table, cells, of(table, cells, here))
     assert costs["plain", "left"] == Cost(2, 3, 1, 120.5, "measured")
     assert costs["better", "left"] == Cost(0, 3, 3, 120.5, "column")
     assert costs["plain", "right"] == Cost(0, 3, 3)
@@ -104,15 +112,15 @@ def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Pat
     assert "Never timed here: run one with --seeds 0 --column 'right', then plan again." in words
     # Seeds beyond the declared ones take what those took; so does a row that is chosen alone.
     chosen = table.cells("paper", row="plain", column="left", seeds=[7])
-    assert costs_of(table, chosen, here)["plain", "left"].source == "measured"
+    assert costs_of(table, chosen, of(table, chosen, here))["plain", "left"].source == "measured"
     seen = {cell.key for cell in chosen}
-    assert costs_of(table, chosen, here, seen)["plain", "left"].runs == 0
+    assert costs_of(table, chosen, of(table, chosen, here), seen)["plain", "left"].runs == 0
 
 
 def test_rows_cost_what_their_records_say(tmp_path: Path) -> None:
     """MMCL's projected gradient is not GraphCL."""
     here = places(tmp_path, ROOT / "results")
-    costs = costs_of(TABLE_4, TABLE_4.cells("paper"), here)
+    costs = costs_of(TABLE_4, TABLE_4.cells("paper"), of(TABLE_4, TABLE_4.cells("paper"), here))
     lines = (ROOT / "results/graph/mmcl/table-4.records.jsonl").read_text().splitlines()
     taken: dict[str, list[float]] = {}
     for record in map(json.loads, lines):
@@ -180,7 +188,7 @@ def test_rows_that_train_say_nothing_of_those_that_do_not(tmp_path: Path) -> Non
     cells = table.cells(tier)
     (trivial, *_) = (cell for cell in cells if not trains(cell.config))
     finish(here, trivial, 10.0)
-    costs = costs_of(table, cells, here)
+    costs = costs_of(table, cells, of(table, cells, here))
     for cell in cells:
         source = costs[cell.row, cell.source].source
         if cell.column == trivial.column:
@@ -214,5 +222,5 @@ def test_a_record_of_an_accelerator_says_nothing_of_a_core(tmp_path: Path) -> No
     here = places(tmp_path)
     (here.results / name).parent.mkdir(parents=True)
     (here.results / name).write_text("".join(on_gpu))
-    costs = costs_of(table, table.cells("short"), here)
+    costs = costs_of(table, table.cells("short"), of(table, table.cells("short"), here))
     assert {cost.source for cost in costs.values()} == {"unknown"}

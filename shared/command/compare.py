@@ -42,7 +42,7 @@ from shared.command.own import (
 )
 from shared.command.plan import planned
 from shared.command.pool import default_jobs
-from shared.command.running import print_ending, run_waiting
+from shared.command.running import joined, print_ending, run_waiting
 from shared.errors import UserError
 from shared.experiment import frame
 from shared.experiment.config import USER_TIER, slug
@@ -203,13 +203,15 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
             cell for cell in selection.cells if options.again or not reusable.source(cell, table)
         )
         if missing:
-            console.print(planned(table, missing, places, jobs, planned_keys), crop=False)
             chosen.append(Chosen(table, missing))
+            known = joined(chosen[-1:], places)
+            plan = planned(table, missing, places, known, jobs, planned_keys)
+            console.print(plan, crop=False)
     if options.plan_only:
         if options.cells is not None:
             print_lines(lines_of_comparison(chosen, places, options, console))
         return 0
-    pool = run_waiting(chosen, places, options, console, priced=True) if chosen else None
+    pool = run_waiting(chosen, places, options, console) if chosen else None
     outcomes = pool.outcomes if pool else {}
     for selection in selections:
         comparison = _comparison_of(selection, reusable, outcomes)

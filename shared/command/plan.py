@@ -15,9 +15,9 @@ from shared.command.cells import Places, imported
 from shared.command.progress import duration
 from shared.experiment.config import Config, canonical
 from shared.experiment.data import MissingData
-from shared.experiment.frame import finished, load
+from shared.experiment.frame import Frame, finished
 from shared.experiment.records import ENCODER_PROCESSOR, Record
-from shared.experiment.tables import Cell, Table, Tier
+from shared.experiment.tables import Cell, Table
 from shared.objective import Objective
 from shared.report.console import empty_grid, unbroken
 from shared.report.wording import counted
@@ -63,10 +63,15 @@ Costs = dict[tuple[str, str], Cost]  # by row, and by the column or the run that
 
 
 def planned(
-    table: Table, cells: Sequence[Cell], places: Places, jobs: int, seen: set[str] | None = None
+    table: Table,
+    cells: Sequence[Cell],
+    places: Places,
+    frame: Frame,
+    jobs: int,
+    seen: set[str] | None = None,
 ) -> RenderableType:
     """What is done, what is left and the time of one cell, row by row; then what is missing."""
-    costs = costs_of(table, cells, places, seen)
+    costs = costs_of(table, cells, frame, seen)
     grid = empty_grid(("method", "done", "left", "time of a cell", "time left"), left=("method",))
     for row in dict.fromkeys(row for row, _ in costs):
         grid.add_row(Text(row), *_columns([cost for (of, _), cost in costs.items() if of == row]))
@@ -92,9 +97,9 @@ def missing_data(cells: Sequence[Cell], places: Places) -> list[MissingData]:
 
 
 def costs_of(
-    table: Table, cells: Sequence[Cell], places: Places, seen: set[str] | None = None
+    table: Table, cells: Sequence[Cell], frame: Frame, seen: set[str] | None = None
 ) -> Costs:
-    """The cost of each row in each column.
+    """The cost of each row in each column; ``frame`` has the table's runs and records.
 
     The time is the median of runs of an equal configuration with any seed, on this machine or else
     among the committed records that no accelerator made; else that of the column's other rows. A
@@ -104,12 +109,9 @@ def costs_of(
     cells = tuple({cell.address: cell for cell in cells}.values())
     seen = set() if seen is None else seen
     tier = cells[0].tier
-    tiers: Sequence[Tier] = [t for t in table.tiers if (t == "smoke") == (tier == "smoke")]
-    results = None if tier == "smoke" else places.results
-    frame = load([table], runs=places.runs, results=results, tiers=tiers, also=cells)
     seconds: defaultdict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     done: set[str] = set()
-    for line in frame:
+    for line in (line for name in table.tiers for line in frame.of(table, name)):
         if line.record is None or line.source is None:
             continue
         here = line.source.origin == "run"

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from shared.command.array import lines_of, print_lines
-from shared.command.cells import Chosen, Places, imported, run_folder, tables_of_paper
-from shared.command.plan import costs_of, on_gpu, planned, side_by_side, trains
-from shared.command.pool import Pool, default_jobs, visible_devices
-from shared.command.progress import duration
+from shared.command.cells import Chosen, Places, imported, run_folder
+from shared.command.plan import planned, trains
+from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, first_of, lacking, not_installed, program
-from shared.experiment.frame import load, unfinished
+from shared.experiment.frame import Frame, load, unfinished
 from shared.experiment.records import read_json
 from shared.experiment.run_folders import INTERRUPTED, archive, check_config
 from shared.experiment.store import discard
@@ -22,7 +21,6 @@ from shared.report.measuring import measure, narrowed
 from shared.report.wording import counted, named_seeds, published_value
 
 FEW = 2  # commits that are listed by name
-LONG = 3600.0  # seconds; the cost of what takes longer is printed before it starts
 
 
 def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
@@ -33,14 +31,16 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
     console = Console(stderr=options.cells is not None)
     _distinct_runs(chosen, places)
     _print_undeclared_seeds(chosen, console)
-    to_run = _without_recorded(chosen, places, options, console)
+    frame = joined(chosen, places)
+    to_run = _without_recorded(chosen, frame, places, options, console)
     if options.cells is not None:
         print_lines(lines_of(to_run, places, options, console))
         return 0
     jobs = options.jobs or default_jobs(options.threads)
     seen: set[str] = set()
     for selected in to_run:
-        console.print(planned(selected.table, selected.cells, places, jobs, seen), crop=False)
+        plan = planned(selected.table, selected.cells, places, frame, jobs, seen)
+        console.print(plan, crop=False)
     return 0
 
 
@@ -48,15 +48,33 @@ def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namesp
     """Run the unfinished cells, and print their tables; returns the exit code."""
     console = Console()
     _print_undeclared_seeds(chosen, console)
-    to_run = _without_recorded(chosen, places, options, console)
+    frame = joined(chosen, places)
+    to_run = _without_recorded(chosen, frame, places, options, console)
     pool = run_waiting(to_run, places, options, console)
-    recorded = to_run != list(chosen)
-    show_tables(chosen, places, pool.outcomes, console, recorded=recorded)
+    records = frame if to_run != list(chosen) else None
+    show_tables(chosen, places, pool.outcomes, console, records)
     return print_ending(console, pool, again=options.again)
 
 
+def joined(chosen: Sequence[Chosen], places: Places) -> Frame:
+    """The tables of the chosen cells with their runs, and but for the smoke tier their records."""
+    cells = [cell for selected in chosen for cell in selected.cells]
+    smoke = cells[0].tier == "smoke"
+    return load(
+        [selected.table for selected in chosen],
+        runs=places.runs,
+        results=None if smoke else places.results,
+        tiers=("smoke",) if smoke else ("paper", "short"),
+        also=cells,
+    )
+
+
 def _without_recorded(
-    chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
+    chosen: Sequence[Chosen],
+    frame: Frame,
+    places: Places,
+    options: argparse.Namespace,
+    console: Console,
 ) -> list[Chosen]:
     """The cells but for those with a committed record and no run here, whose number is printed.
 
@@ -67,11 +85,10 @@ def _without_recorded(
     to_run = []
     for selected in chosen:
         table, tier = selected.table, selected.cells[0].tier
-        frame = load([table], results=places.results, tiers=(tier,))
         records = {
             line.measurement.cell.address: line.measurement.record
-            for line in frame
-            if line.measurement
+            for line in frame.of(table, tier)
+            if line.measurement and line.source and line.source.origin == "record"
         }
         recorded = (cell for cell in selected.cells if cell.address in records)
         skipped = {cell.address for cell in unfinished(recorded, places.runs)}
@@ -118,17 +135,15 @@ def show_tables(
     places: Places,
     outcomes: dict[str, str],
     console: Console,
-    *,
-    recorded: bool = False,
+    records: Frame | None = None,
 ) -> None:
     """Print the rows and columns of the chosen cells, with the reasons for those without a result.
 
-    With ``recorded``, committed records are shown where there is no run.
+    Committed records of the frame ``records`` are shown where there is no run.
     """
-    results = places.results if recorded else None
     for selected in chosen:
         table, tier = selected.table, selected.cells[0].tier
-        frame = load([table], runs=places.runs, results=results, tiers=(tier,), status=outcomes)
+        frame = load([table], runs=places.runs, tiers=(tier,), status=outcomes, before=records)
         measured = measure(table, tier, frame.of(table, tier))
         rows, columns, seeds = (
             {getattr(cell, name) for cell in selected.cells} for name in ("row", "column", "seed")
@@ -141,23 +156,13 @@ def show_tables(
 
 
 def run_waiting(
-    chosen: Sequence[Chosen],
-    places: Places,
-    options: argparse.Namespace,
-    console: Console,
-    *,
-    priced: bool = False,
+    chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
 ) -> Pool:
-    """Run the unfinished cells; the returned pool has the outcomes of those without a result.
-
-    Their cost is printed first, unless it has been (``priced``).
-    """
+    """Run the unfinished cells; the returned pool has the outcomes of those without a result."""
     waiting = unfinished_cells(chosen, places, options, console)
     pool = Pool(places, options, console, main=main_metrics(chosen))
     _check_known(waiting)
     if with_data := pool.leave_out(waiting):
-        if not priced and (text := estimate(chosen, with_data, places, pool.jobs)):
-            say(console, text)
         pool.run(
             with_data, (lambda: move_aside(with_data, places, console)) if options.again else None
         )
@@ -181,28 +186,6 @@ def _check_known(cells: Sequence[Cell]) -> None:
                 f"{cell.address}: batch_size {size} is larger than its training data; lower it: "
                 f"--set batch_size=N"
             )
-
-
-def estimate(
-    chosen: Sequence[Chosen], waiting: Sequence[Cell], places: Places, jobs: int
-) -> str | None:
-    """What the unfinished cells would take, in one line; None where that is less than ``LONG``."""
-    tier = waiting[0].tier
-    shared: set[str] = set()
-    if tier == "smoke":
-        return None
-    costs = [costs_of(selected.table, selected.cells, places, shared) for selected in chosen]
-    seconds = side_by_side((cost for by_cell in costs for cost in by_cell.values()), jobs)
-    if seconds < LONG:
-        return None
-    cost = f", about {duration(seconds)} on this CPU"
-    if visible_devices():
-        cost = f"; {hours}" if (hours := on_gpu(waiting)) else ""
-    text = f"{counted(len(waiting), 'cell')}{cost}"
-    tables = tables_of_paper(waiting[0].domain, waiting[0].paper)
-    if tier == "paper" and any("short" in table.tiers for table in tables):
-        text += "; --tier short runs on a CPU"
-    return f"{text}; plan shows the cost"
 
 
 def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:

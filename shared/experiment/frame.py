@@ -158,6 +158,7 @@ def load(
     everything: bool = False,
     domain: str | None = None,
     records_stay: bool = False,
+    before: Frame | None = None,
 ) -> Frame:
     """The cells of ``tables`` with the finished runs of this disk and the committed records.
 
@@ -174,6 +175,7 @@ def load(
             ``sources``.
         domain: with ``everything``, the only domain that is read; None for all.
         records_stay: whether a valid committed record takes precedence over a run.
+        before: a frame of the same tables, whose committed records are taken in place of files.
     """
     damaged: list[tuple[Origin, Damaged]] = []
     chosen = [(table, tier) for table in tables for tier in tiers if tier in table.tiers]
@@ -188,6 +190,8 @@ def load(
             if domain is None or domain in file.relative_to(results).parts[:2]
         ]
     committed = [] if results is None else list(_committed(results, files, damaged))
+    if before is not None:
+        committed = [source for source in before.sources if source.origin == "record"]
     by_table: dict[str, list[Source]] = {}
     for source in committed:
         by_table.setdefault(source.record.address.rsplit("/", 3)[0], []).append(source)
