@@ -12,7 +12,7 @@ from toy.train import Config
 
 from shared.errors import UserError
 from shared.experiment.run import Run
-from shared.experiment.tracking import VARIABLE, weights_and_biases
+from shared.experiment.tracking import VARIABLE, WeightsAndBiases
 
 
 class Session:
@@ -75,7 +75,7 @@ def test_nothing_is_sent_unasked_or_of_a_run_that_logs_nothing(
     with Run(tmp_path / "a", Config()) as run:
         run.log(1, loss=2.0)
     with Run(tmp_path / "b", Config()) as run:
-        weights_and_biases(run, "margins")
+        run.loggers.append(WeightsAndBiases(run.folder, run.config, "margins"))
     assert sessions == []
 
 
@@ -85,7 +85,7 @@ def test_without_the_library_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
     with Run(tmp_path / "run", Config()) as run:
         with pytest.raises(UserError, match="wandb is not installed; install it with: pip install"):
-            weights_and_biases(run, "margins")
+            WeightsAndBiases(run.folder, run.config, "margins")
 
 
 @pytest.mark.slow
@@ -95,7 +95,7 @@ def test_the_library_takes_it_offline(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("WANDB_SILENT", "true")
     config = Config()
     with Run(tmp_path / "run", config) as run:
-        weights_and_biases(run, "margins")
+        run.loggers.append(WeightsAndBiases(run.folder, run.config, "margins"))
         toy.DOMAIN.measure(config, run)
     (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
     assert file.stat().st_size > 0

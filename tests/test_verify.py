@@ -76,22 +76,6 @@ def test_runs_that_were_copied_to_another_place_are_named(done: Path, tmp_path: 
         assert any(each.startswith(where) for each in notes) == is_noted
 
 
-def test_commits_that_a_shallow_clone_lacks_are_one_note(
-    tmp_path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        verify, "git", lambda *_, stdin: "\n".join(f"{each} missing" for each in stdin.split())
-    )
-    four = [changed(records[0], {"commit": f"{n}" * 40}) for n in range(4)]
-    found = verify._not_in_history(
-        [verify.Group("", True, dict(zip("abcd", four, strict=True)), 4)]
-    )
-    assert found == [
-        f"4 commits of records are not in this copy's history, {'0' * 40} among them; "
-        f"git fetch --unshallow completes a shallow clone"
-    ]
-
-
 def test_an_unknown_commit_is_not_said_to_have_changes(records: list[Record]) -> None:
     of_a_package = changed(records[0], {"commit": "unknown", "dirty": True})
     assert commit_name(of_a_package) == "unknown"

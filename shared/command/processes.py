@@ -1,7 +1,7 @@
 """One cell on the several processes that torchrun has started.
 
 All of them run :func:`take_part`; the first also does what a pool does for a cell of one process.
-If several fail, the first to fail reports why.
+Each that fails says why, and the first writes it down.
 """
 
 import os
@@ -9,10 +9,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from datetime import timedelta
-from pathlib import Path
 
-import torch.distributed as dist
 from rich.console import Console
 
 from shared.command import devices
@@ -51,10 +48,10 @@ def take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> i
                 print("interrupted; rerun the same command to resume")
             return INTERRUPTED
         case _ if outcome.why:
-            folder = run_folder(places, cell)
-            if _first_to_fail(folder / "failure.json", started):
-                outcome.note(folder)
-                print(f"{cell.address}: {outcome.why}", file=sys.stderr, flush=True)
+            failure = run_folder(places, cell) / "failure.json"
+            if not (failure.exists() and failure.stat().st_mtime >= started):
+                outcome.note(failure.parent)
+            print(f"{cell.address}: {outcome.why}", file=sys.stderr, flush=True)
             return 1
     return 0
 
@@ -85,19 +82,3 @@ def _outcome_of_cell(chosen: Sequence[Chosen], places: Places, options: Namespac
         if outcome.kind == "done":
             watch.ended(cell, outcome)
     return outcome
-
-
-def _first_to_fail(failure: Path, started: float) -> bool:
-    """Whether this process is the first to fail; call it once, since the store counts calls.
-
-    Where the process that hosted the store has ended, the file of the failure says so, if it was
-    written after all processes had started, at the time ``started``.
-    """
-    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    try:
-        store = dist.TCPStore(  # type: ignore[attr-defined]  # exists only at run time
-            *address, is_master=False, timeout=timedelta(seconds=5)
-        )
-        return bool(store.add("suite/failed", 1) == 1)
-    except (RuntimeError, ValueError):  # the process that hosted the store is gone
-        return not (failure.exists() and failure.stat().st_mtime >= started)

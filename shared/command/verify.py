@@ -4,7 +4,6 @@ Nothing is computed; :mod:`shared.command.rerun` runs recorded cells again.
 """
 
 import re
-import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from rich import box
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.experiment.checkout import git
 from shared.experiment.config import USER_TIER
 from shared.experiment.frame import (
     REFUSED,
@@ -32,7 +30,6 @@ from shared.experiment.records import Record
 from shared.experiment.tables import Table
 
 COMMIT = re.compile("[0-9a-f]{40}")
-FEW = 3  # commits that are named one by one
 DATA_HASH = re.compile("(?!0{64})[0-9a-f]{64}( approximate)?")
 IDLE = "{}: {} finished, but of no cell that is declared today"
 
@@ -97,7 +94,7 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
             notes.append(IDLE.format(name, idle))
     committed = [group for group in groups if group.committed]
     faults["record"] += _inconsistent_data(committed, tables)
-    notes = [*_not_in_history(committed), *_misplaced(frame.sources, runs, domain), *notes]
+    notes = [*_misplaced(frame.sources, runs, domain), *notes]
     return Checked(tuple(groups), (*faults["record"], *faults["run"]), tuple(notes), tuple(matched))
 
 
@@ -248,20 +245,3 @@ def _misplaced(sources: Iterable[Source], runs: Path, domain: str | None) -> Ite
     for name, count in sorted(stray.items()):
         where = f"{runs / name}: {count} finished, which do not count there"
         yield f"{where}; move them to {runs}/DOMAIN/DATASET/RUN"
-
-
-def _not_in_history(groups: Iterable[Group]) -> list[str]:
-    """Notes on commits that this repository does not have, or that git is missing."""
-    records = [record for group in groups for record in group.records.values()]
-    commits = sorted({record.environment["commit"] for record in records})
-    try:
-        objects = git("cat-file", "--batch-check", stdin="\n".join(commits))
-    except (OSError, subprocess.CalledProcessError):
-        return ["no git here: the commits of records were not looked up"] if commits else []
-    unknown = [line.split()[0] for line in objects.splitlines() if line.endswith("missing")]
-    if len(unknown) > FEW:
-        return [
-            f"{len(unknown)} commits of records are not in this copy's history, {unknown[0]} among "
-            f"them; git fetch --unshallow completes a shallow clone"
-        ]
-    return [f"commit {commit} of a record is not in this copy's history" for commit in unknown]

@@ -27,7 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType, SimpleNamespace, TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 
 import filelock
@@ -72,7 +72,7 @@ from shared.experiment.run_folders import (
     with_own_data,
 )
 from shared.experiment.states import not_finite, read_state, write_state
-from shared.experiment.tracking import VARIABLE, weights_and_biases
+from shared.experiment.tracking import VARIABLE, Logger, TensorBoard, WeightsAndBiases
 from shared.late import Late
 from shared.notices import Progress, listeners, notice
 from shared.objective import SHARE
@@ -95,16 +95,6 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
         """Restore the state."""
-
-
-class Logger(Protocol):
-    """Receives the log of a run as well."""
-
-    def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Receive one line."""
-
-    def close(self) -> None:
-        """Called when the run ends."""
 
 
 class Run:
@@ -137,7 +127,7 @@ class Run:
     Attributes:
         stopping: whether the run was asked to stop.
         keep_checkpoint: whether :meth:`finish` keeps the checkpoint.
-        loggers: also receive each line of the log; :mod:`shared.experiment.tracking` has one.
+        loggers: also receive each line of the log, see :mod:`shared.experiment.tracking`.
         score: called with the tracked objects by name, during the training; returns scores of the
             encoder so far, by name.
         means: running means of the loss; :meth:`steps` logs them, a checkpoint includes them.
@@ -187,7 +177,7 @@ class Run:
         self.watch = watch
         self.stopping = False
         self.keep_checkpoint = True
-        self.loggers: list[Logger] = []
+        self.loggers: list[Logger] = [TensorBoard(folder)]
         self.score: Callable[..., Mapping[str, Any]] | None = None
         self.means = Means()
         self.checks: dict[str, Callable[[], None]] = {}
@@ -205,12 +195,11 @@ class Run:
         self._seconds_before = 0.0
         self._started = self._saved = time.monotonic()
         self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
-        self._writer: Any = None
         self._on_exit = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         if project := os.environ.get(VARIABLE):
-            weights_and_biases(self, project)
+            self.loggers.append(WeightsAndBiases(self.folder, self.config, project))
         self.processes, self._is_first = world_size(), rank() == 0
         check_processes(self.config, self.processes)
         with contextlib.ExitStack() as on_exit:
@@ -272,8 +261,6 @@ class Run:
             self._write_environment()
 
     def _close_logs(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
         for logger in self.loggers:
             logger.close()
 
@@ -482,7 +469,7 @@ class Run:
             self.checkpoint(total * unit, every=save_every / 10)
 
     def log(self, step: int, **numbers: float) -> None:
-        """Append one line to the log, and the same to TensorBoard's event file.
+        """Append one line to the log, and pass it on to the loggers.
 
         Raises:
             FloatingPointError: a number that is NaN or infinite; nothing is written.
@@ -495,19 +482,6 @@ class Run:
         file = self.folder / LOG
         with naming("write", file), file.open("a") as stream:
             stream.write(json.dumps(line) + "\n")
-        if self._writer is None:
-            from tensorboard.summary.writer import event_file_writer
-            from torch.utils.tensorboard import SummaryWriter
-
-            socket = event_file_writer.socket
-            # Otherwise the name of this machine would be part of the file's.
-            event_file_writer.socket = SimpleNamespace(gethostname=lambda: "run")
-            try:
-                self._writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
-            finally:
-                event_file_writer.socket = socket
-        for name, number in numbers.items():
-            self._writer.add_scalar(name, number, step)
         for logger in self.loggers:
             logger.log(step, numbers)
 

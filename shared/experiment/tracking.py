@@ -1,54 +1,86 @@
-"""Logging to Weights & Biases beside TensorBoard; needs the extra ``wandb``."""
+"""Where the log of a run is also sent: TensorBoard's files, and Weights & Biases."""
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Protocol
 
 from shared.errors import UserError
-from shared.experiment.config import canonical, canonical_json
-
-if TYPE_CHECKING:
-    from shared.experiment.run import Run
+from shared.experiment.config import Config, canonical, canonical_json
 
 VARIABLE = "SUITE_WANDB"  # the project to which all runs of the command line are sent
 
 
-def weights_and_biases(run: "Run", project: str) -> None:
-    """Also send what a run logs from now on to a project of Weights & Biases.
+class Logger(Protocol):
+    """Receives the log of a run as well."""
 
-    A resumed run, inside its ``with``, continues the same run there. Nothing is sent before the
-    first line of the log; ``WANDB_MODE=offline`` keeps it in the run's folder, and the library's
-    other variables apply.
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Receive one line."""
+
+    def close(self) -> None:
+        """Called when the run ends."""
+
+
+class TensorBoard:
+    """Writes event files below a run's folder, from its first line on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "tensorboard"
+        self._writer: Any = None
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """One line of the log."""
+        if self._writer is None:
+            from tensorboard.summary.writer import event_file_writer
+            from torch.utils.tensorboard import SummaryWriter
+
+            socket = event_file_writer.socket
+            # Otherwise the name of this machine would be part of the file's.
+            event_file_writer.socket = SimpleNamespace(gethostname=lambda: "run")
+            try:
+                self._writer = SummaryWriter(str(self._folder), purge_step=step)
+            finally:
+                event_file_writer.socket = socket
+        for name, number in numbers.items():
+            self._writer.add_scalar(name, number, step)
+
+    def close(self) -> None:
+        """Flush the files."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class WeightsAndBiases:
+    """Sends lines to a project of Weights & Biases, from the first one on.
+
+    A run that resumes in the same folder continues the same run there. ``WANDB_MODE=offline`` keeps
+    it in the run's folder, and the library's other variables apply.
     """
-    try:
-        import wandb
-    except ImportError as error:
-        raise UserError(
-            f"wandb is not installed; install it with: pip install wandb, or unset {VARIABLE}"
-        ) from error
-    run.loggers.append(_Session(wandb, run, project))
 
-
-class _Session:
-    """A run at Weights & Biases, started by its first line."""
-
-    def __init__(self, library: Any, run: "Run", project: str) -> None:
-        self._library = library
-        self._run = run
+    def __init__(self, folder: Path, config: Config, project: str) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise UserError(
+                f"wandb is not installed; install it with: pip install wandb, or unset {VARIABLE}"
+            ) from error
+        self._library = wandb
+        self._folder = folder.absolute()
+        self._config = config
         self._project = project
         self._session: Any = None
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """One line of the log."""
         if self._session is None:
-            folder, config = self._run.folder.absolute(), self._run.config
-            identity = hashlib.sha256(f"{folder}\n{canonical_json(config)}".encode()).hexdigest()
+            text = f"{self._folder}\n{canonical_json(self._config)}"
             self._session = self._library.init(
                 project=self._project,
-                name="/".join(folder.parts[-3:]),
-                id=identity[:16],
-                dir=str(folder),
-                config=canonical(config),
+                name="/".join(self._folder.parts[-3:]),
+                id=hashlib.sha256(text.encode()).hexdigest()[:16],
+                dir=str(self._folder),
+                config=canonical(self._config),
                 resume="allow",
             )
         self._session.log(dict(numbers), step=step)
