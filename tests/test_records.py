@@ -20,7 +20,6 @@ from shared.experiment.records import (
     read_record,
     read_records,
     record_line,
-    records_in,
 )
 from shared.experiment.run import Run
 from shared.experiment.run_folders import check_config, record_failure
@@ -185,18 +184,13 @@ def changed_line(record: Record, change: Callable[[dict[str, Any]], None]) -> st
         (lambda line: line["result"]["metrics"].update(accuracy=99.0), "seed-0 was altered"),
         (lambda line: line["config"].update(offset=3.0), "seed-0 was altered"),
         (lambda line: line.update(sha256="0" * 64), "seed-0 was altered"),
-        (lambda line: line.update(sha256=7), "it has 7 as 'sha256'"),
         (lambda line: line.pop("sha256"), "it lacks 'sha256'"),
         (lambda line: line.pop("config"), "it lacks 'config'"),
-        (lambda line: line.update(result=[]), r"it has \[\] as 'result'"),
         (lambda line: line["result"].pop("metrics"), "result lacks 'metrics'"),
         (lambda line: line["environment"].pop("data"), "environment lacks 'data'"),
-        (lambda line: line.update(note="x"), "unknown key 'note'"),
         (lambda line: line["result"]["metrics"].update(accuracy=float("nan")), "not JSON"),
         (lambda line: line["result"].update(seconds=-5), "seed-0 was altered"),
-        (lambda line: line["result"].update(seconds=10**400), "too large an integer"),
         (lambda line: line["environment"].update(data={"toys": {}}), "seed-0 was altered"),
-        (lambda line: line["environment"].update(command="\ud800"), "not JSON"),
     ],
 )
 def test_an_edited_or_incomplete_record_is_refused_by_line(
@@ -210,9 +204,7 @@ def test_an_edited_or_incomplete_record_is_refused_by_line(
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
-@pytest.mark.parametrize(
-    "text", ["[]", '{"address": "a"', "null", "\xff", '{"a": 1e999}', f'{{"a": {DEEP}}}']
-)
+@pytest.mark.parametrize("text", ["[]", '{"address": "a"', "null", "\xff", f'{{"a": {DEEP}}}'])
 def test_a_line_that_is_no_object_is_refused(tmp_path: Path, record: Record, text: str) -> None:
     write(tmp_path, record_line(record), text)
     with pytest.raises(Damaged, match=r"line 2: not .*; restore the file from git"):
@@ -261,18 +253,3 @@ def test_an_impossible_number_does_not_count(
     for some, missing in (([record], {}), ([edited], {0: why})):
         cell = measure(table, "paper", some).cells[0][0]
         assert {seed: text for seed, text in cell.missing.items() if seed == 0} == missing
-
-
-def test_records_in_another_encoding_are_one_fault(tmp_path: Path) -> None:
-    file = tmp_path / "table.records.jsonl"
-    file.write_text('{"a": 1}\n' * 100, encoding="utf-16")
-    (fault,) = records_in(file)
-    assert str(fault) == f"{file}: is text in UTF-16 or 32, not UTF-8; restore the file from git"
-
-
-def test_lines_that_are_json_only_together_are_faults(tmp_path: Path) -> None:
-    file = tmp_path / "table.records.jsonl"
-    file.write_text('{"a": [1\n2]}\n')
-    faults = [str(fault) for fault in records_in(file)]
-    assert len(faults) == 2
-    assert all(f", line {n}: not JSON" in fault for n, fault in enumerate(faults, start=1))

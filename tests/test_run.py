@@ -23,7 +23,6 @@ from toy.train import measure as train
 from shared.errors import UserError
 from shared.experiment import environment, files, randomness
 from shared.experiment import run as run_module
-from shared.experiment.environment import lock_hash
 from shared.experiment.records import Damaged, read_failure, read_record
 from shared.experiment.run import Means, Run
 from shared.experiment.run_folders import (
@@ -354,7 +353,6 @@ def test_record_holds_what_a_reader_needs(uninterrupted: Path) -> None:
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert record.environment["lock"] == lock_hash()
     assert record.environment["commit"] == (head.stdout.strip() or "unknown")
     assert read_record(uninterrupted.parent / "none", "toy") is None
 
@@ -542,7 +540,7 @@ def test_an_environment_names_neither_host_nor_user_nor_variables(
     monkeypatch.setenv("WANDB_API_KEY", "a-secret-of-mine")
     found = environment.current_environment(1)
     assert set(found) == {
-        *("commit", "dirty", "command", "started", "versions", "lock", "hardware", "arithmetic"),
+        *("commit", "dirty", "command", "started", "versions", "hardware", "arithmetic"),
         *("tf32", "deterministic", "threads", "workers", "data"),
     }
     assert set(found["hardware"]) == {

@@ -3,7 +3,6 @@
 Installers are stood in for by scripts that note how they were called; nothing is downloaded.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -14,7 +13,6 @@ import tempfile
 import tomllib
 import zipfile
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -23,9 +21,9 @@ from packaging.utils import canonicalize_name
 
 import shared
 from shared.command import reproduce
-from shared.experiment.environment import LOCK, lock_hash
 
 ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "requirements.lock"
 PACKAGES = ("shared", "graph", "rl", "text", "video", "vision")
 INSTALL = "python -m pip install --no-compile --constraint {lock} --editable {home}[{extras}]"
 # Which Python it is says its file's name: python3.13 is 3.13, python3 and a venv's python 3.11.
@@ -296,25 +294,6 @@ def test_the_lock_pins_what_the_project_asks_for_and_names_no_place() -> None:
         assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)])
     assert len(pinned) > 2 * len(wanted)  # what they need in turn, too
     assert "://" not in LOCK.read_text()
-
-
-def test_the_hash_of_the_lock_counts_where_it_is_what_is_installed(tmp_path: Path) -> None:
-    def of(text: str) -> str | None:
-        lock = tmp_path / "requirements.lock"
-        lock.write_text(text)
-        found = lock_hash(lock)
-        assert found in (None, hashlib.sha256(text.encode()).hexdigest())
-        return found
-
-    here = metadata.version("numpy")
-    torch = metadata.version("torch").split("+")[0]
-    assert of(
-        f"# head\nnumpy=={here}\n    # via scipy\ntorch=={torch}\nnot-installed==1 ; x == 'y'"
-    )
-    assert of(f"numpy==0.1 ; python_full_version < '3'\nnumpy=={here} ; python_full_version >= '3'")
-    assert of("numpy==0.1\n") is None
-    assert of(f"numpy=={here}\ntorch==0.1\n") is None
-    assert lock_hash(tmp_path / "nothing.lock") is None
 
 
 # ---- the wheel ----------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ or use a GPU, since forked processes would inherit them.
 import torch._inductor.config  # what torch.use_deterministic_algorithms imports
 
 from shared.command.preloading import SHOW
-from shared.experiment.environment import arithmetic_used, lock_hash
+from shared.experiment.environment import arithmetic_used
 
 torch.__config__.show = SHOW
 arithmetic_used()
-lock_hash()

@@ -7,11 +7,9 @@ processor, and a long training carries them into the metric; so every run record
 
 import contextlib
 import functools
-import hashlib
 import os
 import platform
 import re
-import subprocess
 import sys
 import tempfile
 from importlib import metadata
@@ -22,7 +20,7 @@ import psutil
 import torch
 from threadpoolctl import threadpool_info
 
-from shared.experiment.checkout import ROOT, commit, now
+from shared.experiment.checkout import commit, now
 from shared.precision import native_bfloat16, tf32_allowed
 from shared.switches import graphs_wanted
 
@@ -40,22 +38,7 @@ PACKAGES = (
     "dm-control",
     "gymnasium",
 )
-# The variables that control this choice.
-VARIABLES = (
-    "ATEN_CPU_CAPABILITY",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "MKL_CBWR",
-    "MKL_DEBUG_CPU_TYPE",
-    "MKL_ENABLE_INSTRUCTIONS",
-    "MKL_NUM_THREADS",
-    "NPY_DISABLE_CPU_FEATURES",
-    "OMP_NUM_THREADS",
-    "ONEDNN_MAX_CPU_ISA",
-    "OPENBLAS_CORETYPE",
-    "OPENBLAS_NUM_THREADS",
-)
 NOT_READ = "not read"
-LOCK = ROOT / "requirements.lock"
 # What is removed from a published command line: the folders of absolute paths, and secrets.
 FOLDERS = re.compile(r"(?<![^\s='\":,])(?:~|(?:\.\./)*\.\.)?/(?:(?:\\.|[^\s/\\])+/)+")
 SECRETS = re.compile(
@@ -68,15 +51,14 @@ USERS = re.compile(r"(?<=://)[^\s/@]+@")
 def current_environment(workers: int) -> dict[str, Any]:
     """The environment of a run; hashes of the data are added as they are read.
 
-    It is published with the results, so it names no host and no user: of variables only those that
-    affect the arithmetic are kept, and the command is passed through :func:`redacted`.
+    It is published with the results, so it names no host and no user: the command is passed through
+    :func:`redacted`.
     """
     return {
         **commit(),
         "command": redacted(os.environ.get("SUITE_COMMAND") or " ".join(sys.argv)),
         "started": now(),
         "versions": dict(_versions()),
-        "lock": lock_hash(),
         "hardware": {
             "system": "-".join(
                 filter(None, (platform.system(), platform.machine(), *platform.libc_ver()))
@@ -119,13 +101,9 @@ def _gpu_settings() -> dict[str, Any]:
 @functools.cache
 def driver(file: Path = Path("/proc/driver/nvidia/version")) -> str:
     """The version of NVIDIA's driver."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # containers may lack the file
         if match := re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", file.read_text()):
             return match[0]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):  # containers may lack the file
-        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
-        return done.stdout.split("\n")[0].strip() or NOT_READ
     return NOT_READ
 
 
@@ -141,44 +119,13 @@ def redacted(command: str) -> str:
     return SECRETS.sub(r"\1...", USERS.sub("", FOLDERS.sub(".../", text)))
 
 
-def lock_hash(lock: Path = LOCK) -> str | None:
-    """The SHA-256 of the lock file; None without one, or if the installed versions differ from it.
-
-    The local part of a version is ignored: ``2.13.0+cpu`` is 2.13.0, built for other hardware.
-    """
-    if not lock.exists():
-        return None
-    content = lock.read_bytes()
-    return hashlib.sha256(content).hexdigest() if _is_installed(content.decode()) else None
-
-
 @functools.cache
-def _is_installed(lock: str) -> bool:
-    # A package may be pinned several times, for different systems.
-    pinned: dict[str, set[str]] = {}
-    for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE):
-        pinned.setdefault(name, set()).add(version)
-    for installed in metadata.distributions():
-        name = re.sub(r"[-_.]+", "-", installed.name).lower()
-        version = installed.version.partition("+")[0]
-        if version not in pinned.get(name, {version}):
-            return False
-    return True
-
-
 def arithmetic_used() -> dict[str, Any]:
     """The CPU capability of torch, its BLAS and code path, and those of numpy and scipy.
 
-    ``bfloat16`` is present where :mod:`shared.precision` emulates it. ``variables`` has those of
-    ``VARIABLES`` that are set. What a library does not report is "not read".
+    ``bfloat16`` is present where :mod:`shared.precision` emulates it. What a library does not
+    report is "not read". The first call takes seconds.
     """
-    used = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    return {**_libraries(), "variables": used}
-
-
-@functools.cache
-def _libraries() -> dict[str, Any]:
-    """What the loaded libraries report, which takes seconds."""
     import scipy.linalg  # noqa: F401  (so that its BLAS is always listed)
 
     others = [
