@@ -1,7 +1,6 @@
-"""The domain that docs/own.md makes works as the page says."""
+"""The domain of docs/examples works as docs/own.md says."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -9,20 +8,14 @@ from toy.program import AtOnce
 
 from shared.command import cells
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs/own.md").read_text(encoding="utf-8").partition("## A domain\n")[2]
-FILES = re.findall(r"^`([\w/.]+\.py)`:\n\n```python\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+EXAMPLES = Path(__file__).resolve().parents[1] / "docs/examples"
 
 
 @pytest.mark.slow
-def test_the_domain_of_the_page_runs(
+def test_the_domain_of_the_examples_runs(
     tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert PAGE.count("```python") == len(FILES) == 4
-    for name, text in FILES:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setattr(cells, "DOMAINS", (*cells.DOMAINS, "arrows"))
     out, _ = at_once("plan", "arrows", "mine")
     assert "arrows/mine/table-1: Arrows" in out
