@@ -85,7 +85,7 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(
     folder = run_of(Path("runs"), SLOW)
     expected = f"{folder} holds a run that was started with 2 processes, not 1; continue with "
     expected += "that many (torchrun --nproc-per-node 2)"
-    assert err == f"{SLOW}: {expected}, or move it aside and start over with --again\n"
+    assert err == f"{SLOW}: refused: {expected}, or move it aside and start over with --again\n"
 
     reached = (tmp_path / folder / "log.jsonl").read_text().count("\n")
     killed = start(tmp_path, "--cell", SLOW, module=TORCHRUN)

@@ -13,6 +13,7 @@ from shared.command.cells import Chosen
 from shared.command.outcome import INTERRUPTED, Outcome
 from shared.command.progress import duration, sentence, watching
 from shared.command.running import main_metrics
+from shared.experiment.records import Reason
 
 CELLS = TABLES["toy"][0].cells(row="plain")
 DONE = Outcome("done", result={"metrics": {"norm": 3.0, "accuracy": 1.25}, "seconds": 7})
@@ -73,7 +74,7 @@ def test_without_a_terminal_there_are_plain_lines(clock: Clock) -> None:
         clock.now += 60
         watch.tick()
         assert written(console) == [f"1/3 done; {label} 2: probe 0 of 2"]
-        watch.ended(third, Outcome("failed", "failed: it broke"))
+        watch.ended(third, Outcome(Reason.FAILED, "failed: it broke"))
         clock.now += 60
         watch.tick()  # nothing runs
         assert written(console) == [f"[2/3] {label} 2: failed: it broke"]

@@ -17,8 +17,8 @@ from toy.tables import TABLES, run_of
 from shared.command import rerun, verify
 from shared.command.pool import Pool
 from shared.experiment.environment import arithmetic_used, read_mkl
-from shared.experiment.frame import NOT_RUN, Measurement
-from shared.experiment.records import Record, content_hash, read_record, record_line
+from shared.experiment.frame import Measurement
+from shared.experiment.records import Reason, Record, content_hash, read_record, record_line
 from shared.experiment.tables import Cell
 from shared.report.files import commit_name
 
@@ -257,7 +257,7 @@ def test_an_edited_run_is_a_fault_and_does_not_count(
     only = ("--row", "plain", "--column", "left", "--seeds", "0,1")
     out, err = at_once("toy", "toy", *only, code=1)
     assert "180" not in out
-    assert err.startswith(f"{PLACE}/seed-0: {run}/result.json: its SHA-256")
+    assert err.startswith(f"{PLACE}/seed-0: refused: {run}/result.json: its SHA-256")
     out, _ = at_once("plan", "toy", "toy", *only)
     assert "1 of 2 cells to run" in out
     # Nor with the hash that belongs to it.
@@ -298,7 +298,7 @@ def test_to_compare_nothing_is_not_to_find_no_fault(
     tmp_path: Path, records: list[Record], at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(self: Pool, some: list[Cell]) -> None:
-        self.outcomes = {cell.address: f"{NOT_RUN}: data missing; get them" for cell in some}
+        self.outcomes = {cell.address: f"{Reason.NOT_RUN}: data missing; get them" for cell in some}
 
     monkeypatch.setattr(Pool, "run", start)
     commit(tmp_path / "results", records)
@@ -412,7 +412,7 @@ def test_in_place_of_a_cell_without_data_comes_another(
     def start(cells: list[Cell]) -> dict[str, str]:
         asked.append([cell.seed for cell in cells])
         far = [cell for cell in cells if cell.column == "far"]
-        return {cell.address: f"{NOT_RUN}: data missing" for cell in far}
+        return {cell.address: f"{Reason.NOT_RUN}: data missing" for cell in far}
 
     order = [every[0], away, every[2]]
     outcomes = list(rerun.run_and_compare(order, 2, done / "runs", start, lambda _: None))

@@ -50,8 +50,8 @@ from shared.experiment.data import writing
 from shared.experiment.environment import current_environment
 from shared.experiment.files import replacing, write_atomically
 from shared.experiment.folders import printable
-from shared.experiment.frame import NOT_RUN, finished, processor_of, refused
-from shared.experiment.records import RECORDS, Damaged, Record, read_json
+from shared.experiment.frame import finished, processor_of, refused
+from shared.experiment.records import RECORDS, Damaged, Reason, Record, read_json
 from shared.experiment.run_folders import LOG
 from shared.experiment.tables import Cell, Column, Published, Row, Table, Tier
 from shared.objective import Objective, Term
@@ -594,7 +594,7 @@ def _comparison_of(
             sources.setdefault((row, column), {})[seed] = source
             results.setdefault(column, []).append(source.record.result["metrics"])
         else:
-            why = outcomes.get(addresses[row, column, seed], NOT_RUN)
+            why = outcomes.get(addresses[row, column, seed], Reason.NOT_RUN)
             missing.setdefault((row, column), {})[seed] = why
     metrics = column_metrics(table, columns, results)
     numbers = {

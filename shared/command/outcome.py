@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from shared.experiment.records import Reason
 from shared.experiment.run_folders import record_failure
 
 
@@ -13,18 +14,15 @@ from shared.experiment.run_folders import record_failure
 class Outcome:
     """How the work of a process on a cell ended."""
 
-    # "helper done", for a process that is not needed after training; "missing", a dataset;
-    # "conflict", with what the run's folder holds; "process died", one of several of the cell.
-    kind: Literal[
-        "done", "helper done", "interrupted", "missing", "conflict", "failed", "process died"
-    ]
+    # "helper done" is of a process that is not needed after training.
+    kind: Literal["done", "helper done", "interrupted"] | Reason
     why: str = ""  # why there is no result, in one line
     trace: str = ""  # the traceback of an error
     result: Mapping[str, Any] | None = None  # of the finished run
 
     def note(self, folder: Path) -> None:
-        """Write a failure to the folder of the run; in a conflict the folder is another run's."""
-        if self.kind in ("missing", "failed", "process died"):
+        """Write a failure to the folder of the run; what is refused may be of another run."""
+        if self.kind in (Reason.NOT_RUN, Reason.FAILED):
             with contextlib.suppress(OSError):  # a full disk has been reported already
                 record_failure(folder, self.why, self.trace)
 

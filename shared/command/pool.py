@@ -21,7 +21,7 @@ from shared.command.progress import Main, Watch, watching
 from shared.errors import UserError
 from shared.experiment.config import Config
 from shared.experiment.data import MissingData
-from shared.experiment.frame import NOT_RUN
+from shared.experiment.records import Reason
 from shared.experiment.run_folders import is_locked, stop_signals
 from shared.experiment.store import is_stored
 from shared.experiment.tables import Cell
@@ -146,9 +146,9 @@ class Pool:
             message = pipe.recv()
         except EOFError:
             process.join()
-            why = f"failed: {_describe_end(process.exitcode, cell.config)}"
+            why = f"{Reason.FAILED}: {_describe_end(process.exitcode, cell.config)}"
             # A process that is stopped before it handles signals just ends.
-            message = INTERRUPTED if stopping else Outcome("failed", why)
+            message = INTERRUPTED if stopping else Outcome(Reason.FAILED, why)
         if not isinstance(message, Outcome):
             method, *arguments = message
             getattr(watch, method)(cell, *arguments)
@@ -181,7 +181,7 @@ class Pool:
         for why, without in by_reason.items():
             if left:
                 say(self.console, f"{counted(len(without), 'cell')} not run: data missing; {why}")
-            why = f"{NOT_RUN}: data missing; {why}"
+            why = f"{Reason.NOT_RUN}: data missing; {why}"
             self.outcomes |= {cell.address: why for cell in without}
         return left
 

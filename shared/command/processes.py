@@ -21,6 +21,7 @@ from shared.command.running import main_metrics, move_aside, show_tables, unfini
 from shared.command.worker import lost, run_cell
 from shared.distributed import all_gather_objects, initialise, is_lost, rank, world_size
 from shared.errors import UserError
+from shared.experiment.records import Reason
 from shared.experiment.run_folders import INTERRUPTED
 
 
@@ -35,11 +36,11 @@ def take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> i
     try:
         outcome = _outcome_of_cell(chosen, places, options)
     except UserError as error:
-        outcome = Outcome("conflict", str(error))
+        outcome = Outcome(Reason.REFUSED, f"{Reason.REFUSED}: {error}")
     except RuntimeError as error:
         if not is_lost(error):
             raise
-        outcome = Outcome("process died", lost(world_size()))
+        outcome = Outcome(Reason.FAILED, lost(world_size()))
     match outcome.kind:
         case "done":
             show_tables(chosen, places, {}, Console())

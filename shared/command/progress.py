@@ -16,6 +16,7 @@ from rich.progress import (
 from rich.table import Column
 
 from shared.command.outcome import Outcome
+from shared.experiment.records import Reason
 from shared.experiment.tables import Cell
 from shared.report.console import say
 from shared.report.wording import counted
@@ -95,7 +96,7 @@ class Watch:
         self.bars.advance(self._all)
         done, total = self._count(self._all)
         count, text = f"[{done}/{total}] ", sentence(outcome, *self.main.get(cell.address, ()))
-        label, failed = label_of(cell), outcome.kind in ("failed", "missing", "conflict")
+        label, failed = label_of(cell), isinstance(outcome.kind, Reason)
         if not self.bars.disable:
             room = max(LEAST, self.bars.console.width - len(count) - len(text) - 2)
             label = label if len(label) <= room else f"{label[: room - 1]}…"

@@ -26,8 +26,8 @@ from shared.command.cells import Places
 from shared.command.pool import Pool
 from shared.errors import UserError
 from shared.experiment.config import slug
-from shared.experiment.frame import NOT_RUN, Measurement, processor_of
-from shared.experiment.records import Record, read_record
+from shared.experiment.frame import Measurement, processor_of
+from shared.experiment.records import Reason, Record, read_record
 from shared.experiment.run_folders import Interrupted
 from shared.experiment.tables import Cell
 
@@ -146,9 +146,9 @@ def run_and_compare(
         for measured in batch:
             address = measured.record.address
             why = outcomes.get(address, "failed without a message")
-            if why.startswith(NOT_RUN):
+            if Reason.NOT_RUN.begins(why):
                 without_data.add((measured.table.address, measured.cell.source))
-                why = why.removeprefix(f"{NOT_RUN}: ")
+                why = why.removeprefix(f"{Reason.NOT_RUN}: ")
                 yield Rerun(address, False, f"cannot be run here: {why}", compared=False)
                 continue
             done += 1

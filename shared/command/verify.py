@@ -16,7 +16,6 @@ from rich.text import Text
 
 from shared.experiment.config import USER_TIER
 from shared.experiment.frame import (
-    REFUSED,
     Line,
     Measurement,
     Origin,
@@ -26,7 +25,7 @@ from shared.experiment.frame import (
     name_of,
     processor_of,
 )
-from shared.experiment.records import Record
+from shared.experiment.records import Reason, Record
 from shared.experiment.tables import Table
 
 COMMIT = re.compile("[0-9a-f]{40}")
@@ -124,7 +123,7 @@ def _lines_and_faults(source: Source, lines: Sequence[Line]) -> tuple[list[Line]
     """
     if source.origin == "run":
         of_cells = [line for line in lines if line.cell is not None]
-        whys = {line.why for line in of_cells if line.why.startswith(REFUSED)}
+        whys = {line.why for line in of_cells if Reason.REFUSED.begins(line.why)}
         return of_cells, sorted(f"is not valid: {why}" for why in whys)
     of_cells = [line for line in lines if name_of(line.table, line.tier) == source.group]
     whys = {line.why for line in of_cells if line.why}

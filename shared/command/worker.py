@@ -18,8 +18,7 @@ from shared.distributed import all_gather_objects, is_lost, world_size
 from shared.errors import UserError, describe_os_error, lacking
 from shared.experiment.config import USER_TIER, canonical, run_key
 from shared.experiment.data import MissingData
-from shared.experiment.frame import NOT_RUN
-from shared.experiment.records import Damaged, read_record
+from shared.experiment.records import Damaged, Reason, read_record
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Conflict, Interrupted, Locked, WorkerDone
 from shared.experiment.tables import Cell
@@ -43,7 +42,7 @@ def run_cell(
     report("said", devices.used(options.threads, cell.config))
     if run_key(cell.tier, canonical(cell.config)) != cell.key:  # as this process has imported it
         why = "the source of its loss changed since the command began; start it again"
-        return Outcome("conflict", why)
+        return Outcome(Reason.REFUSED, f"{Reason.REFUSED}: {why}")
     run = Run(
         run_folder(places, cell),
         cell.config,
@@ -87,9 +86,9 @@ def _outcome_of(error: BaseException, run: Run, domain: str) -> Outcome:
         case EOFError() | ConnectionError() | KeyboardInterrupt() if run.stopping:
             return INTERRUPTED
         case MissingData():
-            return Outcome("missing", f"{NOT_RUN}: data missing; {error.remedy}")
+            return Outcome(Reason.NOT_RUN, f"{Reason.NOT_RUN}: data missing; {error.remedy}")
         case Locked() | Conflict() | Damaged():
-            return Outcome("conflict", str(error))
+            return Outcome(Reason.REFUSED, f"{Reason.REFUSED}: {error}")
         case CaptureFailed():
             why = f"{error}; {SWITCH}=0 trains without CUDA graphs"
         case SystemExit():
@@ -107,13 +106,13 @@ def _outcome_of(error: BaseException, run: Run, domain: str) -> Outcome:
                 file = run.folder / "checkpoint.pt"
                 why += f"; last good checkpoint: {file} at step {run.saved_step}"
         case Exception() if is_lost(error):
-            return Outcome("process died", lost(run.processes), traceback.format_exc())
+            return Outcome(Reason.FAILED, lost(run.processes), traceback.format_exc())
         case _ if _is_out_of_memory(error):
             size = getattr(run.config, "batch_size", None)
             why = "out of memory" if size is None else f"out of memory; lower batch_size ({size})"
         case _:
             why = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
-    return Outcome("failed", f"failed: {why}", traceback.format_exc())
+    return Outcome(Reason.FAILED, f"{Reason.FAILED}: {why}", traceback.format_exc())
 
 
 def set_up_torch(threads: int, *, deterministic: bool) -> None:
@@ -142,7 +141,7 @@ def set_up_torch(threads: int, *, deterministic: bool) -> None:
 def lost(processes: int) -> str:
     """The message when one of several processes ended without a message."""
     return (
-        f"failed: one of its {processes} processes ended; "
+        f"{Reason.FAILED}: one of its {processes} processes ended; "
         f"rerun the same command to resume from the last checkpoint"
     )
 

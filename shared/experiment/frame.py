@@ -28,6 +28,7 @@ from shared.experiment.records import (
     NUMBER,
     RECORDS,
     Damaged,
+    Reason,
     Record,
     computed_on,
     read_failure,
@@ -41,10 +42,8 @@ if TYPE_CHECKING:
 
 Origin = Literal["run", "record"]
 Status = Literal["valid", "invalid", "missing", "undeclared"]
-NOT_RUN = "not run"
-REFUSED = "refused"  # an altered file or an impossible number
-STALE = "stale: measured with another configuration"
-UNDECLARED = "not among the declared rows, columns and seeds"
+STALE = f"{Reason.STALE}: measured with another configuration"
+UNDECLARED = f"{Reason.UNDECLARED}: not among the declared rows, columns and seeds"
 ROUNDING = 1e-6  # relative: a mean of hundreds in float32 may exceed 100 by this much
 
 
@@ -261,7 +260,7 @@ def join(
         for index, ((source, today), fault) in enumerate(zip(records, faults, strict=True)):
             lines.append(Line(table, tier, cell, today, source, fault or "", index == counting))
         if not records:
-            why = (status or {}).get(cell.address, table.failure_of(cell) or NOT_RUN)
+            why = (status or {}).get(cell.address, table.failure_of(cell) or Reason.NOT_RUN)
             lines.append(Line(table, tier, cell, None, None, why, counts=True))
     declared = {cell.address for cell in cells}
     for address, undeclared in by_address.items():
@@ -298,15 +297,15 @@ def fault_of(record: Record, cell: Cell, table: Table, metric: str) -> str | Non
     """Why ``record``, in today's form, is not valid for ``cell``; None if it is."""
     result = record.result
     if result["tier"] != cell.tier:
-        return f"stale: measured in the {result['tier']} tier"
+        return f"{Reason.STALE}: measured in the {result['tier']} tier"
     if result["protocol"] != table.protocol:
-        return f"stale: measured with protocol {result['protocol']}"
+        return f"{Reason.STALE}: measured with protocol {result['protocol']}"
     if record.config != cell.content:
         unknown = ", ".join(sorted(record.config.keys() - cell.content.keys()))
         return f"{STALE}, with {unknown}, of which nothing is known today" if unknown else STALE
     value = result["metrics"].get(metric)
     if not isinstance(value, NUMBER) or not math.isfinite(value):
-        return f"failed: the result has no finite {metric}"
+        return f"{Reason.FAILED}: the result has no finite {metric}"
     return refused(result["metrics"], table, metric)
 
 
@@ -314,7 +313,7 @@ def refused(metrics: Mapping[str, Any], table: Table, metric: str) -> str | None
     """Why ``metric``, or another that the table shows, is impossible; None if they are not."""
     names = [name for name in (metric, *table.also) if name in metrics]
     faults = [impossible(name, metrics[name], table.unit_of(name)) for name in names]
-    return f"{REFUSED}: {'; '.join(filter(None, faults))}" if any(faults) else None
+    return f"{Reason.REFUSED}: {'; '.join(filter(None, faults))}" if any(faults) else None
 
 
 def impossible(name: str, value: Any, unit: str) -> str | None:
@@ -391,7 +390,7 @@ class _Disk:
                 source = self.sources[folder]
                 yield replace(source, record=replace(source.record, address=cell.address))
             elif folder in self.damaged:
-                self.status[cell.address] = f"{REFUSED}: {self.damaged[folder]}"
+                self.status[cell.address] = f"{Reason.REFUSED}: {self.damaged[folder]}"
             elif why := self._failure(folder):
                 self.status[cell.address] = why
 
@@ -424,7 +423,7 @@ class _Disk:
             return read_failure(folder)
         except Damaged as error:
             self.damaged[folder] = error
-            return f"{REFUSED}: {error}"
+            return f"{Reason.REFUSED}: {error}"
 
 
 def _committed(

@@ -5,6 +5,7 @@ A run's result has a SHA-256 over configuration, environment and result; its rec
 compute it again.
 """
 
+import enum
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,20 @@ REQUIRED: Mapping[str, frozenset[str]] = {
     ),
     "result": frozenset(("metrics", "protocol", "tier", "seconds", "peak_memory_bytes")),
 }
+
+
+class Reason(enum.StrEnum):
+    """Why a cell has no number: the word that begins the sentence which says so."""
+
+    NOT_RUN = "not run"  # yet, or without its data
+    FAILED = "failed"  # the run ended without a result
+    REFUSED = "refused"  # an altered file, an impossible number, a folder of another run
+    STALE = "stale"  # measured with another configuration or protocol
+    UNDECLARED = "undeclared"
+
+    def begins(self, why: str) -> bool:
+        """Whether a sentence gives this reason."""
+        return why.startswith(self)
 
 
 class Damaged(UserError):

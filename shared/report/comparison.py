@@ -18,8 +18,8 @@ from typing import Any
 
 from shared.experiment.config import slug
 from shared.experiment.files import write_atomically
-from shared.experiment.frame import NOT_RUN, processor_of
-from shared.experiment.records import RECORDS, Record, record_line
+from shared.experiment.frame import processor_of
+from shared.experiment.records import RECORDS, Reason, Record, record_line
 from shared.experiment.run_folders import WATCHED
 from shared.experiment.tables import Column, Tier
 from shared.report import pictures
@@ -127,13 +127,13 @@ class Number:
     @property
     def lacking(self) -> str:
         """The word for a number without a finished run: whether any was tried."""
-        tried = any(not why.startswith(NOT_RUN) for why in self.missing.values())
-        return "failed" if tried else NOT_RUN
+        tried = any(not Reason.NOT_RUN.begins(why) for why in self.missing.values())
+        return Reason.FAILED if tried else Reason.NOT_RUN
 
     @property
     def failed(self) -> list[int]:
         """The seeds whose runs have failed."""
-        return [seed for seed, why in self.missing.items() if why.startswith("failed")]
+        return [seed for seed, why in self.missing.items() if Reason.FAILED.begins(why)]
 
     @property
     def summary(self) -> Summary | None:
