@@ -16,9 +16,10 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from typing import NoReturn
 
 from shared.errors import UserError, first_of
 from shared.experiment.data import MissingData, sha256_of
@@ -26,20 +27,10 @@ from shared.experiment.data import MissingData, sha256_of
 TRAIN = ("train", "training")
 TEST = (("val", "valid", "validation"), ("test", "testing"))  # the first that exists is used
 SPLITS = (*TRAIN, *TEST[0], *TEST[1])
-# Files of operating systems and programs, beside names that begin with a dot.
-LEFTOVERS = {
-    "__macosx",
-    "@eadir",
-    "$recycle.bin",
-    "lost+found",
-    "__pycache__",
-    "thumbs.db",
-    "ehthumbs.db",
-    "desktop.ini",
-}
+# What operating systems and programs leave, beside names that begin with a dot.
+LEFTOVERS = {"__macosx", "@eadir", "$recycle.bin", "lost+found", "__pycache__", "thumbs.db"}
 MOST_NAMED = 100  # damaged files listed in one error
 EMPTY = 32  # bytes that hold no image and no video: placeholders, which may be equal
-SMALL = 2**14  # bytes of a file whose copies are found whatever their names
 FEWER_NAMED = 5  # folders or classes listed in a summary
 
 
@@ -74,6 +65,29 @@ class Folder:
             warnings.warn(self.summary(), LeftOut, stacklevel=3)
 
 
+@dataclass
+class _LeftOut:
+    """What reading a folder leaves out."""
+
+    hidden: int = 0
+    links: int = 0  # to folders
+    beside: int = 0  # files beside the folders of classes
+    other: Counter[str] = field(default_factory=Counter)  # files by ending
+    further: list[str] = field(default_factory=list)
+
+    def texts(self, what: str) -> Iterator[str]:
+        """Each with its number."""
+        if self.hidden:
+            yield f"{self.hidden} hidden"
+        for ending, count in sorted(self.other.items()):
+            yield f"{count} {printable(ending)}" if ending else f"{count} without an ending"
+        if self.links:
+            yield f"{_count(self.links, 'links')} to folders"
+        if self.beside:
+            yield f"{_count(self.beside, what)} beside the folders"
+        yield from self.further
+
+
 def layout_of(what: str) -> str:
     """The expected layout of a folder of ``what``, for the end of an error."""
     return f"{what} belong in train/<class>/ and, to test on, in val/<class>/ or test/<class>/"
@@ -83,10 +97,10 @@ def read_folder(path: Path, name: str, what: str, endings: Sequence[str]) -> Fol
     """The files of a folder and their classes, in the order of their paths.
 
     Left out and counted are hidden files and files of systems (``.ipynb_checkpoints``, ``._x.png``,
-    ``Thumbs.db``) at every level, files with other endings, links to folders and files that are
-    read anyway, files beside the folders of classes, and folders beside ``train``. A folder whose
-    only content is a folder of its own name or a part's (``train/train/cat``) is skipped. Files are
-    not opened here, see :func:`undamaged`.
+    ``Thumbs.db``) at every level, files with other endings, links to folders inside a class, files
+    beside the folders of classes, and folders beside ``train``. A folder whose only content is a
+    folder of its own name or a part's (``train/train/cat``) is skipped. Files are not opened here,
+    see :func:`undamaged`.
 
     Args:
         path: the folder; its names need not be UTF-8.
@@ -97,7 +111,7 @@ def read_folder(path: Path, name: str, what: str, endings: Sequence[str]) -> Fol
     if not path.is_dir():
         raise MissingData(name, path, "", f"make that folder: {layout_of(what)}")
     try:
-        return _Reader(path, what, endings).read()
+        return _read(path, what, tuple(endings))
     except OSError as error:
         where = printable(error.filename or path)
         raise UserError(
@@ -113,10 +127,11 @@ def class_files(
     classes: their numbers by name; the files come in the order of the names. endings: as of
     :func:`read_folder`.
     """
-    reader = _Reader(folder, "files", endings)
-    reader.known = reader.read_anyway(folder, folder)
-    files = reader.part(folder, sorted(classes))
-    return [(file, classes[name]) for name, paths in files.items() for file in paths]
+    return [
+        (file, classes[name])
+        for name in sorted(classes)
+        for file in _files_below(folder / name, tuple(endings), _LeftOut())
+    ]
 
 
 def undamaged(
@@ -165,329 +180,174 @@ def _relative(folder: Path, file: Path) -> Path:
     return file.relative_to(folder) if file.is_relative_to(folder) else file
 
 
-class _Reader:
-    """Reads one folder, and counts what it leaves out."""
+def _read(path: Path, what: str, endings: tuple[str, ...]) -> Folder:
+    left, odd = _LeftOut(), list[str]()
 
-    def __init__(self, path: Path, what: str, endings: Sequence[str]) -> None:
-        self.path, self.what, self.endings = path, what, tuple(endings)
-        self.hidden = self.links = self.beside = 0
-        self.other: Counter[str] = Counter()  # by ending
-        self.unused: list[str] = []
-        self.odd: list[str] = []
-        self.known: set[tuple[int, int]] = set()  # folders that no link may lead to
-        self.symlinks: set[Path] = set()  # of the files
+    def refuse(folder: Path, why: str) -> NoReturn:
+        raise UserError(f"{printable(folder)}: {why}; {layout_of(what)}")
 
-    def read(self) -> Folder:
-        root = self._innermost(self.path, SPLITS)
-        parts = self._parts_of(root)
-        train = parts.get("train", root)
-        test = next((parts[name] for name in ("val", "test") if name in parts), None)
-        if test is not None and train == root:
-            raise self._error_at(root, f"has {test.name}/ and no train/")
-        self._note_unused(root, train, test)
-        train = self._innermost(train)
-        test = None if test is None else self._innermost(test)
-        as_documented = train.parent == self.path and train.name.lower() in TRAIN
-        if train != self.path and not as_documented:
-            self.odd.append(f"read from {printable(_relative(self.path, train))}/")
-        self.known = self.read_anyway(root, train, test)
-
-        files = self.part(train, self._classes(train))
-        classes = tuple(files)
-        if not any(files.values()):
-            classes, files = (), {"": self._without_classes(train)}
-        elif strays := self._files_in(train):
-            self.beside += len(strays)
-        if not any(files.values()):
-            raise self._nothing_found(train)
-        if train.parent == root and not classes:
-            self._check_no_class_called_train(root, train)
-        trained = _with_class_numbers(files, classes)
-        tested = self._test_files(test, train, classes)
-        self._check_apart(trained, tested or ())
-        return Folder(
-            self.path,
-            self.what,
-            classes,
-            trained,
-            tested,
-            tuple(self._left_out_counts()),
-            tuple(self.odd),
-        )
-
-    def read_anyway(self, root: Path, *parts: Path | None) -> set[tuple[int, int]]:
-        """The folders that a link inside a class must not lead to: classes, parts, all parents."""
-        places = [self.path, *self.path.resolve().parents, root, *self._folders(root)]
-        for part in parts:
-            if part is not None:
-                places += [part, *part.resolve().parents, *self._folders(part)]
-        return {_identity(folder) for folder in places}
-
-    def _parts_of(self, root: Path) -> dict[str, Path]:
-        """The existing folders of "train", "val" and "test"."""
-        parts: dict[str, Path] = {}
-        for part, names in (("train", TRAIN), ("val", TEST[0]), ("test", TEST[1])):
-            matching = [folder for folder in self._folders(root) if folder.name.lower() in names]
-            if len(matching) > 1:
-                listed = " and ".join(f"{folder.name}/" for folder in matching)
-                raise self._error_at(root, f"has {listed}, which are the same part; keep one")
-            if matching:
-                parts[part] = matching[0]
-        return parts
-
-    def _note_unused(self, root: Path, train: Path, test: Path | None) -> None:
-        """Note unused content beside the folders of the parts."""
-        if train == root:
-            return
-        strays = [folder for folder in self._folders(root) if folder not in (train, test)]
-        if strays:
-            self.unused.append(
-                f"{_first_names([folder.name for folder in strays])} beside {train.name}/"
-            )
-        self.beside += len(self._files_in(root))
-
-    def _check_no_class_called_train(self, root: Path, train: Path) -> None:
-        """Refuse ``train`` with files between other folders with files: a class, or a part?"""
-        for folder in self._folders(root):
-            if folder.name.lower() not in SPLITS and self._files_in(folder):
-                raise self._error_at(
-                    root,
-                    f"has {self.what} in {train.name}/ and in {printable(folder.name)}/ beside it; "
-                    f"if {train.name} is a class, put all classes below {train.name}/",
-                )
-
-    def _test_files(
-        self, test: Path | None, train: Path, classes: tuple[str, ...]
-    ) -> tuple[tuple[Path, int], ...] | None:
-        """The files to test on; None where they have no labels."""
-        if test is None:
-            return None
-        names = self._classes(test)
-        if not names or not classes:
-            if names:
-                raise self._error_at(test, f"has folders of classes, {printable(train)} has none")
-            if unlabelled := len(self._without_classes(test)):
-                number = _count(unlabelled, self.what)
-                self.unused.append(f"{number} in {test.name}/, which has no folders of classes")
-            return None
-        for name in names:
-            if name not in classes:
-                raise self._error_at(
-                    test, f"{printable(name)} is not a class of {printable(train)}"
-                )
-        self.beside += len(self._files_in(test))
-        files = _with_class_numbers(self.part(test, names), classes)
-        if not files:
-            self.odd.append(f"no {self.what} in {printable(_relative(self.path, test))}/")
-        return files or None
-
-    def _check_apart(
-        self, train: Sequence[tuple[Path, int]], test: Sequence[tuple[Path, int]]
-    ) -> None:
-        """Refuse files to test on that are files to train on: links, and copies.
-
-        Copies are found among small files, and among files of one name.
-        """
-        if not test:
-            return
-        sizes: dict[int, list[Path]] = {}
-        places: dict[tuple[int, int], Path] = {}
-        for file in [file for file, _ in train if file.exists()]:
-            status = file.stat()
-            places.setdefault((status.st_dev, status.st_ino), file)
-            sizes.setdefault(status.st_size, []).append(file)
-        digests: dict[int, dict[str, Path]] = {}
-        both = []
-        for file in [file for file, _ in test if file.exists()]:
-            status = file.stat()
-            other = places.get((status.st_dev, status.st_ino))
-            size = status.st_size
-            if other is None and size > EMPTY and (alike := sizes.get(size)) is not None:
-                if size <= SMALL:
-                    if size not in digests:
-                        digests[size] = {sha256_of(path): path for path in reversed(alike)}
-                    other = digests[size].get(sha256_of(file))
-                elif named := [path for path in alike if path.name == file.name]:
-                    digest = sha256_of(file)
-                    other = next((path for path in named if sha256_of(path) == digest), None)
-            if other is not None:
-                both.append((file, other))
-        if both:
-            first, second = (printable(_relative(self.path, path)) for path in both[0])
-            raise UserError(
-                f"{printable(self.path)}: {_count(len(both), self.what)} to test on are also "
-                f"to train on, the first {first} as {second}; remove them from one of the two"
-            )
-
-    def part(self, root: Path, names: Sequence[str]) -> dict[str, list[Path]]:
-        """The files of each class of a part, each file once."""
-        self._visible_entries(root)  # counts hidden files
-        seen, known_folders = set(self.known), set[tuple[int, int]]()
-        files: dict[str, list[Path]] = {}
-        for name in names:
-            paths: list[Path] = []
-            if (identity := _identity(root / name)) in known_folders:
-                self.links += 1  # another name of a class
-            else:
-                folders = dict(self._walk(root / name, seen))
-                paths = [file for folder in sorted(folders) for file in folders[folder]]
-            known_folders.add(identity)
-            files[name] = paths
-        self._drop_links(files)
-        empty = [name for name, paths_of_class in files.items() if not paths_of_class]
+    def classes_in(part: Path) -> dict[str, list[Path]]:
+        """The files of each class of a part."""
+        left.hidden += sum(is_hidden(name) for name in os.listdir(part))
+        files = {folder.name: _files_below(folder, endings, left) for folder in _folders_in(part)}
+        empty = [name for name, of_class in files.items() if not of_class]
         if empty and len(empty) < len(files):
-            where = f"{printable(_relative(self.path, root))}/" if root != self.path else ""
-            self.odd.append(f"without {self.what}: {where}{_first_names(empty)}")
-        # In the order of their folders a class's own files come first.
-        deep = [
-            name
-            for name, paths_of_class in files.items()
-            if paths_of_class
-            and paths_of_class[0].parent != root / name
-            and len({paths_of_class[end].relative_to(root / name).parts[0] for end in (0, -1)}) > 1
-        ]
-        if deep:
-            below = _first_names([folder.name for folder in self._folders(root / deep[0])])
-            more = f" and {len(deep) - 1} other classes" if len(deep) > 1 else ""
-            self.odd.append(f"class {printable(deep[0])}{more} holds only folders: {below}")
+            where = f"{printable(_relative(path, part))}/" if part != path else ""
+            odd.append(f"without {what}: {where}{_first_names(empty)}")
         return files
 
-    def _walk(
-        self, start: Path, seen: set[tuple[int, int]]
-    ) -> Iterator[tuple[str, Sequence[Path]]]:
-        """Each folder from ``start`` down, none twice, and the files in it by name."""
-        files = []
-        for entry in self._visible_entries(start):
-            if _is_folder(entry):
-                if (identity := _identity(Path(entry.path))) in seen:
-                    self.links += 1
-                    continue
-                seen.add(identity)
-                yield from self._walk(Path(entry.path), seen)
-            elif self._has_our_ending(entry):
-                files.append(Path(entry.path))
-                if entry.is_symlink():
-                    self.symlinks.add(files[-1])
-            else:
-                self.other[Path(entry.name).suffix.lower()] += 1
-        yield str(start), files
-
-    def _drop_links(self, files: dict[str, list[Path]]) -> None:
-        """Remove links to files that are read anyway from ``files``."""
-        if not self.symlinks:
-            return
-        everything = [file for paths in files.values() for file in paths]
-        real = {_identity(file) for file in everything if file not in self.symlinks}
-        for paths_of_class in files.values():
-            for file in [
-                path for path in paths_of_class if path in self.symlinks and path.exists()
-            ]:
-                if (identity := _identity(file)) in real:
-                    paths_of_class.remove(file)
-                    self.links += 1
-                real.add(identity)
-
-    def _innermost(self, folder: Path, also: Sequence[str] = ()) -> Path:
-        """The innermost of nested folders, as unpacking an archive often makes them."""
-        while True:
-            inside = self._folders(folder)
-            if len(inside) != 1 or self._files_in(folder):
-                return folder
-            (only,) = inside
-            name, deeper = only.name.lower(), [inner.name.lower() for inner in self._folders(only)]
-            same = name in (folder.name.lower(), self.path.name.lower(), self.what)
-            if also:  # the folder itself: what holds "train" is not a class
-                wraps = name not in also and bool(same or set(deeper) & set(also))
-            else:
-                wraps = same or name in SPLITS
-            if not wraps or not deeper or self._files_in(only):
-                return folder
-            folder = only
-
-    def _classes(self, folder: Path) -> list[str]:
-        return [inner.name for inner in self._folders(folder)]
-
-    def _without_classes(self, folder: Path) -> list[Path]:
-        """The files of a folder without classes; those with other endings are counted."""
-        for entry in self._visible_entries(folder, count=False):
-            if not _is_folder(entry) and not self._has_our_ending(entry):
-                self.other[Path(entry.name).suffix.lower()] += 1
-        files = {"": self._files_in(folder)}
-        self.symlinks.update(file for file in files[""] if file.is_symlink())
-        self._drop_links(files)
-        return files[""]
-
-    def _files_in(self, folder: Path) -> list[Path]:
-        """The files directly in a folder."""
-        entries = self._visible_entries(folder, count=False)
-        return [
-            Path(entry.path)
-            for entry in entries
-            if not _is_folder(entry) and self._has_our_ending(entry)
-        ]
-
-    def _folders(self, folder: Path) -> list[Path]:
-        entries = self._visible_entries(folder, count=False)
-        return [Path(entry.path) for entry in entries if _is_folder(entry)]
-
-    def _has_our_ending(self, entry: os.DirEntry[str]) -> bool:
-        """Whether it is a file with one of the endings; a broken link is a damaged file."""
-        ending = Path(entry.name).suffix.lower()
-        return ending in self.endings and (entry.is_file() or not Path(entry.path).exists())
-
-    def _visible_entries(self, folder: Path, *, count: bool = True) -> list[os.DirEntry[str]]:
-        """The entries of a folder that are not hidden, by name."""
-        with os.scandir(folder) as entries:
-            all_entries = sorted(entries, key=lambda entry: entry.name)
-        visible = [item for item in all_entries if not is_hidden(item.name)]
-        self.hidden += (len(all_entries) - len(visible)) * count
-        return visible
-
-    def _left_out_counts(self) -> Iterator[str]:
-        if self.hidden:
-            yield f"{self.hidden} hidden"
-        for ending, count in sorted(self.other.items()):
-            yield f"{count} {printable(ending)}" if ending else f"{count} without an ending"
-        if self.links:
-            yield f"{_count(self.links, 'links')} to files that are read anyway"
-        if self.beside:
-            yield f"{_count(self.beside, self.what)} beside the folders"
-        yield from self.unused
-
-    def _nothing_found(self, folder: Path) -> UserError:
-        """The error that there is nothing to train on."""
-        counts = sorted(self.other.items())
-        others = ", ".join(f"{count} {printable(ending)}" for ending, count in counts)
-        hint = f"; there are {others}" if others else ""
-        return self._error_at(folder, f"no {self.what} in it ({', '.join(self.endings)}){hint}")
-
-    def _error_at(self, folder: Path, why: str) -> UserError:
-        return UserError(f"{printable(folder)}: {why}; {layout_of(self.what)}")
-
-
-def _with_class_numbers(
-    files: Mapping[str, Sequence[Path]], classes: tuple[str, ...]
-) -> tuple[tuple[Path, int], ...]:
+    root = _innermost(path, path, what, SPLITS)
+    parts = _parts_of(root, refuse)
+    train = parts.get("train", root)
+    test = parts.get("val", parts.get("test"))
+    if test is not None and train == root:
+        refuse(root, f"has {test.name}/ and no train/")
+    if train != root:
+        strays = [folder.name for folder in _folders_in(root) if folder not in (train, test)]
+        if strays:
+            left.further.append(f"{_first_names(strays)} beside {train.name}/")
+        left.beside += len(_files_in(root, endings))
+    train = _innermost(train, path, what)
+    test = None if test is None else _innermost(test, path, what)
+    if train != path and not (train.parent == path and train.name.lower() in TRAIN):
+        odd.append(f"read from {printable(_relative(path, train))}/")
+    files = classes_in(train)
+    classes = tuple(files)
+    if any(files.values()):
+        left.beside += len(_files_in(train, endings))
+    else:
+        classes, files = (), {"": _files_in(train, endings, left)}
+    if not any(files.values()):
+        counts = sorted(left.other.items())
+        there = ", ".join(f"{count} {printable(ending)}" for ending, count in counts)
+        hint = f"; there are {there}" if there else ""
+        refuse(train, f"no {what} in it ({', '.join(endings)}){hint}")
     numbers = {name: number for number, name in enumerate(classes)}
-    return tuple((file, numbers.get(name, -1)) for name, paths in files.items() for file in paths)
+    trained = tuple((file, numbers.get(name, -1)) for name in files for file in files[name])
+    tested = None
+    if test is not None:
+        files = classes_in(test)
+        if files and not classes:
+            refuse(test, f"has folders of classes, {printable(train)} has none")
+        for name in [name for name in files if name not in classes]:
+            refuse(test, f"{printable(name)} is not a class of {printable(train)}")
+        beside = len(_files_in(test, endings))
+        if files:
+            left.beside += beside
+            tested = tuple((file, numbers[name]) for name in files for file in files[name]) or None
+            if tested is None:
+                odd.append(f"no {what} in {printable(_relative(path, test))}/")
+        elif beside:
+            number = _count(beside, what)
+            left.further.append(f"{number} in {test.name}/, which has no folders of classes")
+    _check_apart(path, what, trained, tested or ())
+    return Folder(path, what, classes, trained, tested, tuple(left.texts(what)), tuple(odd))
+
+
+def _parts_of(root: Path, refuse: Callable[[Path, str], NoReturn]) -> dict[str, Path]:
+    """The existing folders of "train", "val" and "test"."""
+    parts: dict[str, Path] = {}
+    for part, names in (("train", TRAIN), ("val", TEST[0]), ("test", TEST[1])):
+        matching = [folder for folder in _folders_in(root) if folder.name.lower() in names]
+        if len(matching) > 1:
+            listed = " and ".join(f"{folder.name}/" for folder in matching)
+            refuse(root, f"has {listed}, which are the same part; keep one")
+        if matching:
+            parts[part] = matching[0]
+    return parts
+
+
+def _innermost(folder: Path, path: Path, what: str, parts: Sequence[str] = ()) -> Path:
+    """The innermost of nested folders, as unpacking an archive often makes them."""
+    while True:
+        inside = _folders_in(folder)
+        if len(inside) != 1 or _has_files(folder):
+            return folder
+        (only,) = inside
+        name, deeper = only.name.lower(), {inner.name.lower() for inner in _folders_in(only)}
+        same = name in (folder.name.lower(), path.name.lower(), what)
+        if parts:  # the folder itself: what holds "train" is not a class
+            wraps = name not in parts and (same or bool(deeper & set(parts)))
+        else:
+            wraps = same or name in SPLITS
+        if not wraps or not deeper or _has_files(only):
+            return folder
+        folder = only
+
+
+def _check_apart(
+    path: Path, what: str, train: Sequence[tuple[Path, int]], test: Sequence[tuple[Path, int]]
+) -> None:
+    """Refuse files to test on that are links to files to train on, or copies of them."""
+    by_size: dict[int, list[Path]] = {}
+    for file in [file for file, _ in train if test and file.exists()]:
+        by_size.setdefault(file.stat().st_size, []).append(file)
+    digests: dict[int, dict[str, Path]] = {}
+    both = []
+    for file in [file for file, _ in test if file.exists()]:
+        size = file.stat().st_size
+        if size <= EMPTY or size not in by_size:
+            continue
+        if size not in digests:
+            digests[size] = {sha256_of(other): other for other in reversed(by_size[size])}
+        if (other := digests[size].get(sha256_of(file))) is not None:
+            both.append((file, other))
+    if both:
+        first, second = (printable(_relative(path, file)) for file in both[0])
+        raise UserError(
+            f"{printable(path)}: {_count(len(both), what)} to test on are also to train on, the "
+            f"first {first} as {second}; remove them from one of the two"
+        )
+
+
+def _files_below(folder: Path, endings: tuple[str, ...], left: _LeftOut) -> list[Path]:
+    """The files of a class in torchvision's order; links to folders inside it are not followed."""
+
+    def fail(error: OSError) -> NoReturn:
+        raise error
+
+    found = []
+    for place, folders, names in os.walk(folder, onerror=fail):
+        left.hidden += sum(map(is_hidden, (*folders, *names)))
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        left.links += sum((Path(place) / name).is_symlink() for name in folders)
+        for file in (Path(place) / name for name in names if not is_hidden(name)):
+            if _has_ending(file, endings):
+                found.append(file)
+            else:
+                left.other[file.suffix.lower()] += 1
+    return sorted(found, key=lambda file: (str(file.parent), file.name))
+
+
+def _files_in(folder: Path, endings: tuple[str, ...], left: _LeftOut | None = None) -> list[Path]:
+    """The files directly in a folder; others are counted in ``left``."""
+    files = [path for path in _visible(folder) if not path.is_dir()]
+    if left is not None:
+        left.other.update(f.suffix.lower() for f in files if not _has_ending(f, endings))
+    return [file for file in files if _has_ending(file, endings)]
+
+
+def _has_ending(file: Path, endings: tuple[str, ...]) -> bool:
+    """Whether it is a file with one of the endings; a broken link is a damaged file."""
+    return file.suffix.lower() in endings and (file.is_file() or not file.exists())
+
+
+def _has_files(folder: Path) -> bool:
+    return any(not path.is_dir() for path in _visible(folder))
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return [path for path in _visible(folder) if path.is_dir()]
+
+
+def _visible(folder: Path) -> list[Path]:
+    """The entries of a folder that are not hidden, by name."""
+    return sorted(path for path in folder.iterdir() if not is_hidden(path.name))
 
 
 def is_hidden(name: str) -> bool:
     """Whether a file or folder of this name is hidden, or one that a system leaves behind."""
     return name.startswith(".") or name.lower() in LEFTOVERS
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    """Device and inode, which are equal for two paths to the same folder or file."""
-    status = path.stat()
-    return status.st_dev, status.st_ino
 
 
 def _count(number: int, what: str) -> str:
@@ -497,5 +357,5 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}"
 
 
-def _first_names(names: Sequence[str] | set[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     return first_of([printable(name) for name in sorted(names)], FEWER_NAMED)
