@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from shared.experiment.frame import Source, join
+from shared.experiment.frame import ReadRecord, join
 from shared.experiment.records import Record
 from shared.experiment.tables import Table, Tier
 from shared.report import measuring
@@ -16,5 +16,5 @@ def measure(
     figures: Sequence[str] = (),
 ) -> measuring.Measured:
     """The table measured by ``records``."""
-    lines = join(table, tier, map(Source, records), status)
+    lines = join(table, tier, map(ReadRecord, records), status)
     return measuring.measure(table, tier, lines, figures)

@@ -31,7 +31,7 @@ from shared.report.comparison import (
     Comparison,
     ComparisonRow,
     Number,
-    Source,
+    NumberOrigin,
     cost_grid,
     further_grids,
     headline,
@@ -86,7 +86,7 @@ def record(address: str, value: float, **others: object) -> Record:
 
 
 def number(label: str, values: dict[int, float]) -> Number:
-    sources = {s: Source(record(f"{label}/{s}", v), "run here") for s, v in values.items()}
+    sources = {s: NumberOrigin(record(f"{label}/{s}", v), "run here") for s, v in values.items()}
     return Number("accuracy", "%", sources)
 
 
@@ -242,7 +242,7 @@ def test_a_method_cites_its_own_paper(
     method: str, loss: str, numbers: dict[str, float], keys: list[str]
 ) -> None:
     config = {"method": method, "objective": {"loss": {"function": loss, "numbers": numbers}}}
-    made = {0: Source(replace(record("up/0", 80.0), config=config), "run here")}
+    made = {0: NumberOrigin(replace(record("up/0", 80.0), config=config), "run here")}
     of_rows = comparison().numbers | {("up", "MUTAG"): Number("accuracy", "%", made)}
     text = markdown(comparison(address="vision/margins/table-2", numbers=of_rows))
     assert re.findall(r"^@\w+{(\w+),$", text, re.MULTILINE) == [*keys, "holm", "suite"]

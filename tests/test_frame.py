@@ -10,7 +10,7 @@ from drawing import finish
 from pages import run_page
 from toy.tables import TABLES
 
-from shared.experiment.frame import Source, join, load
+from shared.experiment.frame import ReadRecord, join, load
 from shared.experiment.records import Damaged, Record, read_record, record_line
 from shared.experiment.tables import Cell
 
@@ -69,7 +69,7 @@ def test_records_that_are_not_valid_say_why(tmp_path: Path) -> None:
     stale = dataclasses.replace(record, config={**record.config, "offset": 9.0})
     infinite = dataclasses.replace(record, result={**record.result, "metrics": {"accuracy": 200.0}})
     stranger = dataclasses.replace(stale, address=record.address.replace("seed-0", "seed-77"))
-    lines = join(TABLE, "paper", map(Source, (stale, infinite, stranger)))
+    lines = join(TABLE, "paper", map(ReadRecord, (stale, infinite, stranger)))
     mine = [line for line in lines if line.cell == PLAIN]
     assert [line.status for line in mine] == ["invalid", "invalid"]
     assert [line.counts for line in mine] == [False, True]
@@ -85,11 +85,11 @@ def test_a_record_counts_for_each_cell_with_its_configuration(tmp_path: Path) ->
     rows = (*TABLE.rows, dataclasses.replace(TABLE.rows[0], label="again", published="plain"))
     table = dataclasses.replace(TABLE, rows=rows, claims=())
     record = run_of(tmp_path, PLAIN, 1.0)
-    valid = [line for line in join(table, "paper", [Source(record)]) if line.status == "valid"]
+    valid = [line for line in join(table, "paper", [ReadRecord(record)]) if line.status == "valid"]
     assert {line.cell.row for line in valid if line.cell} == {"plain", "again"}
     # Where each has a record of its own, each has its own.
     other = dataclasses.replace(record, address=record.address.replace("/plain/", "/again/"))
-    lines = join(table, "paper", [Source(record), Source(other)])
+    lines = join(table, "paper", [ReadRecord(record), ReadRecord(other)])
     for line in lines:
         if line.status == "valid" and line.cell and line.source:
             assert line.source.record.address == line.cell.address

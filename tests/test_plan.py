@@ -19,7 +19,7 @@ from toy.tables import TABLES as TOY
 from graph.tables import TABLE_4
 from shared.command import plan
 from shared.command.cells import DOMAINS, Chosen, Places, every_table, run_folder, tables_of
-from shared.command.plan import Cost, costs_of, kind_of, planned, side_by_side, trains
+from shared.command.plan import Cost, costs_of, kind_of, plan_table, side_by_side, trains
 from shared.command.running import joined
 from shared.experiment.config import canonical_json, slug
 from shared.experiment.frame import Frame
@@ -42,7 +42,7 @@ def text_of(table: Table, here: Places, tier: str = "paper", jobs: int = 2) -> s
     stream = io.StringIO()
     console = Console(file=stream, width=80)
     cells = table.cells(tier)
-    console.print(planned(table, cells, here, of(table, cells, here), jobs), crop=False)
+    console.print(plan_table(table, cells, here, of(table, cells, here), jobs), crop=False)
     return stream.getvalue()
 
 

@@ -53,9 +53,9 @@ def test_without_a_terminal_there_are_plain_lines(clock: Clock) -> None:
         watch.started(first)
         assert written(console) == ["3 cells to run"]
         watch.started(third)
-        watch.heard(first, 10, 30, "training")  # resumed: its pace is not that of 10 steps
+        watch.update(first, 10, 30, "training")  # resumed: its pace is not that of 10 steps
         clock.now += 28
-        watch.heard(first, 14, 30, "training")
+        watch.update(first, 14, 30, "training")
         watch.tick()
         assert written(console) == []  # not more than one in a minute
         clock.now += 32
@@ -70,7 +70,7 @@ def test_without_a_terminal_there_are_plain_lines(clock: Clock) -> None:
         watch.ended(first, DONE)
         beside = "accuracy 1.25 (7 s); paper: 1.00 ± 0.10"
         assert written(console) == [f"[1/3] {label} 0: {beside}"]
-        watch.heard(third, 0, 2, "probe")
+        watch.update(third, 0, 2, "probe")
         clock.now += 60
         watch.tick()
         assert written(console) == [f"1/3 done; {label} 2: probe 0 of 2"]
@@ -97,7 +97,7 @@ def test_on_a_terminal_of_80_columns_counts_and_times_are_whole() -> None:
     cell = replace(CELLS[0], row="A method of a long name, from the authors' own program")
     with watching(console, 123, {cell.address: ("accuracy", "1.00 ± 0.10")}) as watch:
         watch.started(cell)
-        watch.heard(cell, 12345, 100000, "training")
+        watch.update(cell, 12345, 100000, "training")
         watch.bars.refresh()
         lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in written(console)]
         assert any(re.search(r"12345/100000 (-:--:--|\d+:\d\d:\d\d)$", line) for line in lines)

@@ -40,7 +40,7 @@ from shared.command.own import (
     trainable_rows,
     with_loss,
 )
-from shared.command.plan import planned
+from shared.command.plan import plan_table
 from shared.command.pool import default_jobs
 from shared.command.running import joined, print_ending, run_waiting
 from shared.errors import UserError
@@ -61,7 +61,7 @@ from shared.report.comparison import (
     Comparison,
     ComparisonRow,
     Number,
-    Source,
+    NumberOrigin,
     headline,
     main_grid,
     p_of,
@@ -129,7 +129,7 @@ class Reusable:
     # Of data of the user's, by their name in a configuration.
     data_hashes: Mapping[str, str] = field(default_factory=dict)
 
-    def source(self, cell: Cell, table: Table) -> Source | None:
+    def source(self, cell: Cell, table: Table) -> NumberOrigin | None:
         """The finished run or the record that is valid for a cell; None without one."""
         for source, location in self._candidates(cell):
             if not _is_valid(source.record.upgraded(type(cell.config)), cell, table):
@@ -148,16 +148,16 @@ class Reusable:
                     f"it, or start over with --again"
                 )
 
-    def _candidates(self, cell: Cell) -> Iterator[tuple[Source, str]]:
+    def _candidates(self, cell: Cell) -> Iterator[tuple[NumberOrigin, str]]:
         """The sources with the key of a cell, the best first, and where each lies."""
         folder = run_folder(self.places, cell)
         if (record := finished(cell, self.places.runs)) is not None:
-            yield Source(record, HERE, folder / LOG), str(folder)
+            yield NumberOrigin(record, HERE, folder / LOG), str(folder)
         for record in self.given.get(cell.key, ()):
-            yield Source(record, recorded_at(record)), "the records of --records"
+            yield NumberOrigin(record, recorded_at(record)), "the records of --records"
         for record in self.committed.get(cell.key, ()):
             if processor_of(record) == self.processor:
-                yield Source(record, recorded_at(record)), "the committed records"
+                yield NumberOrigin(record, recorded_at(record)), "the committed records"
 
     def other_processors(self, cells: Sequence[Cell]) -> set[str]:
         """The other processors on which cells have a committed record."""
@@ -205,7 +205,7 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
         if missing:
             chosen.append(Chosen(table, missing))
             known = joined(chosen[-1:], places)
-            plan = planned(table, missing, places, known, jobs, planned_keys)
+            plan = plan_table(table, missing, places, known, jobs, planned_keys)
             console.print(plan, crop=False)
     if options.plan_only:
         if options.cells is not None:
@@ -544,7 +544,7 @@ def _coordinates(cell: Cell) -> Coordinates:
     return cell.row, cell.column, cell.seed
 
 
-def _sources(selection: Selection, reusable: Reusable) -> dict[Coordinates, Source | None]:
+def _sources(selection: Selection, reusable: Reusable) -> dict[Coordinates, NumberOrigin | None]:
     """The source of each run that is compared; None for one that is not there yet."""
     return {_coordinates(cell): reusable.source(cell, selection.table) for cell in selection.cells}
 
@@ -586,7 +586,7 @@ def _comparison_of(
     """The comparison, of what is finished by now."""
     table, columns = selection.table, selection.columns
     addresses = {_coordinates(cell): cell.address for cell in selection.cells}
-    sources: dict[tuple[str, str], dict[int, Source]] = {}
+    sources: dict[tuple[str, str], dict[int, NumberOrigin]] = {}
     missing: dict[tuple[str, str], dict[int, str]] = {}
     results: dict[str, list[Mapping[str, Any]]] = {column.label: [] for column in columns}
     for (row, column, seed), source in _sources(selection, reusable).items():

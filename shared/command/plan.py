@@ -62,7 +62,7 @@ class Cost:
 Costs = dict[tuple[str, str], Cost]  # by row, and by the column or the run that columns share
 
 
-def planned(
+def plan_table(
     table: Table,
     cells: Sequence[Cell],
     places: Places,

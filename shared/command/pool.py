@@ -75,7 +75,7 @@ class Pool:
             if (store := self.places.store_of(cell)) and (encoder := encoder_of(cell))
         }
         with stop_requests() as requests, watching(self.console, len(cells), self.main) as watch:
-            watch.said(cells[0], devices.check())
+            watch.print_once(cells[0], devices.check())
             server.start(cells[0].domain)
             if before is not None:
                 before()

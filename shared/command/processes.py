@@ -78,7 +78,7 @@ def _outcome_of_cell(chosen: Sequence[Chosen], places: Places, options: Namespac
             watch.tick()
 
         if rank() == 0:
-            watch.said(cell, devices.check())
+            watch.print_once(cell, devices.check())
         outcome = run_cell(cell, places, options, workers, report)
         if outcome.kind == "done":
             watch.ended(cell, outcome)

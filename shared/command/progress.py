@@ -68,18 +68,18 @@ class Watch:
         label = f"{label_of(cell)}: starting"
         self._running[cell.address] = self.bars.add_task(label, total=None)
 
-    def heard(self, cell: Cell, done: int, total: int, what: str) -> None:
+    def update(self, cell: Cell, done: int, total: int, what: str) -> None:
         """A cell reports progress; a new phase of work restarts its bar and time estimate."""
         bar, label = self._running[cell.address], f"{label_of(cell)}: {what}"
         if self.bars.tasks[self.bars.task_ids.index(bar)].description != label:
             self.bars.reset(bar, total=total, description=label)
         self.bars.update(bar, completed=done, total=total)
 
-    def shown(self, cell: Cell, text: str) -> None:
+    def print_line(self, cell: Cell, text: str) -> None:
         """A cell shows a line."""
         self._print(f"{label_of(cell)}: {text}")
 
-    def said(self, _: Cell, lines: Sequence[str]) -> None:
+    def print_once(self, _: Cell, lines: Sequence[str]) -> None:
         """Print lines that hold for more than one cell, each once."""
         for line in lines:
             if line not in self._said:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from shared.command.array import lines_of, print_lines
 from shared.command.cells import Chosen, Places, imported, run_folder
-from shared.command.plan import planned, trains
+from shared.command.plan import plan_table, trains
 from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, first_of, lacking, not_installed, program
 from shared.experiment.frame import Frame, load, unfinished
@@ -39,7 +39,7 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
     jobs = options.jobs or default_jobs(options.threads)
     seen: set[str] = set()
     for selected in to_run:
-        plan = planned(selected.table, selected.cells, places, frame, jobs, seen)
+        plan = plan_table(selected.table, selected.cells, places, frame, jobs, seen)
         console.print(plan, crop=False)
     return 0
 

@@ -19,7 +19,7 @@ from shared.experiment.frame import (
     Line,
     Measurement,
     Origin,
-    Source,
+    ReadRecord,
     folder_key,
     load,
     name_of,
@@ -65,7 +65,7 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
     for line in frame:
         if line.source is not None:
             lines[line.source.where].append(line)
-    by_group: defaultdict[tuple[Origin, str], list[Source]] = defaultdict(list)
+    by_group: defaultdict[tuple[Origin, str], list[ReadRecord]] = defaultdict(list)
     for source in frame.sources:
         by_group[source.origin, source.group].append(source)
     faults: dict[Origin, list[str]] = {"record": [], "run": []}
@@ -116,7 +116,7 @@ def summary(checked: Checked) -> Grid:
     return grid
 
 
-def _lines_and_faults(source: Source, lines: Sequence[Line]) -> tuple[list[Line], list[str]]:
+def _lines_and_faults(source: ReadRecord, lines: Sequence[Line]) -> tuple[list[Line], list[str]]:
     """Those of a source's lines that are of cells, and why it is not valid.
 
     The cells of a record are those of the table that it is stored beside.
@@ -223,7 +223,7 @@ def left_out(tables: Sequence[Table], runs: Path) -> Iterator[str]:
         yield IDLE.format(name, count)
 
 
-def _misplaced(sources: Iterable[Source], runs: Path, domain: str | None) -> Iterator[str]:
+def _misplaced(sources: Iterable[ReadRecord], runs: Path, domain: str | None) -> Iterator[str]:
     """Notes on finished runs that do not count because of their folder, as after a copy.
 
     With a domain, folders that lie elsewhere are noted where a part of their path has its name.

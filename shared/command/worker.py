@@ -39,7 +39,7 @@ def run_cell(
     """
     set_up_torch(options.threads, deterministic=options.deterministic)
     show_plain_warnings()
-    report("said", devices.used(options.threads, cell.config))
+    report("print_once", devices.used(options.threads, cell.config))
     if run_key(cell.tier, canonical(cell.config)) != cell.key:  # as this process has imported it
         why = "the source of its loss changed since the command began; start it again"
         return Outcome(Reason.REFUSED, f"{Reason.REFUSED}: {why}")
@@ -50,9 +50,9 @@ def run_cell(
         workers=workers,
         data_root=places.data,
         allow_missing=options.allow_missing,
-        progress=partial(report, "heard"),
+        progress=partial(report, "update"),
         watch=options.watch,
-        show=partial(report, "shown"),
+        show=partial(report, "print_line"),
         store=places.store_of(cell),
     )
     if world_size() > 1:

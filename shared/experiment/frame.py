@@ -48,7 +48,7 @@ ROUNDING = 1e-6  # relative: a mean of hundreds in float32 may exceed 100 by thi
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReadRecord:
     """A record as it was written, and where it was read."""
 
     record: Record
@@ -75,7 +75,7 @@ class Line:
     cell: Cell | None  # None for a record of no declared cell
     # In today's form, under the address of the cell; None for a cell without any.
     record: Record | None
-    source: Source | None  # the record as it was written
+    source: ReadRecord | None  # the record as it was written
     why: str  # why the cell has no valid record; empty where it has one
     counts: bool  # whether the line is the one of its cell: the last valid one, or the last
 
@@ -104,7 +104,7 @@ class Frame:
     # without a cell.
     lines: Mapping[tuple[str, Tier], Sequence[Line]]
     # Everything that was read, in order; also what belongs to no line.
-    sources: Sequence[Source] = ()
+    sources: Sequence[ReadRecord] = ()
     # What could not be read: its origin, and what is wrong.
     damaged: Sequence[tuple[Origin, Damaged]] = ()
 
@@ -191,7 +191,7 @@ def load(
     committed = [] if results is None else list(_committed(results, files, damaged))
     if before is not None:
         committed = [source for source in before.sources if source.origin == "record"]
-    by_table: dict[str, list[Source]] = {}
+    by_table: dict[str, list[ReadRecord]] = {}
     for source in committed:
         by_table.setdefault(source.record.address.rsplit("/", 3)[0], []).append(source)
     disk = _Disk(runs)
@@ -217,7 +217,7 @@ def load(
 def join(
     table: Table,
     tier: Tier,
-    sources: Iterable[Source],
+    sources: Iterable[ReadRecord],
     status: Mapping[str, str] | None = None,
     cells: Sequence[Cell] | None = None,
 ) -> list[Line]:
@@ -233,7 +233,7 @@ def join(
     cells_by_key: dict[str, set[str]] = {}
     for cell in cells:
         cells_by_key.setdefault(cell.key, set()).add(cell.address)
-    candidates: list[tuple[Source, Record, str]] = []
+    candidates: list[tuple[ReadRecord, Record, str]] = []
     recorded: dict[str, set[str]] = {}
     for source in sources:
         address = source.record.address
@@ -242,7 +242,7 @@ def join(
             key = run_key(str(today.result["tier"]), today.config)
             candidates.append((source, today, key))
             recorded.setdefault(key, set()).add(address)
-    by_address: dict[str, list[tuple[Source, Record]]] = {}
+    by_address: dict[str, list[tuple[ReadRecord, Record]]] = {}
     for source, today, key in candidates:
         # Its own cell, and cells with its configuration that no record names.
         with_key = cells_by_key.get(key, set())
@@ -272,7 +272,7 @@ def join(
 
 
 def by_key(
-    sources: Iterable[Source], tier: Tier, kinds: Iterable[type], *, users: bool = False
+    sources: Iterable[ReadRecord], tier: Tier, kinds: Iterable[type], *, users: bool = False
 ) -> dict[str, list[Record]]:
     """Records by the keys of their run, today's and then's, whatever table they are of.
 
@@ -366,7 +366,7 @@ class _Disk:
     """The finished runs below a folder, each read once."""
 
     runs: Path | None
-    sources: dict[Path, Source] = field(default_factory=dict)
+    sources: dict[Path, ReadRecord] = field(default_factory=dict)
     damaged: dict[Path, Damaged] = field(default_factory=dict)
     status: dict[str, str] = field(default_factory=dict)
 
@@ -376,7 +376,7 @@ class _Disk:
         assert self.runs is not None
         return {folder.name.rpartition("-")[2] for folder in self.runs.glob("*/*/*")}
 
-    def finished(self, cells: Sequence[Cell]) -> Iterator[Source]:
+    def finished(self, cells: Sequence[Cell]) -> Iterator[ReadRecord]:
         """The runs of cells, one for each address."""
         assert self.runs is not None
         for cell in {cell.address: cell for cell in cells}.values():
@@ -415,7 +415,7 @@ class _Disk:
         if record is not None:
             assert self.runs is not None
             group = folder.parent.relative_to(self.runs).as_posix()
-            self.sources[folder] = Source(record, "run", str(folder), group)
+            self.sources[folder] = ReadRecord(record, "run", str(folder), group)
 
     def _failure(self, folder: Path) -> str | None:
         """Why a run without a result has failed; None if it has not."""
@@ -428,7 +428,7 @@ class _Disk:
 
 def _committed(
     results: Path, files: Iterable[Path], damaged: list[tuple[Origin, Damaged]]
-) -> Iterator[Source]:
+) -> Iterator[ReadRecord]:
     """The records of files, in the order of their lines; errors are added to ``damaged``."""
     for file in files:
         for number, record in enumerate(records_in(file), start=1):
@@ -436,7 +436,7 @@ def _committed(
                 damaged.append(("record", record))
             else:
                 group = file.relative_to(results).as_posix().removesuffix(RECORDS)
-                yield Source(record, "record", f"{file}, line {number}", group)
+                yield ReadRecord(record, "record", f"{file}, line {number}", group)
 
 
 def _numbers(line: Line) -> dict[str, float]:

@@ -59,7 +59,7 @@ from shared.experiment.run_folders import (
     LOG,
     OWN_DATA,
     OWN_DATA_FIELDS,
-    STATES,
+    RUN_OUTPUTS,
     WATCHED,
     Conflict,
     Interrupted,
@@ -249,7 +249,7 @@ class Run:
         if before := self._environment_before():
             self._data_before = before["data"]
             if (self.folder / "checkpoint.pt").exists():
-                _continue_from(before, self._environment)
+                _carry_over_environment(before, self._environment)
         if self._is_first:
             for part in self.folder.glob(".*.part"):  # partial files of killed processes
                 part.unlink(missing_ok=True)
@@ -631,7 +631,7 @@ class Run:
 
     def _environment_before(self) -> dict[str, Any]:
         """The environment that the checkpoint or result was made in; empty without either."""
-        made = (self.folder / name for name in STATES)
+        made = (self.folder / name for name in RUN_OUTPUTS)
         file = self.folder / "environment.json"
         return read_json(file) if file.exists() and any(map(Path.exists, made)) else {}
 
@@ -757,7 +757,7 @@ def _not_finite_text(what: str, step: int) -> str:
     return f"{what} is NaN or infinite by step {step}; lower the learning rate or check the input"
 
 
-def _continue_from(before: Mapping[str, Any], environment: dict[str, Any]) -> None:
+def _carry_over_environment(before: Mapping[str, Any], environment: dict[str, Any]) -> None:
     """Add to an environment what holds of the steps before the checkpoint, made in another one.
 
     Their warnings, the hashes of their data, that the code had changes, and commit and torch where

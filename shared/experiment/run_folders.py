@@ -23,7 +23,7 @@ LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command continues where this one stopped
 OWN_DATA_FIELDS = ("dataset", "corpus")  # of configurations, which name data that can be given
 OWN_DATA = "own"  # the dataset of a training that was given data, where they have no other name
-STATES = ("checkpoint.pt", "result.json")  # what a run continues from, or ended with
+RUN_OUTPUTS = ("checkpoint.pt", "result.json")  # what a run continues from, or ended with
 LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
 WATCHED = "watch/"  # begins the names of scores during pretraining, which are not metrics
@@ -78,7 +78,7 @@ def check_config(folder: Path, config: Config) -> None:
     :class:`Damaged`: there is a checkpoint or result, but no configuration that says of what.
     """
     file = folder / "config.json"
-    if any((folder / name).exists() for name in STATES):
+    if any((folder / name).exists() for name in RUN_OUTPUTS):
         read_json(file)
     if file.exists() and (differing := differences(read_json(file), config)):
         raise Conflict(

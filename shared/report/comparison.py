@@ -97,7 +97,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Source:
+class NumberOrigin:
     """Where a number comes from."""
 
     record: Record
@@ -111,7 +111,7 @@ class Number:
 
     metric: str  # key of the result that is shown
     unit: str
-    sources: Mapping[int, Source] = field(default_factory=dict)  # by seed, the finished runs
+    sources: Mapping[int, NumberOrigin] = field(default_factory=dict)  # by seed, the finished runs
     missing: Mapping[int, str] = field(default_factory=dict)  # by seed, why there is none
 
     def read(self, metric: str = "") -> dict[int, float]:
@@ -543,7 +543,7 @@ def learning(comparison: Comparison) -> tuple[list[Curves], list[str]]:
     return panels, list(dict.fromkeys(lacking))
 
 
-def _read_log(source: Source) -> tuple[str, list[tuple[float, dict[str, float]]]] | None:
+def _read_log(source: NumberOrigin) -> tuple[str, list[tuple[float, dict[str, float]]]] | None:
     """Unit of x, and numbers by name at each x, from the log of a run; None without one.
 
     In epochs where the configuration counts them, else in steps.
