@@ -144,7 +144,13 @@ def projected_gradient_methods() -> dict[str, Loss]:
 
     def ours(first: Tensor, second: Tensor) -> Tensor:
         return our_max_margin(
-            first, second, 1, solver="projected_gradient", steps=STEPS, step_size=STEP_SIZE
+            first,
+            second,
+            1,
+            solver="projected_gradient",
+            steps=STEPS,
+            step_size=STEP_SIZE,
+            momentum="none",
         )
 
     return {OURS: ours, "per anchor": per_anchor}

@@ -351,7 +351,10 @@ def alignment(
     solver=one_of("closed_form", "projected_gradient", "exact"),
     steps=COUNT,
     step_size=optional(POSITIVE),
+    momentum=one_of("restarted", "nesterov", "none"),
+    stop=NOT_NEGATIVE,
     start=one_of("closed_form", "random"),
+    precision=one_of("double", "single"),
     unit_diagonal=FLAG,
     cosines=True,
 )
@@ -367,7 +370,10 @@ def max_margin(
     solver: svm.Solver = "closed_form",
     steps: int = 50,
     step_size: float | None = None,
+    momentum: svm.Momentum = "restarted",
+    stop: float = 0.0,
     start: svm.Start = "closed_form",
+    precision: svm.Precision = "double",
     unit_diagonal: bool = False,
 ) -> Tensor:
     """Max-margin contrastive loss (MMCL): negatives weighted by the dual variables of an SVM.
@@ -390,19 +396,25 @@ def max_margin(
         kernel: ``"rbf"``, ``"linear"`` or ``"tanh"`` (``tanh(gamma cos + offset)``).
         offset: eta of the tanh kernel.
         solver: ``"closed_form"`` (INV), ``"projected_gradient"`` (PGD), or ``"exact"`` (the box
-            QP to convergence, slow).
-        steps: of the projected gradient.
-        step_size: of the projected gradient; None: 1 / lambda_max for each anchor, with momentum;
-            a number (the authors' 1e-3): plain steps of that size.
-        start: of the projected gradient: ``"closed_form"``, or the authors' ``"random"``.
+            QP to convergence, slow). The next six are the projected gradient's; the authors'
+            program has 1000, 1e-3, ``"nesterov"``, 0.01, ``"random"`` and ``"single"``.
+        steps: the most of them.
+        step_size: None: 1 / lambda_max for each anchor.
+        momentum: ``"restarted"`` where it points uphill; ``"nesterov"``, from a random first number
+            on; or ``"none"``.
+        stop: once the relative change in a step, averaged over all anchors and dual variables, is
+            below it; 0: never.
+        start: ``"closed_form"``, or ``"random"``: normal numbers, cut off at 0 and the cost.
+        precision: of the steps.
         unit_diagonal: use 1 for K(c_p, c_p) in the dual although the kernel's diagonal is not 1
             (as the authors' program does for the tanh kernel).
 
     Returns:
-        (N,); the mean over anchors is the papers' loss.
+        (N,); the mean over anchors is the loss of the authors' program, the sum that of the paper.
 
     Raises:
         ValueError: as every loss; see :func:`shared.checks.checked`.
+        ArithmeticError: if ``"exact"`` does not converge.
 
     Source: Shah et al. 2022, Proposition 1 and Algorithm 1. One factorisation serves all anchors.
     """
@@ -417,7 +429,10 @@ def max_margin(
         solver=solver,
         steps=steps,
         step_size=step_size,
+        momentum=momentum,
+        stop=stop,
         start=start,
+        precision=precision,
         unit_diagonal=unit_diagonal,
     )
     weights = svm.dual_weights(pairs, among, dual)

@@ -136,7 +136,7 @@ class Term:
 
 
 def term(
-    function: "Callable[..., Tensor] | LazyImport", /, weight: float = 1.0, **kwargs: Any
+    function: "Callable[..., Tensor] | LazyImport", /, *, weight: float = 1.0, **kwargs: Any
 ) -> Term:
     """A :class:`Term`, checked against the function's signature and ranges.
 

@@ -453,7 +453,8 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
     Raises:
         ValueError: labels that are not one whole number for each row.
 
-    Source: Khosla et al. 2020 (SupCon), Eq. 2; Chen et al. 2021 (LMCL), Eq. 2.
+    Source: Khosla et al. 2020 (SupCon), Eq. 2. Eq. 2 of LMCL (Chen et al. 2021) has the same
+    classes, and one positive in each tuple.
     """
     _check_tensors(embedding)
     _check_whole("label", label, len(embedding))

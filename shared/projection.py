@@ -48,7 +48,7 @@ class LowRankProjection(nn.Module):
     Raises:
         ValueError: an argument out of range, or a norm in the authors' form.
 
-    Source: Chen et al. 2022, Eqs. 4-6 and Algorithm 1; program functioncs/CLLR.
+    Source: Chen et al. 2022, Eqs. 6, 7, 8 and 10 and Algorithm 1; program functioncs/CLLR.
     """
 
     initial_norm: Tensor

@@ -399,18 +399,19 @@ def max_margin(
     unit_diagonal: bool = False,
     solver: str = "closed_form",
     steps: int = 50,
-    step_size: float | None = None,
+    step_size: float = 0.0,
+    momentum: str = "restarted",
 ) -> Tensor:
     """``sum_j alpha_j K(c_j, a) - (sum_j alpha_j) K(c_p, a)``, (N,).
 
-    Of a projected gradient whose step size is not given, the optimum that it leads to.
+    Of a projected gradient with momentum, the optimum that it leads to.
     """
 
     def solve(delta: np.ndarray) -> np.ndarray:
         start = dual_closed_form(delta, cost)
         if solver == "closed_form":
             return start
-        if step_size is None:
+        if momentum != "none":
             return dual_exact(delta, cost)
         return dual_projected_gradient(delta, start, cost, steps, step_size)
 

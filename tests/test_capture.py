@@ -319,7 +319,7 @@ def test_nothing_is_recorded_where_it_cannot_be() -> None:
 
 SOLVERS: list[dict[str, Any]] = [
     {"steps": 10},
-    {"steps": 10, "step_size": 1e-3, "start": "random"},
+    {"steps": 10, "step_size": 1e-3, "momentum": "nesterov", "start": "random"},
     {"steps": 10, "kernel": "tanh", "gamma": 1.0, "unit_diagonal": True},
 ]
 
