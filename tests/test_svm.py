@@ -52,7 +52,7 @@ def test_closed_form_loss_and_gradient_equal_the_loops(
 def test_other_solvers_equal_the_loops(
     numbers: dict[str, Any], tolerance: float, layout: str, core: Any
 ) -> None:
-    with mock.patch.object(core.svm, "EXACT_STEPS", 2000):
+    with mock.patch.object(core.svm, "EXACT_STEPS", 500):
         layouts.assert_equals_loops("max_margin", layout, core, tolerance, **numbers)
 
 
