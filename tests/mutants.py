@@ -26,7 +26,7 @@ MODULES = [
     *(f"graph/{name}.py" for name in ("train", "evaluation", "augmentation", "encoder", "data")),
     *(f"vision/{name}.py" for name in ("train", "methods", "evaluation", "features", "transfer")),
     *(f"vision/{name}.py" for name in ("augmentation", "encoder", "swav", "data")),
-    *(f"text/{name}.py" for name in ("train", "evaluation", "encoder", "optimiser", "senteval")),
+    *(f"text/{name}.py" for name in ("train", "evaluation", "encoder", "senteval")),
     *(f"text/{name}.py" for name in ("neighbours", "baselines", "tokens", "data")),
     *(f"video/{name}.py" for name in ("train", "evaluation", "augmentation", "encoder", "data")),
     *(f"rl/{name}.py" for name in ("train", "agent", "replay", "evaluation", "encoder")),

@@ -224,8 +224,7 @@ def text_step(kind: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step
     from text.tokens import Batch
     from text.train import losses, make_criterion, make_optimiser, shape_of
 
-    update = "rows" if kind == "bag_of_words" else "dense"  # of sparse gradients
-    config = dataclasses.replace(Config().reduced(), encoder=kind, update=update, batch_size=10)
+    config = dataclasses.replace(Config().reduced(), encoder=kind, batch_size=10)
     model = QuickThought(shape_of(config, 40)).to(dtype)
     criterion = make_criterion(config, model.dim)
     make_optimiser(config, model, criterion)
