@@ -183,7 +183,7 @@ class Criterion(nn.Module):
                 self._check_input(pairs, similarity, step)
             value = self._loss(pairs, similarity)
             # Anchors without a positive are left out of the mean.
-            defined = (pairs.positives() >= 0).any(1).sum()
+            defined = _with_positive(pairs)
             mean = value.sum() / defined.clamp(min=1)
             to_check = {"mean": mean.detach()}
             if captured or (due and (step or 0) >= WARM_UP):
@@ -345,7 +345,7 @@ class Criterion(nn.Module):
         if self._objective.loss.function not in SOFTMAX or not len(similarity):
             return {}
         value = self._loss(pairs, similarity.mean().expand_as(similarity))
-        return {"chance": value.sum() / (pairs.positives() >= 0).any(1).sum().clamp(min=1)}
+        return {"chance": value.sum() / _with_positive(pairs).clamp(min=1)}
 
     def _warn_without_gradient(self, shares: Mapping[str, Tensor], step: int | None) -> None:
         """Warn once if a loss of the user's has no gradient before any step at which it has one."""
@@ -457,9 +457,15 @@ def _check_finite(finite: Tensor, value: Tensor, step: int | None) -> None:
     raise FloatingPointError(f"{what}{where}; lower the learning rate or check {cause}")
 
 
+def _with_positive(pairs: Pairs) -> Tensor:
+    """The number of anchors that have a positive, a scalar."""
+    return (pairs.positive.sum(1, dtype=torch.int32) > 0).sum()
+
+
 def _upcast_pairs(pairs: Pairs) -> Pairs:
     """The pairs in at least single precision; one tensor stays one tensor."""
-    pairs.check_unchanged()
     anchor = upcast(pairs.anchor)
     candidate = anchor if pairs.candidate is pairs.anchor else upcast(pairs.candidate)
-    return replace(pairs, anchor=anchor, candidate=candidate, trusted=True)
+    if anchor is pairs.anchor and candidate is pairs.candidate:
+        return pairs
+    return replace(pairs, anchor=anchor, candidate=candidate)

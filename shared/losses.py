@@ -28,7 +28,7 @@ from shared.margins import (
     scale_gradient,
     subtractive_margin,
 )
-from shared.pairs import Pairs, blocks_of_rows, cosine, repeated, without
+from shared.pairs import Pairs, blocks_of_rows, cosine
 from shared.precision import upcast
 from shared.ranges import (
     COUNT,
@@ -74,12 +74,8 @@ def info_nce(
     """
     scores, divisor = _divided(similarity, temperature)
     positives = pairs.positives()
-    excluded = _excluded(pairs, positives=not positive_in_denominator)
-    if positives.shape[1] == 1 and not torch._C._are_functorch_transforms_active():
-        scale, complete = 1 / divisor, pairs.complete
-        one: Tensor = _CrossEntropy.apply(scores, scale, positives, excluded, complete)[0]
-        return one
-    total, score = _logsumexp_and_pick(scores, 1 / divisor, positives, excluded, pairs.complete)
+    kept = pairs.negative | pairs.positive if positive_in_denominator else pairs.negative
+    total, score = _logsumexp_and_pick(scores, 1 / divisor, positives, ~kept)
     # In GraphCL's form as well, an anchor without negatives has loss 0.
     loss = torch.where(total[:, None] == -math.inf, 0.0, total[:, None] - score)
     return _mean_over_positives(loss, positives)
@@ -176,20 +172,19 @@ def _hard_nce(
 ) -> Tensor:
     scores, divisor = _divided(similarity, temperature)
     positives = pairs.positives()
-    single = pairs.complete and positives.shape[1] == 1  # its mean is itself, to the bit
-    excluded = _excluded(pairs, positives=True)
+    excluded = ~pairs.negative
     count = pairs.negative.sum(1)
     log_count = count.to(scores.dtype).log()
 
     # With constant weights, the exponent (1 + beta) s has the derivative of s alone.
     sloped = scale_gradient(scores, 1 / (1 + beta)) if detach_weights else scores
     log_sum, score = _logsumexp_and_pick(
-        sloped, (1 + beta) / divisor, positives, excluded, pairs.complete, pick_scale=1 / divisor
+        sloped, (1 + beta) / divisor, positives, excluded, pick_scale=1 / divisor
     )
     unknown = log_sum.isnan()
     if beta > 0:
         log_weights, plain_score = _logsumexp_and_pick(
-            scores, beta / divisor, positives, excluded, pairs.complete, pick_scale=1 / divisor
+            scores, beta / divisor, positives, excluded, pick_scale=1 / divisor
         )
         if detach_weights:
             log_weights, score = log_weights.detach(), plain_score
@@ -205,8 +200,7 @@ def _hard_nce(
     log_floor = log_floor.masked_fill(unknown, math.nan)
     log_negatives = log_sum
     if tau_plus > 0:
-        log_positive = score[:, 0] if single else _log_mean_exp(score, positives)
-        excess = log_positive + log_count + math.log(tau_plus) - log_sum
+        excess = _log_mean_exp(score, positives) + log_count + math.log(tau_plus) - log_sum
         # Where the correction leaves nothing, the floor applies; the logarithm must not see it.
         room = (excess < 0) & (count > 0)
         excess = torch.where(room, excess, -1.0)
@@ -214,8 +208,7 @@ def _hard_nce(
         log_negatives = torch.where(room, corrected, -math.inf)
     # Without negatives both are -inf, or the first is NaN, and the loss is 0 (log of 1).
     log_negatives = torch.where(log_negatives > log_floor, log_negatives, log_floor)
-    loss = _softplus(log_negatives[:, None] - score)
-    return loss[:, 0] if single else _mean_over_positives(loss, positives)
+    return _mean_over_positives(_softplus(log_negatives[:, None] - score), positives)
 
 
 @checked(
@@ -439,46 +432,6 @@ def max_margin(
     return (weights * svm.kernel_values(similarity, kernel, gamma, offset)).sum(1)
 
 
-class _CrossEntropy(torch.autograd.Function):
-    """Masked log-sum-exp of every row minus the score at one column, in one pass each way.
-
-    For one positive it equals :class:`_LogSumExpAndPick` and the operations that follow it, bit for
-    bit, with a third of the calls, which dominate the time of a small batch. A row without entries,
-    or with -1 as its column, has the value 0.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        similarity: Tensor,
-        scale: float,
-        index: Tensor,
-        excluded: Tensor,
-        complete: bool,
-    ) -> tuple[Tensor, Tensor]:
-        total, softmax = _softmax(similarity, scale, excluded, complete)
-        undefined = total.isneginf()
-        if not complete:
-            undefined.logical_or_(index < 0)
-            index = index.clamp(min=0)
-        ctx.scale = scale
-        ctx.save_for_backward(softmax, index, undefined)
-        ctx.set_materialize_grads(False)
-        loss = total.sub_(similarity.gather(1, index).mul_(scale)).masked_fill_(undefined, 0.0)
-        return loss.squeeze(1), softmax
-
-    @staticmethod
-    def backward(
-        ctx: Any, by_loss: Tensor | None, by_softmax: Tensor | None
-    ) -> tuple[Tensor, None, None, None, None]:
-        softmax, index, undefined = ctx.saved_tensors
-        if by_loss is None:
-            by_loss = softmax.new_zeros(len(softmax))
-        by_score = (by_loss * ctx.scale)[:, None].masked_fill(undefined, 0.0)
-        gradient = _by_scores(softmax, by_score, by_softmax, ctx.scale)
-        return _added(gradient, index, -by_score), None, None, None, None
-
-
 class _LogSumExpAndPick(torch.autograd.Function):
     """Masked log-sum-exp of every row and the scores at given columns, in one pass each way.
 
@@ -495,9 +448,8 @@ class _LogSumExpAndPick(torch.autograd.Function):
         pick_scale: float,
         index: Tensor,
         excluded: Tensor,
-        complete: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        total, softmax = _softmax(similarity, scale, excluded, complete)
+        total, softmax = _softmax(similarity, scale, excluded)
         ctx.scale, ctx.pick_scale = scale, pick_scale
         ctx.save_for_backward(softmax, index)
         ctx.set_materialize_grads(False)
@@ -506,30 +458,33 @@ class _LogSumExpAndPick(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: Any, by_total: Tensor | None, by_picked: Tensor | None, by_softmax: Tensor | None
-    ) -> tuple[Tensor, None, None, None, None, None]:
+    ) -> tuple[Tensor, None, None, None, None]:
         softmax, index = ctx.saved_tensors
         if by_total is None:
             by_total = softmax.new_zeros(len(softmax))
-        gradient = _by_scores(softmax, (by_total * ctx.scale)[:, None], by_softmax, ctx.scale)
+        gradient = softmax * (by_total * ctx.scale)[:, None]
+        if by_softmax is not None:
+            by_score = softmax * by_softmax
+            gradient = gradient + ctx.scale * (by_score - softmax * by_score.sum(1, keepdim=True))
         if by_picked is not None:
             picked = torch.where(index >= 0, by_picked * ctx.pick_scale, 0.0)
-            gradient = _added(gradient, index.clamp(min=0), picked)
-        return gradient, None, None, None, None, None
+            # In place unless it is differentiated again: a copy would take the memory of a matrix.
+            add = gradient.scatter_add if torch.is_grad_enabled() else gradient.scatter_add_
+            gradient = add(1, index.clamp(min=0), picked)
+        return gradient, None, None, None, None
 
 
-def _softmax(
-    similarity: Tensor, scale: float, excluded: Tensor, complete: bool
-) -> tuple[Tensor, Tensor]:
+def _softmax(similarity: Tensor, scale: float, excluded: Tensor) -> tuple[Tensor, Tensor]:
     """Log-sum-exp (N, 1) and softmax of the rows of ``scale * similarity``, by blocks of rows."""
     softmax = torch.empty_like(similarity, memory_format=torch.contiguous_format)
     blocks = blocks_of_rows(similarity)
     if len(blocks) == 1:  # no slicing: in a small batch it costs as much as a sum
-        return _softmax_of_block(similarity, scale, excluded, complete, softmax), softmax
+        return _softmax_of_block(similarity, scale, excluded, softmax), softmax
     total = similarity.new_full((len(similarity), 1), -math.inf)
     room = torch.empty_like(softmax[blocks[0]]) if blocks else None
     for rows in blocks:
         total[rows] = _softmax_of_block(
-            similarity[rows], scale, excluded[rows], complete, softmax[rows], room
+            similarity[rows], scale, excluded[rows], softmax[rows], room
         )
     return total, softmax
 
@@ -538,7 +493,6 @@ def _softmax_of_block(
     similarity: Tensor,
     scale: float,
     excluded: Tensor,
-    complete: bool,
     softmax: Tensor,
     room: Tensor | None = None,
 ) -> Tensor:
@@ -547,7 +501,7 @@ def _softmax_of_block(
     The exponentials are written to ``room``, which has at least as many rows.
     """
     torch.mul(similarity, scale, out=softmax)
-    without(softmax, excluded, -math.inf, complete=complete, in_place=True)
+    softmax.masked_fill_(excluded, -math.inf)
     # Clamping avoids differences of infinities, which are NaN: a row without entries has the
     # largest entry -inf and the total -inf, and its exponentials become 0.
     finite = torch.finfo(softmax.dtype)
@@ -558,53 +512,24 @@ def _softmax_of_block(
     return total
 
 
-def _by_scores(
-    softmax: Tensor, by_total: Tensor, by_softmax: Tensor | None, scale: float
-) -> Tensor:
-    """The gradient of the similarities, through the totals and, if given, the softmax."""
-    gradient = softmax * by_total
-    if by_softmax is not None:
-        by_score = softmax * by_softmax
-        gradient = gradient + scale * (by_score - softmax * by_score.sum(1, keepdim=True))
-    return gradient
-
-
-def _added(gradient: Tensor, index: Tensor, value: Tensor) -> Tensor:
-    """The gradient with values added at columns; in place unless it is differentiated again."""
-    # A copy would take the memory of a matrix.
-    add = gradient.scatter_add if torch.is_grad_enabled() else gradient.scatter_add_
-    added: Tensor = add(1, index, value)
-    return added
-
-
 def _logsumexp_and_pick(
     similarity: Tensor,
     scale: float,
     index: Tensor,
     excluded: Tensor,
-    complete: bool,
     pick_scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-sum-exp of ``scale * similarity`` without the excluded entries, (N,), and picked scores.
 
-    The picked scores are ``pick_scale * similarity`` at ``index``, (N, P). ``excluded`` is from
-    :func:`_excluded`, ``complete`` from the pairs.
+    The picked scores are ``pick_scale * similarity`` at ``index``, (N, P).
     """
     pick_scale = scale if pick_scale is None else pick_scale
     if torch._C._are_functorch_transforms_active():
         # Nested transforms differentiate torch's own operations only.
-        scores = without(similarity * scale, excluded, -math.inf, complete=complete)
+        scores = (similarity * scale).masked_fill(excluded, -math.inf)
         return torch.logsumexp(scores, dim=1), _picked(similarity, index, pick_scale)
-    total, picked, _ = _LogSumExpAndPick.apply(
-        similarity, scale, pick_scale, index, excluded, complete
-    )
+    total, picked, _ = _LogSumExpAndPick.apply(similarity, scale, pick_scale, index, excluded)
     return total, picked
-
-
-def _excluded(pairs: Pairs, *, positives: bool) -> Tensor:
-    """:meth:`Pairs.excluded` without padding."""
-    excluded = pairs.excluded(positives=positives)
-    return excluded if pairs.complete else repeated(excluded)
 
 
 def _picked(similarity: Tensor, index: Tensor, scale: float) -> Tensor:
@@ -634,7 +559,8 @@ def _log_mean_exp(score: Tensor, positives: Tensor) -> Tensor:
 def _mean_over_positives(loss: Tensor, positives: Tensor) -> Tensor:
     """Mean of (N, P) over the actual positives; 0 for an anchor that has none."""
     present = positives >= 0
-    return torch.where(present, loss, 0.0).sum(1) / present.sum(1).clamp(min=1)
+    loss = torch.where(present, loss, 0.0)
+    return loss[:, 0] if loss.shape[1] == 1 else loss.sum(1) / present.sum(1).clamp(min=1)
 
 
 def _softplus(x: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from shared.capture import Captured, can_capture
 from shared.distributed import all_reduce_sum, broadcast, rank, row_counts
-from shared.pairs import Pairs, blocks_of_rows, readable
+from shared.pairs import Pairs, blocks_of_rows, indices_of, readable
 from shared.precision import full_precision
 
 Kernel = Literal["rbf", "linear", "tanh"]
@@ -114,7 +114,9 @@ def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
         if dual.unit_diagonal and kernel != "rbf":
             excess = 1 - points.diagonal()
 
-        positives, non_negatives = pairs.positives(), pairs.non_negatives()
+        positives, most = pairs.positives(), pairs.most_non_negatives
+        if most is not None:  # without the positive
+            most = None if readable(points) else most - 1
         if not random:
             definite = kernel != "tanh"
             bordered, complement = _bordered_inverse(points, ridge, definite=definite)
@@ -134,9 +136,8 @@ def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
             if random:
                 weights = _random_start(pairs, points).clamp(0, cost) * pairs.negative
             else:
-                # The positive is one of the non-negatives; sorting moves its entry to the end.
-                others = torch.where(non_negatives == positive[:, None], -1, non_negatives)
-                others = others.sort(dim=1, descending=True).values[:, :-1]
+                others = indices_of((~pairs.negative).scatter(1, positive[:, None], False), most)
+                others = others.sort(dim=1, descending=True).values
                 weights = _closed_form(
                     bordered, complement, positive, others, pairs.negative, excess, ridge
                 ).clamp_(0, cost)
@@ -302,12 +303,7 @@ def _closed_form(
         denominator = denominator + excess[positive] * (bordered[positive, positive] - removed)
     result = bordered.new_empty(negative.shape)
     for rows in blocks_of_rows(result):
-        column = result[rows]
-        # B_jp; torch.func.vmap knows no out=.
-        if torch._C._are_functorch_transforms_active():
-            column.copy_(torch.index_select(bordered, 0, positive[rows]))
-        else:
-            torch.index_select(bordered, 0, positive[rows], out=column)
+        column = result[rows].copy_(bordered[positive[rows]])  # B_jp
         for position in range(others.shape[1]):  # to become B'_jp
             column -= coefficient[rows, position, None] * bordered[index[rows, position]]
         column.mul_(-2).div_(denominator[rows, None])

@@ -64,8 +64,7 @@ REJECTIONS = (
 FUNCTIONS = {
     "ranges": "_number",
     "pairs": """
-        Pairs.excluded query_key context_window same_label _one_positive _without_copies
-        repeated without _lists
+        query_key context_window same_label _one_positive _without_copies indices_of
     """,
     "margins": """
         scale_gradient angular_margin subtractive_margin curvature_weight margin_ratio
@@ -76,9 +75,9 @@ FUNCTIONS = {
         _projected_gradient.delta _with_positive
     """,
     "losses": """
-        info_nce _hard_nce margin_nce alignment max_margin _CrossEntropy.forward
-        _CrossEntropy.backward _LogSumExpAndPick.forward _LogSumExpAndPick.backward _softmax
-        _softmax_of_block _by_scores _added _logsumexp_and_pick _excluded _picked _divided
+        info_nce _hard_nce margin_nce alignment max_margin
+        _LogSumExpAndPick.forward _LogSumExpAndPick.backward _softmax
+        _softmax_of_block _logsumexp_and_pick _picked _divided
         _log_mean_exp _mean_over_positives _softplus
     """,
     "penalties": """
@@ -124,9 +123,7 @@ EQUIVALENT = {
         "projection.LowRankProjection.forward: size.detach() -> size",
     ],
     "saves time or memory, and changes no number": [
-        "losses._CrossEntropy.forward: ctx.set_materialize_grads(False) -> pass",
         "losses._LogSumExpAndPick.forward: ctx.set_materialize_grads(False) -> pass",
-        "losses._hard_nce: positives.shape[1] == 1 -> positives.shape[1] != 1",
         "losses._softmax_of_block: :len(softmax) -> len(softmax):",
         "svm._invert_definite: size // 2 -> 2",
     ],
@@ -169,15 +166,17 @@ EQUIVALENT = {
 }
 # What no rule makes: in a function, each expression or statement of this text becomes the other.
 MISTAKES = [
-    ("pairs.Pairs.__post_init__", "(self.positive & self.negative).any()", "False"),
-    ("pairs.Pairs.excluded", "index[:, self.positives().shape[1]:]", "index"),
+    (
+        "pairs.Pairs.__post_init__",
+        "torch.count_nonzero(self.positive & self.negative)",
+        "False",
+    ),
     (
         "pairs.two_views",
         "[in_second, in_first, in_first, in_second]",
         "[in_first, in_second] * 2",
     ),
     ("pairs.same_label", "~alike & known", "~positive & known"),
-    ("pairs.same_label", "_indices(~negative)", "_indices(positive)"),
     ("pairs._without_copies", "bits", "bits[:, 7:8]"),
     (
         "pairs._without_copies",
@@ -190,13 +189,6 @@ MISTAKES = [
         "torch.linalg.vector_norm(torch.where(zero, 1.0, rows), dim=0, keepdim=True)",
     ),
     ("pairs.context_window", "distance <= reach", "distance < reach"),
-    ("pairs.without", "excluded >= 0", "excluded > 0"),
-    (
-        "pairs._lists",
-        "bool((index >= 0).sum() == mask.sum())",
-        "True",
-    ),
-    ("pairs._lists", "torch.equal(listed, mask)", "True"),
     ("pairs.unit_rows", "torch.where(zero, 1.0, rows)", "rows"),
     ("pairs.unit_rows", "torch.where(zero, 1.0, length)", "length"),
     ("ranges._number", "holds(x)", "True"),
@@ -222,8 +214,8 @@ MISTAKES = [
     ("svm.dual_weights", "1 - points.diagonal()", "points.diagonal() - 1"),
     (
         "svm.dual_weights",
-        "torch.where(non_negatives == positive[:, None], -1, non_negatives)",
-        "non_negatives",
+        "(~pairs.negative).scatter(1, positive[:, None], False)",
+        "~pairs.negative",
     ),
     ("svm.dual_weights", "cost", "math.inf"),
     ("svm.dual_weights", "weights.mul_(present[:, None])", "weights"),
@@ -345,10 +337,10 @@ UNWRAPPED = {
         "scatter",
         "sub_",
     ),
-    *("scale_gradient", "unit_rows", "without", "_softplus"),
+    *("scale_gradient", "unit_rows", "_softplus"),
 }
-DROPPED = ("alpha", "beta", "non_negative_index")  # arguments that are left out
-TECHNICAL = ("enabled", "in_place", "keepdim", "trusted")  # arguments that change no number
+DROPPED = ("alpha", "beta")  # arguments that are left out
+TECHNICAL = ("enabled", "in_place", "keepdim")  # arguments that change no number
 # Neither types nor defaults; nor conditions, which mostly choose between two ways to the same
 # numbers: for the others see MISTAKES.
 SKIPPED = ("annotation", "returns", "decorator_list", "defaults", "kw_defaults", "test", "items")

@@ -291,9 +291,7 @@ def pairs_of(config: Config, f: Tensor, g: Tensor, chapter: Tensor) -> Pairs:
     if config.diagonal == "masked":
         return pairs
     own_pairs = _self_mask(pairs.negative)
-    return dataclasses.replace(
-        pairs, negative=pairs.negative | own_pairs, non_negative_index=pairs.positive_index
-    )
+    return dataclasses.replace(pairs, negative=pairs.negative | own_pairs)
 
 
 def make_criterion(config: Config, dim: int) -> Criterion:
