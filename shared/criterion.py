@@ -12,7 +12,8 @@ from shared.checks import check_cosines, check_negatives
 from shared.distributed import all_reduce_sum, share_of_mean, world_size
 from shared.functions import loaded
 from shared.late import Late
-from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_margin
+from shared.losses import debiased_nce, hard_nce, info_nce, max_margin
+from shared.margins import margin_nce
 from shared.notices import notice
 from shared.objective import SHARE, Objective, Term
 from shared.pairs import Gather, Pairs, cosine, two_views

@@ -19,15 +19,6 @@ from torch import Tensor
 
 from shared import svm
 from shared.checks import TEMPERATURE, Temperature, checked
-from shared.margins import (
-    CURVATURE_FORM,
-    angular_margin,
-    attenuation_weight,
-    curvature_weight,
-    margin_ratio,
-    scale_gradient,
-    subtractive_margin,
-)
 from shared.pairs import Pairs, blocks_of_rows, cosine
 from shared.precision import upcast
 from shared.ranges import (
@@ -38,7 +29,6 @@ from shared.ranges import (
     POSITIVE,
     POSITIVE_OR_INFINITE,
     PROBABILITY,
-    SHARE,
     one_of,
     optional,
 )
@@ -78,7 +68,7 @@ def info_nce(
     total, score = _logsumexp_and_pick(scores, 1 / divisor, positives, ~kept)
     # In GraphCL's form as well, an anchor without negatives has loss 0.
     loss = torch.where(total[:, None] == -math.inf, 0.0, total[:, None] - score)
-    return _mean_over_positives(loss, positives)
+    return mean_over_positives(loss, positives)
 
 
 @checked(
@@ -208,130 +198,7 @@ def _hard_nce(
         log_negatives = torch.where(room, corrected, -math.inf)
     # Without negatives both are -inf, or the first is NaN, and the loss is 0 (log of 1).
     log_negatives = torch.where(log_negatives > log_floor, log_negatives, log_floor)
-    return _mean_over_positives(_softplus(log_negatives[:, None] - score), positives)
-
-
-@checked(
-    negatives=True,
-    temperature=TEMPERATURE,
-    angular=FINITE,
-    subtractive=FINITE,
-    emphasis=NOT_NEGATIVE,
-    curvature=optional(POSITIVE),
-    curvature_form=CURVATURE_FORM,
-    ratio=optional(one_of("row", "positive")),
-    attenuation=SHARE,
-    attenuation_scope=one_of("row", "positive"),
-    cosines=True,
-)
-def margin_nce(
-    pairs: Pairs,
-    similarity: Tensor,
-    *,
-    temperature: Temperature,
-    angular: float = 0.0,
-    subtractive: float = 0.0,
-    emphasis: float = 1.0,
-    curvature: float | None = None,
-    curvature_form: Literal["equation_10", "algorithm_3"] = "equation_10",
-    ratio: Literal["row", "positive"] | None = None,
-    attenuation: float = 0.0,
-    attenuation_scope: Literal["row", "positive"] = "row",
-) -> Tensor:
-    """InfoNCE with margins, or with single effects of margins on the gradient.
-
-    ``angular`` and ``subtractive`` change the positive's logit to
-    ``(cos(theta + angular) - subtractive) / temperature``. The others change no value and scale
-    gradients: the positive's by ``emphasis`` and by the curvature weight, and the row's or the
-    positive's by the ratio of the denominators without and with margins and by the attenuation
-    weight. With all defaults it is :func:`info_nce`. Only gradients of similarities are scaled (for
-    second derivatives, see :func:`shared.margins.scale_gradient`); a learned temperature gets the
-    unscaled derivative.
-
-    Args:
-        pairs: N anchors, M candidates.
-        similarity: (N, M), cosines.
-        temperature: positive.
-        angular: m1, radians.
-        subtractive: m2.
-        emphasis: s, factor on the positive's gradient.
-        curvature: exponent c of :func:`shared.margins.curvature_weight`; None: off.
-        curvature_form: as printed in Eq. 10, or in Algorithm 3.
-        ratio: the margins only determine the ratio r_i and are not part of the loss; r_i
-            multiplies the gradient of the anchor's whole row (text) or of its positive
-            (Algorithm 4).
-        attenuation: alpha of :func:`shared.margins.attenuation_weight`; 0: off.
-        attenuation_scope: ``"row"`` is type I, ``"positive"`` type II.
-
-    Returns:
-        (N,).
-
-    Source: Rho et al. 2023, Eqs. 4, 8-12, Section 5.4, Algorithms 2-6.
-    """
-    margined = similarity
-    if angular:
-        margined = angular_margin(pairs, margined, margin=angular)
-    if subtractive:
-        margined = subtractive_margin(pairs, margined, margin=subtractive)
-
-    positive_weight: Tensor | float = emphasis
-    row_weight: Tensor | float = 1.0
-    if curvature is not None:
-        weight = curvature_weight(similarity, exponent=curvature, form=curvature_form)
-        positive_weight = positive_weight * weight
-    if ratio is not None:
-        weight = margin_ratio(pairs, similarity, margined, temperature=temperature)
-        weight = weight[:, None]
-        margined = similarity
-        if ratio == "row":
-            row_weight = row_weight * weight
-        else:
-            positive_weight = positive_weight * weight
-    if attenuation:
-        weight = attenuation_weight(pairs, similarity, temperature=temperature, alpha=attenuation)
-        weight = weight[:, None]
-        if attenuation_scope == "row":
-            row_weight = row_weight * weight
-        else:
-            positive_weight = positive_weight * weight
-
-    if isinstance(positive_weight, Tensor) or positive_weight != 1:
-        emphasised = scale_gradient(margined, positive_weight)
-        margined = torch.where(pairs.positive, emphasised, margined)
-    if isinstance(row_weight, Tensor):
-        margined = scale_gradient(margined, row_weight)
-    return info_nce(pairs, margined, temperature=temperature)
-
-
-@checked(curvature=optional(POSITIVE), curvature_form=CURVATURE_FORM, cosines=True)
-def alignment(
-    pairs: Pairs,
-    similarity: Tensor,
-    *,
-    curvature: float | None = None,
-    curvature_form: Literal["equation_10", "algorithm_3"] = "equation_10",
-) -> Tensor:
-    """BYOL's loss, ``2 - 2 cos`` to the positive, without negatives.
-
-    Collapsed embeddings minimise it; BYOL's predictor and momentum teacher prevent the collapse.
-
-    Args:
-        pairs: N anchors, M candidates.
-        similarity: (N, M), cosines.
-        curvature: exponent c of :func:`shared.margins.curvature_weight`, which scales the gradient
-            and leaves the value unchanged; None: off.
-        curvature_form: as printed in Eq. 10, or in Algorithm 3.
-
-    Returns:
-        (N,).
-
-    Source: Grill et al. 2020, Eq. 2; Rho et al. 2023, Section 3 (beta = 0) and Eqs. 10-11.
-    """
-    if curvature is not None:
-        weight = curvature_weight(similarity, exponent=curvature, form=curvature_form)
-        similarity = scale_gradient(similarity, weight)
-    positives = pairs.positives()
-    return _mean_over_positives(2 - 2 * similarity.gather(1, positives.clamp(min=0)), positives)
+    return mean_over_positives(_softplus(log_negatives[:, None] - score), positives)
 
 
 @checked(
@@ -536,6 +403,18 @@ def _picked(similarity: Tensor, index: Tensor, scale: float) -> Tensor:
     return similarity.gather(1, index.clamp(min=0)) * scale
 
 
+def scale_gradient(value: Tensor, factor: Tensor | float) -> Tensor:
+    """``value``, bit for bit, with its gradient multiplied by ``factor``.
+
+    It is the line through ``value`` with slope ``factor``, both constant. A loss L applied to it
+    therefore has the second derivative ``factor L'' factor``, that of a loss whose input moves
+    ``factor`` times as far, and not ``factor L''``, the derivative of the scaled gradient. The
+    factor is a constant in derivatives of all orders.
+    """
+    constant = value.detach()
+    return constant + factor * (value - constant)
+
+
 def _divided(similarity: Tensor, temperature: Temperature) -> tuple[Tensor, float]:
     """Similarities, and the number that they still have to be divided by.
 
@@ -556,7 +435,7 @@ def _log_mean_exp(score: Tensor, positives: Tensor) -> Tensor:
     return torch.logsumexp(known, dim=1) - count.to(score.dtype).log()
 
 
-def _mean_over_positives(loss: Tensor, positives: Tensor) -> Tensor:
+def mean_over_positives(loss: Tensor, positives: Tensor) -> Tensor:
     """Mean of (N, P) over the actual positives; 0 for an anchor that has none."""
     present = positives >= 0
     loss = torch.where(present, loss, 0.0)

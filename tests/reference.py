@@ -553,10 +553,7 @@ def reduced_matrix(matrix: Tensor, dimensions: int, selection: str) -> Tensor:
         _, vectors = torch.linalg.eigh(matrix.T @ matrix)
         kept = vectors[:, -dimensions:]
         return matrix @ kept @ kept.T
-    if selection == "columns":
-        order = sorted(range(matrix.shape[1]), key=lambda h: -float(matrix[:, h].norm()))
-    else:
-        order = list(scipy.linalg.qr(matrix.numpy(), pivoting=True)[2])
+    order = sorted(range(matrix.shape[1]), key=lambda h: -float(matrix[:, h].norm()))
     reduced = torch.zeros_like(matrix)
     for h in order[:dimensions]:
         reduced[:, h] = matrix[:, h]

@@ -35,7 +35,7 @@ from tests import (
 
 SHARED = Path(distributed.__file__).parent
 # In order of imports.
-MODULES = ("ranges", "pairs", "checks", "margins", "svm", "losses", "penalties", "projection")
+MODULES = ("ranges", "pairs", "checks", "svm", "losses", "margins", "penalties", "projection")
 TESTS = (
     test_pairs,
     test_checks,
@@ -67,7 +67,7 @@ FUNCTIONS = {
         query_key context_window same_label _one_positive _without_copies indices_of
     """,
     "margins": """
-        scale_gradient angular_margin subtractive_margin curvature_weight margin_ratio
+        margin_nce alignment angular_margin subtractive_margin curvature_weight margin_ratio
         attenuation_weight _log_denominator
     """,
     "svm": """
@@ -75,10 +75,10 @@ FUNCTIONS = {
         _projected_gradient.delta _with_positive
     """,
     "losses": """
-        info_nce _hard_nce margin_nce alignment max_margin
+        info_nce _hard_nce max_margin scale_gradient
         _LogSumExpAndPick.forward _LogSumExpAndPick.backward _softmax
         _softmax_of_block _logsumexp_and_pick _picked _divided
-        _log_mean_exp _mean_over_positives _softplus
+        _log_mean_exp mean_over_positives _softplus
     """,
     "penalties": """
         distance_polarization _depth _Band.forward _Band.backward _within _count
@@ -86,7 +86,7 @@ FUNCTIONS = {
     """,
     "projection": """
         LowRankProjection.forward LowRankProjection.reconstruct LowRankProjection.norm_of_matrix
-        LowRankProjection._warn reduce_matrix _pivots
+        LowRankProjection._warn reduce_matrix
     """,
 }
 # Mutants that no test can reject, by the reason.
@@ -149,7 +149,7 @@ EQUIVALENT = {
         "margins.curvature_weight: (1 - angle ** exponent).clamp(min=0) -> 1 - angle ** exponent",
     ],
     "the same number: NaN, 1 times it, or the next one in the same direction": [
-        "losses.margin_nce: row_weight * weight -> weight",
+        "margins.margin_nce: row_weight * weight -> weight",
         "penalties._Band.backward: 3.0 -> 1.5",
         "svm._bordered_inverse: inverse.add_ -> inverse.sub_",
     ],
@@ -159,7 +159,6 @@ EQUIVALENT = {
     ],
     "the line that a warning names": ["projection.LowRankProjection._warn: 3 -> 1"],
     "what is left there is 0 but for rounding": [
-        "projection._pivots: rest[:, pivot] = 0 -> pass",
         "svm._with_positive: weights.scatter_add -> weights.scatter",
     ],
     "the first step brings it into the box": ["svm.dual_weights: cost -> math.inf"],
@@ -202,7 +201,7 @@ MISTAKES = [
     ),
     ("checks.check_cosines", "pairs.positive | pairs.negative", "pairs.negative"),
     ("margins", "1e-07", "0.0"),
-    ("margins.scale_gradient", "constant + factor * (value - constant)", "factor * value"),
+    ("losses.scale_gradient", "constant + factor * (value - constant)", "factor * value"),
     ("margins.margin_ratio", "similarity", "margined"),
     (
         "margins._log_denominator",
@@ -251,10 +250,10 @@ MISTAKES = [
         "(weights * svm.kernel_values(similarity, kernel, gamma, offset)).sum(1)",
         "(weights * svm.kernel_values(similarity, kernel, gamma, offset)).mean(1)",
     ),
-    ("losses.margin_nce", "emphasis", "1.0"),
-    ("losses.margin_nce", "ratio == 'row'", "ratio == 'positive'"),
-    ("losses.margin_nce", "attenuation_scope == 'row'", "attenuation_scope == 'positive'"),
-    ("losses.margin_nce", "scale_gradient(margined, row_weight)", "row_weight * margined"),
+    ("margins.margin_nce", "emphasis", "1.0"),
+    ("margins.margin_nce", "ratio == 'row'", "ratio == 'positive'"),
+    ("margins.margin_nce", "attenuation_scope == 'row'", "attenuation_scope == 'positive'"),
+    ("margins.margin_nce", "scale_gradient(margined, row_weight)", "row_weight * margined"),
     (
         "penalties._Band.backward",
         "_within(slope, double, first, last, out=gradient[rows])",
