@@ -107,13 +107,6 @@ EQUIVALENT = {
         "projection.LowRankProjection.forward: view - unit_rows(self.reconstruct(view))"
         " -> unit_rows(self.reconstruct(view)) - view",
     ],
-    "the order of indices in a row has no meaning": [
-        "pairs.context_window: position_of_anchor[:, None] + torch.cat([-reached.flip(0), reached])"
-        " -> position_of_anchor[:, None] - torch.cat([-reached.flip(0), reached])",
-        "pairs.context_window: [-reached.flip(0), reached] -> [reached, -reached.flip(0)]",
-        "pairs.context_window: [position_of_anchor[:, None], index]"
-        " -> [index, position_of_anchor[:, None]]",
-    ],
     "nothing is differentiated there": [
         "losses.max_margin: pairs.candidate.detach() -> pairs.candidate",
         "losses.max_margin: similarity.detach() -> similarity",
