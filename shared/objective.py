@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from shared.pairs import Pairs
 
-SHARE = "gradient_share_"  # begins the names of the terms' shares of the gradient among the parts
+SHARE_PREFIX = "gradient_share_"  # begins the names of the shares of the gradient among the parts
 CRITERION = LazyImport("shared.criterion:Criterion")
 PAIRS = ("anchor", "candidate", "positive", "negative")  # the tensors that terms are computed of
 LOW_RANK = "LowRankProjection"

@@ -37,6 +37,8 @@ def test_builders_choose_the_pairs_of_their_reference(layout: str, core: Any) ->
         assert indices(pairs.negative) == expected.negatives
         for row, positives in zip(pairs.positives(), expected.positives, strict=True):
             assert sorted(row[row >= 0].tolist()) == positives
+        if pairs.most_non_negatives is not None:
+            assert int((~pairs.negative).sum(1).max()) <= pairs.most_non_negatives
 
 
 def masks() -> dict[str, Any]:

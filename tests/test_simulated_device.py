@@ -38,7 +38,7 @@ ALLOWED: dict[str, str] = {
     "shared/checks.py check_cosines": "looked at in the first step",
     "shared/checks.py check_negatives": "looked at in the first step",
     "shared/late.py Late.read": "looked at before a log",
-    "shared/criterion.py _check_finite": "before max_margin's factorisation",
+    "shared/monitor.py _check_finite": "before max_margin's factorisation",
     "shared/experiment/run.py Means.take": "means are logged",
     "shared/experiment/run.py Run._warn_if_diverged": "read from the log",
     "shared/experiment/states.py not_finite": "states are looked at before they are saved",

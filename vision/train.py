@@ -241,7 +241,6 @@ def pretrain(
             samples = samples_of(config, step, len(images))
             pinned = samples.pin_memory() if device == "cuda" else samples
             networks.samples = pinned.to(device, non_blocking=True)
-        criterion.objective = config.objective_at(step // per_epoch)
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, step, per_epoch)
         run.means.add(step_of(views, step))
@@ -263,9 +262,10 @@ def losses(
     half = config.precision == "bfloat16" and config.chunk is None
     with bfloat16(device, enabled=half):
         pairs, features = compare(config, networks, *views)
+    objective = config.objective_at(int(networks.epoch))
     values, every_part = [], []
     for direction in pairs:
-        value, parts = criterion(direction, features=features, step=step)
+        value, parts = criterion(direction, features=features, step=step, objective=objective)
         values.append(value)
         every_part.append(parts)
     loss = config.loss_factor * torch.stack(values).mean()
