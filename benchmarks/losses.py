@@ -40,7 +40,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from shared import cosine, info_nce, max_margin, query_key, two_views
-from shared.compat import make_torchvision_importable
+from shared.experiment.compat import make_torchvision_importable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

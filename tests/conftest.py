@@ -25,7 +25,7 @@ from filelock import FileLock
 import shared
 from shared.command.pool import cores
 from shared.command.server import preloaded
-from shared.compat import make_torchvision_importable
+from shared.experiment.compat import make_torchvision_importable
 
 if torch.cuda.is_available():  # before cuBLAS is used: deterministic algorithms need it
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")

@@ -76,7 +76,7 @@ def test_domains_are_found_in_one_place() -> None:
         if finders & {name for _, name in imports(path)}
     }
     # compat.py looks for torchvision before it is imported, and own.py brings a file of the user's
-    assert found == {"command/cells.py", "command/own.py", "compat.py"}
+    assert found == {"command/cells.py", "command/own.py", "experiment/compat.py"}
 
 
 def test_names_that_examples_import_exist() -> None:

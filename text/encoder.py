@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_sequence
 
-from shared.compat import make_torchvision_importable
+from shared.experiment.compat import make_torchvision_importable
 from shared.modes import evaluating
 from shared.pairs import unit_rows
 from shared.pixels import to_device
