@@ -32,7 +32,7 @@ from shared import (
 from shared.command.server import preloaded
 from shared.experiment.run import Run
 from tests import forked
-from vision.swav import swapped_prediction
+from vision.methods.swav import swapped_prediction
 
 ROOT = Path(__file__).resolve().parents[1]
 WORLDS = (1, 2, 4)

@@ -203,7 +203,8 @@ Step = Callable[[Any], Tensor]
 
 def vision_step(method: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step]:
     from vision.config import Config
-    from vision.methods import Networks
+    from vision.methods import networks_of
+    from vision.methods.base import Step
     from vision.train import losses
 
     config = dataclasses.replace(
@@ -213,10 +214,15 @@ def vision_step(method: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], 
         symmetric=method == "moco_v3",
         batch_size=10,
     )
-    networks = Networks(config).to(dtype).eval()
+    networks = networks_of(config).to(dtype).eval()
     criterion = Criterion(config.objective, networks.dim)
     batch = tuple(torch.randn(2, 10, 3, 8, 8, dtype=dtype))
-    return config, [networks], lambda config: losses(config, networks, criterion, batch, 0)[0]
+
+    def step(config: Config) -> Tensor:
+        networks.config = config
+        return losses(config, networks, criterion, batch, Step())[0]
+
+    return config, [networks], step
 
 
 def text_step(kind: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step]:
