@@ -18,13 +18,9 @@ ROOMS = ("core", "experiment", "report", "command")
 SOURCES = SHARED + sorted(path for name in DOMAINS for path in (ROOT / name).rglob("*.py"))
 
 
-def imports(path: Path, *, typing: bool = True) -> Iterator[tuple[int, str]]:
+def imports(path: Path) -> Iterator[tuple[int, str]]:
     """Line and full name of everything imported, also inside functions, or for types alone."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if not typing and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            node.body = []
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -126,7 +122,7 @@ def test_no_modules_import_each_other() -> None:
     needed = {
         module: {
             found
-            for _, name in imports(path, typing=False)
+            for _, name in imports(path)
             for found in (name, name.rpartition(".")[0])
             if found in files and found != module
         }

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -53,13 +53,6 @@ from shared.experiment.folders import class_files
 from vision import crops, prepared
 from vision.augmentation import Policy
 from vision.crops import Crops
-from vision.images import decode as _decode
-from vision.images import fault_of
-from vision.prepared import PreparedImages
-from vision.transfer_data import SOURCES, torchvision_datasets
-
-if TYPE_CHECKING:
-    from vision.own import HubColumn
 from vision.datasets import (
     _DIGITS,
     _STREAMED,
@@ -73,7 +66,10 @@ from vision.datasets import (
     folder_of,
     how_to_get,
 )
-from vision.images import ImageFiles, Images
+from vision.images import Column, ImageFiles, Images, fault_of
+from vision.images import decode as _decode
+from vision.prepared import PreparedImages
+from vision.transfer_data import SOURCES, torchvision_datasets
 
 # The classes of ImageNet-100: github.com/HobbitLong/CMC, imagenet100.txt (Tian et al. 2020).
 _IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
@@ -703,7 +699,7 @@ def _remedy(name: str, folder: Path) -> str:
 class _Batches(TorchDataset[tuple[Tensor, ...] | UserError]):
     """Batches of views: element (B,) positions is one (B, 3, S, S) tensor for each view."""
 
-    files: "tuple[Path, ...] | HubColumn | PreparedImages"
+    files: tuple[Path, ...] | Column
     crop: Crops
     upright: bool
 

@@ -2,19 +2,16 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shared.errors import UserError
 from shared.experiment.config import canonical, canonical_json
 
-if TYPE_CHECKING:
-    from shared.experiment.run import Run
-
 VARIABLE = "SUITE_WANDB"  # the project to which all runs of the command line are sent
 
 
-def weights_and_biases(run: "Run", project: str) -> None:
-    """Also send what a run logs from now on to a project of Weights & Biases.
+def weights_and_biases(run: Any, project: str) -> None:
+    """Also send what a :class:`shared.experiment.run.Run` logs from now on to Weights & Biases.
 
     A resumed run, inside its ``with``, continues the same run there. Nothing is sent before the
     first line of the log; ``WANDB_MODE=offline`` keeps it in the run's folder, and the library's
@@ -32,7 +29,7 @@ def weights_and_biases(run: "Run", project: str) -> None:
 class _Session:
     """A run at Weights & Biases, started by its first line."""
 
-    def __init__(self, library: Any, run: "Run", project: str) -> None:
+    def __init__(self, library: Any, run: Any, project: str) -> None:
         self._library = library
         self._run = run
         self._project = project
