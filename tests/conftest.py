@@ -79,12 +79,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: order.index(item.path.name if item.path.name in order else ""))
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Passes by mteb, whose import takes seconds, where its slow tests are not run."""
-    without = collection_path.name == "test_mteb.py" and config.option.markexpr == "not slow"
-    return without or None
-
-
 def pytest_collection_finish() -> None:
     """From here on the garbage collector leaves what collecting has made alone.
 
