@@ -344,39 +344,21 @@ class _LogSumExpAndPick(torch.autograd.Function):
 def _softmax(similarity: Tensor, scale: float, excluded: Tensor) -> tuple[Tensor, Tensor]:
     """Log-sum-exp (N, 1) and softmax of the rows of ``scale * similarity``, by blocks of rows."""
     softmax = torch.empty_like(similarity, memory_format=torch.contiguous_format)
-    blocks = blocks_of_rows(similarity)
-    if len(blocks) == 1:  # no slicing: in a small batch it costs as much as a sum
-        return _softmax_of_block(similarity, scale, excluded, softmax), softmax
     total = similarity.new_full((len(similarity), 1), -math.inf)
-    room = torch.empty_like(softmax[blocks[0]]) if blocks else None
-    for rows in blocks:
-        total[rows] = _softmax_of_block(
-            similarity[rows], scale, excluded[rows], softmax[rows], room
-        )
-    return total, softmax
-
-
-def _softmax_of_block(
-    similarity: Tensor,
-    scale: float,
-    excluded: Tensor,
-    softmax: Tensor,
-    room: Tensor | None = None,
-) -> Tensor:
-    """The log-sum-exp of rows, (N, 1); their softmax is put into ``softmax``.
-
-    The exponentials are written to ``room``, which has at least as many rows.
-    """
-    torch.mul(similarity, scale, out=softmax)
-    softmax.masked_fill_(excluded, -math.inf)
-    # Clamping avoids differences of infinities, which are NaN: a row without entries has the
-    # largest entry -inf and the total -inf, and its exponentials become 0.
+    blocks = blocks_of_rows(similarity)
+    room = torch.empty_like(softmax[blocks[0]]) if blocks else softmax
     finite = torch.finfo(softmax.dtype)
-    largest = softmax.amax(1, keepdim=True).clamp_(finite.min, finite.max)
-    shifted = torch.sub(softmax, largest, out=None if room is None else room[: len(softmax)])
-    total = shifted.exp_().sum(1, keepdim=True).log_().add_(largest)
-    softmax.sub_(total.clamp(min=finite.min)).exp_()
-    return total
+    for rows in blocks:
+        block = softmax[rows]
+        torch.mul(similarity[rows], scale, out=block)
+        block.masked_fill_(excluded[rows], -math.inf)
+        # Clamping avoids differences of infinities, which are NaN: a row without entries has the
+        # largest entry -inf and the total -inf, and its exponentials become 0.
+        largest = block.amax(1, keepdim=True).clamp_(finite.min, finite.max)
+        shifted = torch.sub(block, largest, out=room[: len(block)])
+        total[rows] = shifted.exp_().sum(1, keepdim=True).log_().add_(largest)
+        block.sub_(total[rows].clamp(min=finite.min)).exp_()
+    return total, softmax
 
 
 def _logsumexp_and_pick(

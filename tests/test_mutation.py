@@ -77,7 +77,7 @@ FUNCTIONS = {
     "losses": """
         info_nce _hard_nce max_margin scale_gradient
         _LogSumExpAndPick.forward _LogSumExpAndPick.backward _softmax
-        _softmax_of_block _logsumexp_and_pick _picked _divided
+        _logsumexp_and_pick _picked _divided
         _log_mean_exp mean_over_positives _softplus
     """,
     "penalties": """
@@ -117,7 +117,7 @@ EQUIVALENT = {
     ],
     "saves time or memory, and changes no number": [
         "losses._LogSumExpAndPick.forward: ctx.set_materialize_grads(False) -> pass",
-        "losses._softmax_of_block: :len(softmax) -> len(softmax):",
+        "losses._softmax: :len(block) -> len(block):",
         "svm._invert_definite: size // 2 -> 2",
     ],
     "what it guards against is left out by the condition or the comparison after it": [
@@ -137,8 +137,8 @@ EQUIVALENT = {
         "svm._closed_form: column.masked_fill_(~negative[rows], 0.0) -> column",
     ],
     "both sides are equal at the bound, or no number meets it": [
-        "losses._softmax_of_block: softmax.amax(1, keepdim=True).clamp_(finite.min, finite.max)"
-        " -> softmax.amax(1, keepdim=True).clamp_(finite.min)",
+        "losses._softmax: block.amax(1, keepdim=True).clamp_(finite.min, finite.max)"
+        " -> block.amax(1, keepdim=True).clamp_(finite.min)",
         "margins.curvature_weight: (1 - angle ** exponent).clamp(min=0) -> 1 - angle ** exponent",
     ],
     "the same number: NaN, 1 times it, or the next one in the same direction": [
