@@ -9,7 +9,6 @@ Folders under the data root:
     senteval/             MR CR SUBJ MPQA TREC MRPC with SentEval's files, one example a line
 """
 
-import codecs
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -74,60 +73,23 @@ class Task:
 def lines_of(file: Path) -> Iterator[str]:
     """The lines of a text file without line ends; used for corpora and tasks.
 
-    Accepted are UTF-8, with or without a byte order mark, and UTF-16 and UTF-32 with one. A line
-    ends at LF, CR LF, CR CR LF, or CR. Everything else in a line is kept. The file is never read as
-    a whole.
+    Accepted is UTF-8, with or without a byte order mark. A line ends at LF, CR LF, CR CR LF, or CR.
+    Everything else in a line is kept. The file is never read as a whole.
     """
-    remedy = "convert it to UTF-8"
-    with file.open("rb") as stream:
-        head = stream.read(4096)
-    encoding = next((name for mark, name in _MARKS if head.startswith(mark)), "utf-8")
-    for order, zeros in (("LE", head[1::2].count(0)), ("BE", head[::2].count(0))):
-        if encoding == "utf-8" and zeros > len(head) / 4:
-            raise UserError(
-                f"{file}: UTF-16 without a byte order mark; {remedy}, for example with: "
-                f"iconv -f UTF-16{order} -t UTF-8"
-            )
     before = ""
     try:
-        with file.open(encoding=encoding, newline="") as text:
+        with file.open(encoding="utf-8-sig", newline="") as text:
             for number, line in enumerate(text, 1):
                 if "\0" in line:
-                    raise UserError(f"{file}, line {number}: a NUL character; {remedy} without it")
+                    raise UserError(f"{file}, line {number}: a NUL character; convert it to UTF-8")
                 # CR CR LF is one line end, of a file converted to Windows' line ends twice.
                 if not (line == "\r\n" and before.endswith("\r")):
                     yield line.rstrip("\r\n")
                 before = line
     except UnicodeDecodeError:
-        if not encoding.startswith("utf-8"):
-            reason = f"not {encoding.upper()}, though it has its byte order mark"
-            raise UserError(f"{file}: {reason}; {remedy}") from None
         raise UserError(
-            f"{file}: not UTF-8, the first bad byte is at offset {_first_bad_byte(file)}; "
-            f"{remedy}, for example with: iconv -f WINDOWS-1252 -t UTF-8"
+            f"{file}: not UTF-8; convert it, for example with: iconv -f WINDOWS-1252 -t UTF-8"
         ) from None
-
-
-_MARKS = (  # UTF-32's begins with UTF-16's, and so comes first
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-
-
-def _first_bad_byte(file: Path) -> int:
-    """The offset of the first byte of a file that is not UTF-8."""
-    offset = 0
-    with file.open("rb") as stream:
-        for line in stream:
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                return offset + error.start
-            offset += len(line)
-    return offset
 
 
 def checked_sentences(sentences: Iterable[str]) -> Iterator[str]:
