@@ -94,7 +94,7 @@ def in_chunks(
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         state = _State(list(dict.fromkeys(used)))
-        return state.kept(), _Again(state)
+        return state.first_pass(), _SecondPass(state)
 
     outputs = [
         checkpoint(function, *arguments, use_reentrant=False, context_fn=contexts)
@@ -133,7 +133,7 @@ class _State:
         self.before: list[tuple[nn.Module, str, Tensor]] = []
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
+    def first_pass(self) -> Iterator[None]:
         """Keep what the first pass changes: another tensor under the name, or other content."""
         held = list(_stateful_tensors(self.modules))
         versions = [tensor._version for _, _, tensor in held]
@@ -151,7 +151,7 @@ class _State:
         ]
 
 
-class _Again:
+class _SecondPass:
     """A later pass of a chunk, from the state before the first; may be entered more than once."""
 
     def __init__(self, state: _State) -> None:
