@@ -40,7 +40,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from shared import cosine, info_nce, max_margin, query_key, two_views
-from shared.compat import make_torchvision_importable
+from shared.experiment.compat import make_torchvision_importable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -144,7 +144,13 @@ def projected_gradient_methods() -> dict[str, Loss]:
 
     def ours(first: Tensor, second: Tensor) -> Tensor:
         return our_max_margin(
-            first, second, 1, solver="projected_gradient", steps=STEPS, step_size=STEP_SIZE
+            first,
+            second,
+            1,
+            solver="projected_gradient",
+            steps=STEPS,
+            step_size=STEP_SIZE,
+            momentum="none",
         )
 
     return {OURS: ours, "per anchor": per_anchor}

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from graph.config import Config as GraphConfig
 from graph.evaluation import COSTS, svm_ten_fold
 from graph.train import views
-from shared.compat import make_torchvision_importable
+from shared.experiment.compat import make_torchvision_importable
 from shared.precision import without_tf32
 from text.config import Config as TextConfig
 from video.config import Config as VideoConfig

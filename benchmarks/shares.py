@@ -18,7 +18,7 @@ from shared.experiment.environment import current_environment
 from shared.experiment.files import write_atomically
 from shared.experiment.run import Run
 from shared.experiment.tables import Cell
-from shared.objective import SHARE
+from shared.objective import SHARE_PREFIX
 from shared.report.claims import SHARES
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -67,11 +67,11 @@ def shares_of(cell: Cell, data: Path) -> dict[str, float]:
         ) as run:
             run.finish(domain.measure(config, run))
         environment = json.loads((place / "run" / "environment.json").read_text())
-    loss = f"{SHARE}{config.objective.loss.function.__name__}"
+    loss = f"{SHARE_PREFIX}{config.objective.loss.function.__name__}"
     return {
-        name.removeprefix(SHARE): float(value)
+        name.removeprefix(SHARE_PREFIX): float(value)
         for name, value in environment["facts"].items()
-        if name.startswith(SHARE) and name != loss
+        if name.startswith(SHARE_PREFIX) and name != loss
     }
 
 

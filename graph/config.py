@@ -12,8 +12,7 @@ from shared import Objective, term
 from shared.experiment.config import added, option
 from shared.experiment.initial import InitialWeights
 from shared.lazy import info_nce
-from shared.objective import Pairing
-from shared.ranges import COUNT, NOT_NEGATIVE, SHARE, STEP, Range, Use
+from shared.ranges import COUNT, NOT_NEGATIVE, SHARE, STEP, Pairing, Range, Use
 
 # You et al. 2020, Eq. 3 and [program]: cosine / 0.2, the positive left out of the denominator.
 GRAPHCL = Objective(term(info_nce, temperature=0.2, positive_in_denominator=False))

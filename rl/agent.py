@@ -141,7 +141,7 @@ class Contrast(nn.Module):
                 latent: Tensor = encoder(part)
                 return latent
 
-        features: Tensor = in_chunks(latents, split(self.config.chunk, crops))
+        features: Tensor = in_chunks(latents, split(self.config.chunk, crops), encoder)
         return features
 
     def update(

@@ -12,8 +12,6 @@ Shapes: B instances of a batch, C of a chunk, D dimensions of an embedding.
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
-from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -25,10 +23,6 @@ from shared.criterion import Criterion
 from shared.distributed import world_size
 from shared.ranges import COUNT, optional, require
 
-DEPTH = 4  # references from a function to a module: through functions, containers and objects
-
-LONGEST = 1000  # items of a container that is searched for modules; longer ones hold data
-
 
 def large_batch(
     encoder: Callable[..., Tensor],
@@ -36,6 +30,7 @@ def large_batch(
     views: Tensor | Sequence[Tensor | tuple[Tensor, ...]],
     chunk: int,
     *,
+    modules: Sequence[nn.Module] = (),
     step: int | None = None,
 ) -> Tensor:
     """The loss of two views of a large batch, a scalar whose ``backward()`` goes chunk by chunk.
@@ -49,6 +44,7 @@ def large_batch(
         views: two tensors (B, ...), also stacked as (2, B, ...), or two tuples of such, for example
             ids and masks.
         chunk: the largest C.
+        modules: see :func:`in_chunks`.
         step: see :meth:`shared.criterion.Criterion.forward`.
 
     Raises:
@@ -63,7 +59,7 @@ def large_batch(
             f"got {type(criterion).__name__}"
         )
     first, second = (
-        in_chunks(encoder, split(chunk, *(view if isinstance(view, tuple) else (view,))))
+        in_chunks(encoder, split(chunk, *(view if isinstance(view, tuple) else (view,))), *modules)
         for view in views
     )
     return criterion.of_views(first, second, step=step)
@@ -81,20 +77,24 @@ def in_chunks(
 
     Args:
         function: called with the arguments of a chunk; returns C rows, or a tuple of such tensors.
-            Modules are found in what it refers to: its object, its closure, its globals.
         chunks: the arguments of each call, see :func:`split`. A single chunk is called only once.
-        modules: further modules that the function uses.
+        modules: those that the function uses, whose state is kept; none if it is a module itself.
+
+    Raises:
+        ValueError: a function without its modules.
     """
     all_chunks = list(chunks)
     if len(all_chunks) == 1:
         return function(*all_chunks[0])
-    used = [
-        submodule for module in (*modules, *_modules_of(function)) for submodule in module.modules()
-    ]
+    if isinstance(function, nn.Module):
+        modules = (*modules, function)
+    if not modules:
+        raise ValueError("name the modules that the function uses")
+    used = [submodule for module in modules for submodule in module.modules()]
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         state = _State(list(dict.fromkeys(used)))
-        return state.kept(), _Again(state)
+        return state.first_pass(), _SecondPass(state)
 
     outputs = [
         checkpoint(function, *arguments, use_reentrant=False, context_fn=contexts)
@@ -133,7 +133,7 @@ class _State:
         self.before: list[tuple[nn.Module, str, Tensor]] = []
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
+    def first_pass(self) -> Iterator[None]:
         """Keep what the first pass changes: another tensor under the name, or other content."""
         held = list(_stateful_tensors(self.modules))
         versions = [tensor._version for _, _, tensor in held]
@@ -151,7 +151,7 @@ class _State:
         ]
 
 
-class _Again:
+class _SecondPass:
     """A later pass of a chunk, from the state before the first; may be entered more than once."""
 
     def __init__(self, state: _State) -> None:
@@ -185,44 +185,3 @@ def _copies(
     """The same with copies of the tensors; one that is held twice has one copy."""
     copies = {id(tensor): tensor.detach().clone() for _, _, tensor in held}
     return [(module, name, copies[id(tensor)]) for module, name, tensor in held]
-
-
-def _modules_of(function: object) -> list[nn.Module]:
-    """The modules that a function refers to, directly or through other functions and objects."""
-    modules: list[nn.Module] = []
-    seen: set[int] = set()
-    waiting: list[tuple[object, int]] = [(function, 0)]
-    while waiting:
-        item, depth = waiting.pop()
-        if id(item) in seen or depth > DEPTH:
-            continue
-        seen.add(id(item))
-        if isinstance(item, nn.Module):
-            modules.append(item)
-            continue
-        waiting += [(part, depth + 1) for part in _parts_of(item)]
-    return modules
-
-
-def _parts_of(item: object) -> Iterator[object]:
-    """What a function, a container or an object of a user's class refers to."""
-    if isinstance(item, MethodType):
-        yield from (item.__self__, item.__func__)
-    elif isinstance(item, FunctionType):
-        for cell in item.__closure__ or ():
-            with contextlib.suppress(ValueError):  # not assigned yet
-                yield cell.cell_contents
-        yield from item.__defaults__ or ()
-        yield from (item.__kwdefaults__ or {}).values()
-        codes = [item.__code__]
-        while codes:
-            code = codes.pop()
-            yield from (item.__globals__.get(name) for name in code.co_names)
-            codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    elif isinstance(item, partial):
-        yield from (item.func, *item.args, *item.keywords.values())
-    elif isinstance(item, list | tuple | set | dict):
-        if len(item) <= LONGEST:
-            yield from item.values() if isinstance(item, dict) else item
-    elif not isinstance(item, type | ModuleType | Tensor):
-        yield from getattr(item, "__dict__", {}).values()

@@ -14,7 +14,7 @@ import contextlib
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -214,8 +214,7 @@ def replicated(function: Callable[Its, Given], *modules: nn.Module) -> Callable[
 
     On one process it is the function itself. On several the modules, all that have trained
     parameters, start with the values of process 0, and each backward pass averages the gradients
-    over processes, but for those of sparse embeddings, see :func:`average_sparse`. The function is
-    the forward pass, called once before each backward pass.
+    over processes. The function is the forward pass, called once before each backward pass.
     """
     if world_size() == 1:
         return function
@@ -224,35 +223,10 @@ def replicated(function: Callable[Its, Given], *modules: nn.Module) -> Callable[
     known = inspect.signature(DistributedDataParallel.__init__).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     options: dict[str, Any] = {name: False}
-    called = _Called(function, modules)
-    sparse = {
-        f"{name}.weight": module.weight
-        for name, module in called.named_modules()
-        if isinstance(module, nn.Embedding) and module.sparse
-    }
-    for weight in sparse.values():
-        broadcast(weight.data)
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(called, list(sparse))
-    model = DistributedDataParallel(called, **options)
+    model = DistributedDataParallel(_Called(function, modules), **options)
     if next(model.parameters()).device.type == "cpu":
         model.register_comm_hook(None, _mean_in_order)
     return model
-
-
-@torch.no_grad()
-def average_sparse(parameters: Iterable[Tensor]) -> None:
-    """Average sparse gradients over processes; the slices stay as they are, those of all processes.
-
-    It waits for the device. On one process it does nothing.
-    """
-    for parameter in parameters if world_size() > 1 else ():
-        if (gradient := parameter.grad) is None or not gradient.is_sparse:
-            continue
-        rows, _ = gather_ragged(gradient._indices()[0])
-        values, _ = gather_ragged(gradient._values() / world_size())
-        parameter.grad = torch.sparse_coo_tensor(
-            rows[None], values, gradient.shape, is_coalesced=False, check_invariants=False
-        )
 
 
 class _Called(nn.Module):

@@ -68,11 +68,11 @@ def attach(domain: str, file: str) -> tuple[Callable[[str], Any], Callable[[], A
 _resolved = functools.cache(pkgutil.resolve_name)
 
 
-alignment = LazyImport("shared.losses:alignment")
+alignment = LazyImport("shared.margins:alignment")
 debiased_nce = LazyImport("shared.losses:debiased_nce")
 hard_nce = LazyImport("shared.losses:hard_nce")
 info_nce = LazyImport("shared.losses:info_nce")
-margin_nce = LazyImport("shared.losses:margin_nce")
+margin_nce = LazyImport("shared.margins:margin_nce")
 max_margin = LazyImport("shared.losses:max_margin")
 consistency = LazyImport("shared.penalties:consistency")
 distance_polarization = LazyImport("shared.penalties:distance_polarization")

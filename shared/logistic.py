@@ -6,8 +6,9 @@ and a cost C is to minimise
     C * sum over i in T of loss_i(x_i w + b) + |w|^2 / 2,
 
 the objective of scikit-learn's ``LogisticRegression(C=cost)``: binomial loss for two classes,
-softmax for more, intercept not penalised. Ten folds times many costs on the same features take it a
-quarter of that class's time (``benchmarks/probe.py``), and committed records rest on its solutions.
+softmax for more, intercept not penalised. Ten folds times many costs on the same features take it
+less than half of that class's time, one training set between half and twice as long
+(``benchmarks/probe.py``); committed records rest on its solutions.
 All training sets are subsets of the same rows, and share the expensive computations:
 
 * The features are centred, which changes only the intercept, and rotated into the eigenbasis of

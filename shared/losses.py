@@ -19,16 +19,7 @@ from torch import Tensor
 
 from shared import svm
 from shared.checks import TEMPERATURE, Temperature, checked
-from shared.margins import (
-    CURVATURE_FORM,
-    angular_margin,
-    attenuation_weight,
-    curvature_weight,
-    margin_ratio,
-    scale_gradient,
-    subtractive_margin,
-)
-from shared.pairs import Pairs, blocks_of_rows, cosine, repeated, without
+from shared.pairs import Pairs, blocks_of_rows, cosine
 from shared.precision import upcast
 from shared.ranges import (
     COUNT,
@@ -38,7 +29,6 @@ from shared.ranges import (
     POSITIVE,
     POSITIVE_OR_INFINITE,
     PROBABILITY,
-    SHARE,
     one_of,
     optional,
 )
@@ -74,15 +64,11 @@ def info_nce(
     """
     scores, divisor = _divided(similarity, temperature)
     positives = pairs.positives()
-    excluded = _excluded(pairs, positives=not positive_in_denominator)
-    if positives.shape[1] == 1 and not torch._C._are_functorch_transforms_active():
-        scale, complete = 1 / divisor, pairs.complete
-        one: Tensor = _CrossEntropy.apply(scores, scale, positives, excluded, complete)[0]
-        return one
-    total, score = _logsumexp_and_pick(scores, 1 / divisor, positives, excluded, pairs.complete)
+    kept = pairs.negative | pairs.positive if positive_in_denominator else pairs.negative
+    total, score = _logsumexp_and_pick(scores, 1 / divisor, positives, ~kept)
     # In GraphCL's form as well, an anchor without negatives has loss 0.
     loss = torch.where(total[:, None] == -math.inf, 0.0, total[:, None] - score)
-    return _mean_over_positives(loss, positives)
+    return mean_over_positives(loss, positives)
 
 
 @checked(
@@ -176,20 +162,19 @@ def _hard_nce(
 ) -> Tensor:
     scores, divisor = _divided(similarity, temperature)
     positives = pairs.positives()
-    single = pairs.complete and positives.shape[1] == 1  # its mean is itself, to the bit
-    excluded = _excluded(pairs, positives=True)
+    excluded = ~pairs.negative
     count = pairs.negative.sum(1)
     log_count = count.to(scores.dtype).log()
 
     # With constant weights, the exponent (1 + beta) s has the derivative of s alone.
     sloped = scale_gradient(scores, 1 / (1 + beta)) if detach_weights else scores
     log_sum, score = _logsumexp_and_pick(
-        sloped, (1 + beta) / divisor, positives, excluded, pairs.complete, pick_scale=1 / divisor
+        sloped, (1 + beta) / divisor, positives, excluded, pick_scale=1 / divisor
     )
     unknown = log_sum.isnan()
     if beta > 0:
         log_weights, plain_score = _logsumexp_and_pick(
-            scores, beta / divisor, positives, excluded, pairs.complete, pick_scale=1 / divisor
+            scores, beta / divisor, positives, excluded, pick_scale=1 / divisor
         )
         if detach_weights:
             log_weights, score = log_weights.detach(), plain_score
@@ -205,8 +190,7 @@ def _hard_nce(
     log_floor = log_floor.masked_fill(unknown, math.nan)
     log_negatives = log_sum
     if tau_plus > 0:
-        log_positive = score[:, 0] if single else _log_mean_exp(score, positives)
-        excess = log_positive + log_count + math.log(tau_plus) - log_sum
+        excess = _log_mean_exp(score, positives) + log_count + math.log(tau_plus) - log_sum
         # Where the correction leaves nothing, the floor applies; the logarithm must not see it.
         room = (excess < 0) & (count > 0)
         excess = torch.where(room, excess, -1.0)
@@ -214,131 +198,7 @@ def _hard_nce(
         log_negatives = torch.where(room, corrected, -math.inf)
     # Without negatives both are -inf, or the first is NaN, and the loss is 0 (log of 1).
     log_negatives = torch.where(log_negatives > log_floor, log_negatives, log_floor)
-    loss = _softplus(log_negatives[:, None] - score)
-    return loss[:, 0] if single else _mean_over_positives(loss, positives)
-
-
-@checked(
-    negatives=True,
-    temperature=TEMPERATURE,
-    angular=FINITE,
-    subtractive=FINITE,
-    emphasis=NOT_NEGATIVE,
-    curvature=optional(POSITIVE),
-    curvature_form=CURVATURE_FORM,
-    ratio=optional(one_of("row", "positive")),
-    attenuation=SHARE,
-    attenuation_scope=one_of("row", "positive"),
-    cosines=True,
-)
-def margin_nce(
-    pairs: Pairs,
-    similarity: Tensor,
-    *,
-    temperature: Temperature,
-    angular: float = 0.0,
-    subtractive: float = 0.0,
-    emphasis: float = 1.0,
-    curvature: float | None = None,
-    curvature_form: Literal["equation_10", "algorithm_3"] = "equation_10",
-    ratio: Literal["row", "positive"] | None = None,
-    attenuation: float = 0.0,
-    attenuation_scope: Literal["row", "positive"] = "row",
-) -> Tensor:
-    """InfoNCE with margins, or with single effects of margins on the gradient.
-
-    ``angular`` and ``subtractive`` change the positive's logit to
-    ``(cos(theta + angular) - subtractive) / temperature``. The others change no value and scale
-    gradients: the positive's by ``emphasis`` and by the curvature weight, and the row's or the
-    positive's by the ratio of the denominators without and with margins and by the attenuation
-    weight. With all defaults it is :func:`info_nce`. Only gradients of similarities are scaled (for
-    second derivatives, see :func:`shared.margins.scale_gradient`); a learned temperature gets the
-    unscaled derivative.
-
-    Args:
-        pairs: N anchors, M candidates.
-        similarity: (N, M), cosines.
-        temperature: positive.
-        angular: m1, radians.
-        subtractive: m2.
-        emphasis: s, factor on the positive's gradient.
-        curvature: exponent c of :func:`shared.margins.curvature_weight`; None: off.
-        curvature_form: as printed in Eq. 10, or in Algorithm 3.
-        ratio: the margins only determine the ratio r_i and are not part of the loss; r_i
-            multiplies the gradient of the anchor's whole row (text) or of its positive
-            (Algorithm 4).
-        attenuation: alpha of :func:`shared.margins.attenuation_weight`; 0: off.
-        attenuation_scope: ``"row"`` is type I, ``"positive"`` type II.
-
-    Returns:
-        (N,).
-
-    Source: Rho et al. 2023, Eqs. 4, 8-12, Section 5.4, Algorithms 2-6.
-    """
-    margined = similarity
-    if angular:
-        margined = angular_margin(pairs, margined, margin=angular)
-    if subtractive:
-        margined = subtractive_margin(pairs, margined, margin=subtractive)
-
-    positive_weight: Tensor | float = emphasis
-    row_weight: Tensor | float = 1.0
-    if curvature is not None:
-        weight = curvature_weight(similarity, exponent=curvature, form=curvature_form)
-        positive_weight = positive_weight * weight
-    if ratio is not None:
-        weight = margin_ratio(pairs, similarity, margined, temperature=temperature)
-        weight = weight[:, None]
-        margined = similarity
-        if ratio == "row":
-            row_weight = row_weight * weight
-        else:
-            positive_weight = positive_weight * weight
-    if attenuation:
-        weight = attenuation_weight(pairs, similarity, temperature=temperature, alpha=attenuation)
-        weight = weight[:, None]
-        if attenuation_scope == "row":
-            row_weight = row_weight * weight
-        else:
-            positive_weight = positive_weight * weight
-
-    if isinstance(positive_weight, Tensor) or positive_weight != 1:
-        emphasised = scale_gradient(margined, positive_weight)
-        margined = torch.where(pairs.positive, emphasised, margined)
-    if isinstance(row_weight, Tensor):
-        margined = scale_gradient(margined, row_weight)
-    return info_nce(pairs, margined, temperature=temperature)
-
-
-@checked(curvature=optional(POSITIVE), curvature_form=CURVATURE_FORM, cosines=True)
-def alignment(
-    pairs: Pairs,
-    similarity: Tensor,
-    *,
-    curvature: float | None = None,
-    curvature_form: Literal["equation_10", "algorithm_3"] = "equation_10",
-) -> Tensor:
-    """BYOL's loss, ``2 - 2 cos`` to the positive, without negatives.
-
-    Collapsed embeddings minimise it; BYOL's predictor and momentum teacher prevent the collapse.
-
-    Args:
-        pairs: N anchors, M candidates.
-        similarity: (N, M), cosines.
-        curvature: exponent c of :func:`shared.margins.curvature_weight`, which scales the gradient
-            and leaves the value unchanged; None: off.
-        curvature_form: as printed in Eq. 10, or in Algorithm 3.
-
-    Returns:
-        (N,).
-
-    Source: Grill et al. 2020, Eq. 2; Rho et al. 2023, Section 3 (beta = 0) and Eqs. 10-11.
-    """
-    if curvature is not None:
-        weight = curvature_weight(similarity, exponent=curvature, form=curvature_form)
-        similarity = scale_gradient(similarity, weight)
-    positives = pairs.positives()
-    return _mean_over_positives(2 - 2 * similarity.gather(1, positives.clamp(min=0)), positives)
+    return mean_over_positives(_softplus(log_negatives[:, None] - score), positives)
 
 
 @checked(
@@ -351,7 +211,10 @@ def alignment(
     solver=one_of("closed_form", "projected_gradient", "exact"),
     steps=COUNT,
     step_size=optional(POSITIVE),
+    momentum=one_of("restarted", "nesterov", "none"),
+    stop=NOT_NEGATIVE,
     start=one_of("closed_form", "random"),
+    precision=one_of("double", "single"),
     unit_diagonal=FLAG,
     cosines=True,
 )
@@ -367,7 +230,10 @@ def max_margin(
     solver: svm.Solver = "closed_form",
     steps: int = 50,
     step_size: float | None = None,
+    momentum: svm.Momentum = "restarted",
+    stop: float = 0.0,
     start: svm.Start = "closed_form",
+    precision: svm.Precision = "double",
     unit_diagonal: bool = False,
 ) -> Tensor:
     """Max-margin contrastive loss (MMCL): negatives weighted by the dual variables of an SVM.
@@ -390,19 +256,25 @@ def max_margin(
         kernel: ``"rbf"``, ``"linear"`` or ``"tanh"`` (``tanh(gamma cos + offset)``).
         offset: eta of the tanh kernel.
         solver: ``"closed_form"`` (INV), ``"projected_gradient"`` (PGD), or ``"exact"`` (the box
-            QP to convergence, slow).
-        steps: of the projected gradient.
-        step_size: of the projected gradient; None: 1 / lambda_max for each anchor, with momentum;
-            a number (the authors' 1e-3): plain steps of that size.
-        start: of the projected gradient: ``"closed_form"``, or the authors' ``"random"``.
+            QP to convergence, slow). The next six are the projected gradient's; the authors'
+            program has 1000, 1e-3, ``"nesterov"``, 0.01, ``"random"`` and ``"single"``.
+        steps: the most of them.
+        step_size: None: 1 / lambda_max for each anchor.
+        momentum: ``"restarted"`` where it points uphill; ``"nesterov"``, from a random first number
+            on; or ``"none"``.
+        stop: once the relative change in a step, averaged over all anchors and dual variables, is
+            below it; 0: never.
+        start: ``"closed_form"``, or ``"random"``: normal numbers, cut off at 0 and the cost.
+        precision: of the steps.
         unit_diagonal: use 1 for K(c_p, c_p) in the dual although the kernel's diagonal is not 1
             (as the authors' program does for the tanh kernel).
 
     Returns:
-        (N,); the mean over anchors is the papers' loss.
+        (N,); the mean over anchors is the loss of the authors' program, the sum that of the paper.
 
     Raises:
         ValueError: as every loss; see :func:`shared.checks.checked`.
+        ArithmeticError: if ``"exact"`` does not converge.
 
     Source: Shah et al. 2022, Proposition 1 and Algorithm 1. One factorisation serves all anchors.
     """
@@ -417,51 +289,14 @@ def max_margin(
         solver=solver,
         steps=steps,
         step_size=step_size,
+        momentum=momentum,
+        stop=stop,
         start=start,
+        precision=precision,
         unit_diagonal=unit_diagonal,
     )
     weights = svm.dual_weights(pairs, among, dual)
     return (weights * svm.kernel_values(similarity, kernel, gamma, offset)).sum(1)
-
-
-class _CrossEntropy(torch.autograd.Function):
-    """Masked log-sum-exp of every row minus the score at one column, in one pass each way.
-
-    For one positive it equals :class:`_LogSumExpAndPick` and the operations that follow it, bit for
-    bit, with a third of the calls, which dominate the time of a small batch. A row without entries,
-    or with -1 as its column, has the value 0.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        similarity: Tensor,
-        scale: float,
-        index: Tensor,
-        excluded: Tensor,
-        complete: bool,
-    ) -> tuple[Tensor, Tensor]:
-        total, softmax = _softmax(similarity, scale, excluded, complete)
-        undefined = total.isneginf()
-        if not complete:
-            undefined.logical_or_(index < 0)
-            index = index.clamp(min=0)
-        ctx.scale = scale
-        ctx.save_for_backward(softmax, index, undefined)
-        ctx.set_materialize_grads(False)
-        loss = total.sub_(similarity.gather(1, index).mul_(scale)).masked_fill_(undefined, 0.0)
-        return loss.squeeze(1), softmax
-
-    @staticmethod
-    def backward(
-        ctx: Any, by_loss: Tensor | None, by_softmax: Tensor | None
-    ) -> tuple[Tensor, None, None, None, None]:
-        softmax, index, undefined = ctx.saved_tensors
-        if by_loss is None:
-            by_loss = softmax.new_zeros(len(softmax))
-        by_score = (by_loss * ctx.scale)[:, None].masked_fill(undefined, 0.0)
-        gradient = _by_scores(softmax, by_score, by_softmax, ctx.scale)
-        return _added(gradient, index, -by_score), None, None, None, None
 
 
 class _LogSumExpAndPick(torch.autograd.Function):
@@ -480,9 +315,8 @@ class _LogSumExpAndPick(torch.autograd.Function):
         pick_scale: float,
         index: Tensor,
         excluded: Tensor,
-        complete: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        total, softmax = _softmax(similarity, scale, excluded, complete)
+        total, softmax = _softmax(similarity, scale, excluded)
         ctx.scale, ctx.pick_scale = scale, pick_scale
         ctx.save_for_backward(softmax, index)
         ctx.set_materialize_grads(False)
@@ -491,75 +325,40 @@ class _LogSumExpAndPick(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: Any, by_total: Tensor | None, by_picked: Tensor | None, by_softmax: Tensor | None
-    ) -> tuple[Tensor, None, None, None, None, None]:
+    ) -> tuple[Tensor, None, None, None, None]:
         softmax, index = ctx.saved_tensors
         if by_total is None:
             by_total = softmax.new_zeros(len(softmax))
-        gradient = _by_scores(softmax, (by_total * ctx.scale)[:, None], by_softmax, ctx.scale)
+        gradient = softmax * (by_total * ctx.scale)[:, None]
+        if by_softmax is not None:
+            by_score = softmax * by_softmax
+            gradient = gradient + ctx.scale * (by_score - softmax * by_score.sum(1, keepdim=True))
         if by_picked is not None:
             picked = torch.where(index >= 0, by_picked * ctx.pick_scale, 0.0)
-            gradient = _added(gradient, index.clamp(min=0), picked)
-        return gradient, None, None, None, None, None
+            # In place unless it is differentiated again: a copy would take the memory of a matrix.
+            add = gradient.scatter_add if torch.is_grad_enabled() else gradient.scatter_add_
+            gradient = add(1, index.clamp(min=0), picked)
+        return gradient, None, None, None, None
 
 
-def _softmax(
-    similarity: Tensor, scale: float, excluded: Tensor, complete: bool
-) -> tuple[Tensor, Tensor]:
+def _softmax(similarity: Tensor, scale: float, excluded: Tensor) -> tuple[Tensor, Tensor]:
     """Log-sum-exp (N, 1) and softmax of the rows of ``scale * similarity``, by blocks of rows."""
     softmax = torch.empty_like(similarity, memory_format=torch.contiguous_format)
-    blocks = blocks_of_rows(similarity)
-    if len(blocks) == 1:  # no slicing: in a small batch it costs as much as a sum
-        return _softmax_of_block(similarity, scale, excluded, complete, softmax), softmax
     total = similarity.new_full((len(similarity), 1), -math.inf)
-    room = torch.empty_like(softmax[blocks[0]]) if blocks else None
-    for rows in blocks:
-        total[rows] = _softmax_of_block(
-            similarity[rows], scale, excluded[rows], complete, softmax[rows], room
-        )
-    return total, softmax
-
-
-def _softmax_of_block(
-    similarity: Tensor,
-    scale: float,
-    excluded: Tensor,
-    complete: bool,
-    softmax: Tensor,
-    room: Tensor | None = None,
-) -> Tensor:
-    """The log-sum-exp of rows, (N, 1); their softmax is put into ``softmax``.
-
-    The exponentials are written to ``room``, which has at least as many rows.
-    """
-    torch.mul(similarity, scale, out=softmax)
-    without(softmax, excluded, -math.inf, complete=complete, in_place=True)
-    # Clamping avoids differences of infinities, which are NaN: a row without entries has the
-    # largest entry -inf and the total -inf, and its exponentials become 0.
+    blocks = blocks_of_rows(similarity)
+    room = torch.empty_like(softmax[blocks[0]]) if blocks else softmax
     finite = torch.finfo(softmax.dtype)
-    largest = softmax.amax(1, keepdim=True).clamp_(finite.min, finite.max)
-    shifted = torch.sub(softmax, largest, out=None if room is None else room[: len(softmax)])
-    total = shifted.exp_().sum(1, keepdim=True).log_().add_(largest)
-    softmax.sub_(total.clamp(min=finite.min)).exp_()
-    return total
-
-
-def _by_scores(
-    softmax: Tensor, by_total: Tensor, by_softmax: Tensor | None, scale: float
-) -> Tensor:
-    """The gradient of the similarities, through the totals and, if given, the softmax."""
-    gradient = softmax * by_total
-    if by_softmax is not None:
-        by_score = softmax * by_softmax
-        gradient = gradient + scale * (by_score - softmax * by_score.sum(1, keepdim=True))
-    return gradient
-
-
-def _added(gradient: Tensor, index: Tensor, value: Tensor) -> Tensor:
-    """The gradient with values added at columns; in place unless it is differentiated again."""
-    # A copy would take the memory of a matrix.
-    add = gradient.scatter_add if torch.is_grad_enabled() else gradient.scatter_add_
-    added: Tensor = add(1, index, value)
-    return added
+    for rows in blocks:
+        block = softmax[rows]
+        torch.mul(similarity[rows], scale, out=block)
+        block.masked_fill_(excluded[rows], -math.inf)
+        # Clamping avoids differences of infinities, which are NaN: a row without entries has the
+        # largest entry -inf and the total -inf, and its exponentials become 0.
+        largest = block.amax(1, keepdim=True).clamp_(finite.min, finite.max)
+        shifted = torch.sub(block, largest, out=room[: len(block)])
+        total[rows] = shifted.exp_().sum(1, keepdim=True).log_().add_(largest)
+        block.sub_(total[rows].clamp(min=finite.min)).exp_()
+    return total, softmax
 
 
 def _logsumexp_and_pick(
@@ -567,33 +366,35 @@ def _logsumexp_and_pick(
     scale: float,
     index: Tensor,
     excluded: Tensor,
-    complete: bool,
     pick_scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-sum-exp of ``scale * similarity`` without the excluded entries, (N,), and picked scores.
 
-    The picked scores are ``pick_scale * similarity`` at ``index``, (N, P). ``excluded`` is from
-    :func:`_excluded`, ``complete`` from the pairs.
+    The picked scores are ``pick_scale * similarity`` at ``index``, (N, P).
     """
     pick_scale = scale if pick_scale is None else pick_scale
     if torch._C._are_functorch_transforms_active():
         # Nested transforms differentiate torch's own operations only.
-        scores = without(similarity * scale, excluded, -math.inf, complete=complete)
+        scores = (similarity * scale).masked_fill(excluded, -math.inf)
         return torch.logsumexp(scores, dim=1), _picked(similarity, index, pick_scale)
-    total, picked, _ = _LogSumExpAndPick.apply(
-        similarity, scale, pick_scale, index, excluded, complete
-    )
+    total, picked, _ = _LogSumExpAndPick.apply(similarity, scale, pick_scale, index, excluded)
     return total, picked
-
-
-def _excluded(pairs: Pairs, *, positives: bool) -> Tensor:
-    """:meth:`Pairs.excluded` without padding."""
-    excluded = pairs.excluded(positives=positives)
-    return excluded if pairs.complete else repeated(excluded)
 
 
 def _picked(similarity: Tensor, index: Tensor, scale: float) -> Tensor:
     return similarity.gather(1, index.clamp(min=0)) * scale
+
+
+def scale_gradient(value: Tensor, factor: Tensor | float) -> Tensor:
+    """``value``, bit for bit, with its gradient multiplied by ``factor``.
+
+    It is the line through ``value`` with slope ``factor``, both constant. A loss L applied to it
+    therefore has the second derivative ``factor L'' factor``, that of a loss whose input moves
+    ``factor`` times as far, and not ``factor L''``, the derivative of the scaled gradient. The
+    factor is a constant in derivatives of all orders.
+    """
+    constant = value.detach()
+    return constant + factor * (value - constant)
 
 
 def _divided(similarity: Tensor, temperature: Temperature) -> tuple[Tensor, float]:
@@ -616,10 +417,11 @@ def _log_mean_exp(score: Tensor, positives: Tensor) -> Tensor:
     return torch.logsumexp(known, dim=1) - count.to(score.dtype).log()
 
 
-def _mean_over_positives(loss: Tensor, positives: Tensor) -> Tensor:
+def mean_over_positives(loss: Tensor, positives: Tensor) -> Tensor:
     """Mean of (N, P) over the actual positives; 0 for an anchor that has none."""
     present = positives >= 0
-    return torch.where(present, loss, 0.0).sum(1) / present.sum(1).clamp(min=1)
+    loss = torch.where(present, loss, 0.0)
+    return loss[:, 0] if loss.shape[1] == 1 else loss.sum(1) / present.sum(1).clamp(min=1)
 
 
 def _softplus(x: Tensor) -> Tensor:

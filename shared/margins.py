@@ -1,8 +1,10 @@
-"""The effects of margins on logits and gradients, one by one (Rho et al. 2023).
+"""Losses with margins, and the effects of margins on logits and gradients, one by one.
 
 Shapes: N anchors, M candidates; ``similarity`` is (N, M) and holds cosines, theta their angles. The
 margins change the positive's value; the weights change gradients only, through
-:func:`scale_gradient`, and carry no gradient themselves.
+:func:`shared.losses.scale_gradient`, and carry no gradient themselves.
+
+Source: Rho et al. 2023.
 """
 
 import math
@@ -11,10 +13,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from shared.checks import TEMPERATURE, Temperature
+from shared.checks import TEMPERATURE, Temperature, checked
+from shared.losses import info_nce, mean_over_positives, scale_gradient
 from shared.pairs import Pairs
 from shared.precision import without_negative
-from shared.ranges import FINITE, POSITIVE, SHARE, one_of, require
+from shared.ranges import FINITE, NOT_NEGATIVE, POSITIVE, SHARE, one_of, optional, require
 
 # sin(theta) is computed as sqrt(1 - cos^2 + SOFTENING): at cos = +-1 its slope is then 1 / 3e-4
 # instead of infinite, and its value 3e-4 instead of 0.
@@ -24,16 +27,127 @@ RATIO_CAP = 1e6
 CURVATURE_FORM = one_of("equation_10", "algorithm_3")
 
 
-def scale_gradient(value: Tensor, factor: Tensor | float) -> Tensor:
-    """``value``, bit for bit, with its gradient multiplied by ``factor``.
+@checked(
+    negatives=True,
+    temperature=TEMPERATURE,
+    angular=FINITE,
+    subtractive=FINITE,
+    emphasis=NOT_NEGATIVE,
+    curvature=optional(POSITIVE),
+    curvature_form=CURVATURE_FORM,
+    ratio=optional(one_of("row", "positive")),
+    attenuation=SHARE,
+    attenuation_scope=one_of("row", "positive"),
+    cosines=True,
+)
+def margin_nce(
+    pairs: Pairs,
+    similarity: Tensor,
+    *,
+    temperature: Temperature,
+    angular: float = 0.0,
+    subtractive: float = 0.0,
+    emphasis: float = 1.0,
+    curvature: float | None = None,
+    curvature_form: Literal["equation_10", "algorithm_3"] = "equation_10",
+    ratio: Literal["row", "positive"] | None = None,
+    attenuation: float = 0.0,
+    attenuation_scope: Literal["row", "positive"] = "row",
+) -> Tensor:
+    """InfoNCE with margins, or with single effects of margins on the gradient.
 
-    It is the line through ``value`` with slope ``factor``, both constant. A loss L applied to it
-    therefore has the second derivative ``factor L'' factor``, that of a loss whose input moves
-    ``factor`` times as far, and not ``factor L''``, the derivative of the scaled gradient. The
-    factor is a constant in derivatives of all orders.
+    ``angular`` and ``subtractive`` change the positive's logit to
+    ``(cos(theta + angular) - subtractive) / temperature``. The others change no value and scale
+    gradients: the positive's by ``emphasis`` and by the curvature weight, and the row's or the
+    positive's by the ratio of the denominators without and with margins and by the attenuation
+    weight. With all defaults it is :func:`info_nce`. Only gradients of similarities are scaled (for
+    second derivatives, see :func:`shared.losses.scale_gradient`); a learned temperature gets the
+    unscaled derivative.
+
+    Args:
+        pairs: N anchors, M candidates.
+        similarity: (N, M), cosines.
+        temperature: positive.
+        angular: m1, radians.
+        subtractive: m2, in units of the cosine.
+        emphasis: s, factor on the positive's gradient, at least 0.
+        curvature: exponent c of :func:`curvature_weight`; None: off.
+        curvature_form: as printed in Eq. 10, or in Algorithm 3.
+        ratio: the margins only determine the ratio r_i and are not part of the loss; r_i
+            multiplies the gradient of the anchor's whole row (as the paper's text has it) or of
+            its positive (Algorithm 4); None: off.
+        attenuation: alpha of :func:`attenuation_weight`; 0: off.
+        attenuation_scope: ``"row"`` is type I, ``"positive"`` type II.
+
+    Returns:
+        (N,).
+
+    Source: Rho et al. 2023, Eqs. 4, 8-12, Section 5.4, Algorithms 2-6.
     """
-    constant = value.detach()
-    return constant + factor * (value - constant)
+    margined = similarity
+    if angular:
+        margined = angular_margin(pairs, margined, margin=angular)
+    if subtractive:
+        margined = subtractive_margin(pairs, margined, margin=subtractive)
+
+    positive_weight: Tensor | float = emphasis
+    row_weight: Tensor | float = 1.0
+    if curvature is not None:
+        weight = curvature_weight(similarity, exponent=curvature, form=curvature_form)
+        positive_weight = positive_weight * weight
+    if ratio is not None:
+        weight = margin_ratio(pairs, similarity, margined, temperature=temperature)
+        weight = weight[:, None]
+        margined = similarity
+        if ratio == "row":
+            row_weight = row_weight * weight
+        else:
+            positive_weight = positive_weight * weight
+    if attenuation:
+        weight = attenuation_weight(pairs, similarity, temperature=temperature, alpha=attenuation)
+        weight = weight[:, None]
+        if attenuation_scope == "row":
+            row_weight = row_weight * weight
+        else:
+            positive_weight = positive_weight * weight
+
+    if isinstance(positive_weight, Tensor) or positive_weight != 1:
+        emphasised = scale_gradient(margined, positive_weight)
+        margined = torch.where(pairs.positive, emphasised, margined)
+    if isinstance(row_weight, Tensor):
+        margined = scale_gradient(margined, row_weight)
+    return info_nce(pairs, margined, temperature=temperature)
+
+
+@checked(curvature=optional(POSITIVE), curvature_form=CURVATURE_FORM, cosines=True)
+def alignment(
+    pairs: Pairs,
+    similarity: Tensor,
+    *,
+    curvature: float | None = None,
+    curvature_form: Literal["equation_10", "algorithm_3"] = "equation_10",
+) -> Tensor:
+    """BYOL's loss, ``2 - 2 cos`` to the positive, without negatives.
+
+    Collapsed embeddings minimise it; BYOL's predictor and momentum teacher prevent the collapse.
+
+    Args:
+        pairs: N anchors, M candidates.
+        similarity: (N, M), cosines.
+        curvature: exponent c of :func:`curvature_weight`, which scales the gradient
+            and leaves the value unchanged; None: off.
+        curvature_form: as printed in Eq. 10, or in Algorithm 3.
+
+    Returns:
+        (N,).
+
+    Source: Grill et al. 2020, Eq. 2; Rho et al. 2023, Section 3 (beta = 0) and Eqs. 10-11.
+    """
+    if curvature is not None:
+        weight = curvature_weight(similarity, exponent=curvature, form=curvature_form)
+        similarity = scale_gradient(similarity, weight)
+    positives = pairs.positives()
+    return mean_over_positives(2 - 2 * similarity.gather(1, positives.clamp(min=0)), positives)
 
 
 def angular_margin(pairs: Pairs, similarity: Tensor, *, margin: float) -> Tensor:

@@ -17,7 +17,7 @@ hard_nce(temperature=0.5, tau_plus=0.1, beta=1.0) + 0.1 * distance_polarization(
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from shared.functions import identity, loaded
 from shared.lazy import LazyImport
@@ -37,11 +37,9 @@ from shared.ranges import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shared.criterion import Criterion, Similarity
     from shared.pairs import Pairs
 
-SHARE = "gradient_share_"  # begins the names of the terms' shares of the gradient among the parts
-Pairing = Literal["both", "both_views", "first_view", "second_view"]  # see shared.paired_views
+SHARE_PREFIX = "gradient_share_"  # begins the names of the shares of the gradient among the parts
 CRITERION = LazyImport("shared.criterion:Criterion")
 PAIRS = ("anchor", "candidate", "positive", "negative")  # the tensors that terms are computed of
 LOW_RANK = "LowRankProjection"
@@ -136,7 +134,7 @@ class Term:
 
 
 def term(
-    function: "Callable[..., Tensor] | LazyImport", /, weight: float = 1.0, **kwargs: Any
+    function: "Callable[..., Tensor] | LazyImport", /, *, weight: float = 1.0, **kwargs: Any
 ) -> Term:
     """A :class:`Term`, checked against the function's signature and ranges.
 
@@ -227,8 +225,8 @@ class Objective:
         nuclear = projection is not None and projection.kwargs.get("norm") == "nuclear"
         return self.loss.identity == "max_margin" or nuclear
 
-    def build(self, dim: int, similarity: "Similarity | None" = None) -> "Criterion":
-        """The criterion for features of width ``dim``.
+    def build(self, dim: int, similarity: "Callable[..., Tensor] | None" = None) -> Any:
+        """The :class:`shared.criterion.Criterion` for features of width ``dim``.
 
         Args:
             dim: H, width of the features that a projection works on.
@@ -239,8 +237,7 @@ class Objective:
                 positive integer.
         """
         options = {} if similarity is None else {"similarity": similarity}
-        criterion: Criterion = CRITERION(self, dim, **options)
-        return criterion
+        return CRITERION(self, dim, **options)
 
     def __repr__(self) -> str:
         parts = (self.loss, *self.penalties, self.projection)

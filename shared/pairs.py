@@ -19,7 +19,7 @@ numbers -1 is none: such a row has no class, and no duplicates.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Literal, get_args
 
@@ -27,9 +27,8 @@ import torch
 from torch import Tensor
 
 from shared.distributed import local_slice, world_size
-from shared.objective import Pairing
 from shared.precision import full_precision, upcast
-from shared.versions import versions_of
+from shared.ranges import Pairing
 
 Duplicates = bool | Tensor  # see above
 NO_LABEL = -1
@@ -44,39 +43,32 @@ class Pairs:
         anchor: (N, D).
         candidate: (M, D); may be the same tensor as ``anchor``.
         positive: (N, M) bool.
-        negative: (N, M) bool; a pair in neither mask is ignored. Where indices are given, as by the
-            builders, neither mask may be changed in place: put another there by ``replace``.
-        positive_index: (N, P) int, the positives of each anchor, -1 where it has fewer than P.
-            Computed from ``positive`` if not given, which waits for the device once.
-        non_negative_index: (N, Q) int, likewise the candidates that are not negatives.
+        negative: (N, M) bool; a pair in neither mask is ignored.
         blocks: 0: the batch is on one process. Otherwise the candidates come from several
             processes, all of which must compute the same losses, and the anchors of the global
             batch form this many blocks of equal size, each in the order of the processes: 2 for
             :func:`two_views` (all first views, then all second), 1 for the other builders. Set by
             the builders.
-        complete: both indices are given, neither holds -1, and the non_negatives begin with the
-            positives, so that a loss can skip the handling of padding. Set by the builders; False
-            unless the pairs are trusted.
-        trusted: masks and indices come from a builder, and are not compared.
+        most_positives: P, no anchor has more. Counted if not given, which waits for the device
+            once.
+        most_non_negatives: likewise of the candidates that are not negatives; only max_margin on an
+            accelerator asks for it.
 
     Raises:
         ValueError: shapes that do not fit together, or embeddings that are not floating-point
-            numbers; on the CPU, too, a candidate that is positive and negative at once, and indices
-            that are not those of the masks.
+            numbers; on the CPU, too, a candidate that is positive and negative at once, and an
+            anchor with more than ``most_positives``.
     """
 
     anchor: Tensor
     candidate: Tensor
     positive: Tensor
     negative: Tensor
-    positive_index: Tensor | None = None
-    non_negative_index: Tensor | None = None
     blocks: int = 0
-    complete: bool = False
-    trusted: InitVar[bool] = False
-    _versions: list[int | None] = field(init=False, repr=False, compare=False)
+    most_positives: int | None = None
+    most_non_negatives: int | None = None
 
-    def __post_init__(self, trusted: bool) -> None:
+    def __post_init__(self) -> None:
         _check_tensors(self.anchor, self.candidate)
         if self.anchor.ndim != 2 or self.candidate.ndim != 2:
             raise ValueError(
@@ -94,74 +86,23 @@ class Pairs:
                     f"got {mask.dtype} of shape {tuple(mask.shape)}"
                 )
             _check_device(name, mask, self.anchor)
-        if not trusted:
-            object.__setattr__(self, "complete", False)
-        # The indices are those of the masks as they are now.
-        object.__setattr__(self, "_versions", versions_of(self.positive, self.negative))
-        if trusted or not readable(self.positive):
+        if not readable(self.positive):
             return
-        if (self.positive & self.negative).any():
+        if torch.count_nonzero(self.positive & self.negative):
             raise ValueError("a candidate is positive or negative for an anchor; got both")
-        for name, index, mask in (
-            ("positive_index", self.positive_index, self.positive),
-            ("non_negative_index", self.non_negative_index, ~self.negative),
-        ):
-            if index is not None and not _lists(index, mask):
-                raise ValueError(
-                    f"{name} lists each candidate of its mask once, padded with -1; got others: "
-                    f"omit it, and it is worked out from the mask"
-                )
+        if self.most_positives is not None and self.most_positives < _most(self.positive):
+            raise ValueError(
+                f"an anchor has {_most(self.positive)} positives, more than most_positives, "
+                f"{self.most_positives}; omit it, and it is counted"
+            )
 
     def __repr__(self) -> str:
         anchors, candidates, width = *self.positive.shape, self.anchor.shape[1]
         return f"Pairs({anchors} anchors, {candidates} candidates, {width} dimensions)"
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Masks that are copied or unpickled have counts of their own.
-        return vars(self) | {"_versions": [None, None]}
-
-    def check_unchanged(self) -> None:
-        """Raise a ``ValueError`` if a mask was changed in place and its indices were not.
-
-        Losses read the indices, so that the change would have no effect, or half of one.
-        """
-        versions = versions_of(self.positive, self.negative)
-        indices = (self.positive_index, self.non_negative_index)
-        for name, index, then, now in zip(
-            ("positive", "negative"), indices, self._versions, versions, strict=True
-        ):
-            if index is not None and None not in (then, now) and then != now:
-                raise ValueError(
-                    f"pairs.{name} was changed in place, and the indices that losses read were "
-                    f"not; make Pairs(anchor, candidate, positive, negative) of the changed masks"
-                )
-
     def positives(self) -> Tensor:
         """The candidate indices of each anchor's positives, (N, P), padded with -1."""
-        self.check_unchanged()
-        return _indices(self.positive) if self.positive_index is None else self.positive_index
-
-    def non_negatives(self) -> Tensor:
-        """The candidates that are not negatives of each anchor, (N, Q), padded with -1."""
-        self.check_unchanged()
-        return (
-            _indices(~self.negative) if self.non_negative_index is None else self.non_negative_index
-        )
-
-    def excluded(self, *, positives: bool) -> Tensor:
-        """The candidates outside both masks, or with ``positives`` all that are not negatives.
-
-        As (N, K) indices, padded with -1, if the indices are known and few, else as an (N, M) mask.
-        """
-        self.check_unchanged()
-        index = self.non_negative_index
-        if index is None or 2 * index.shape[1] > self.negative.shape[1]:
-            return ~self.negative if positives else ~(self.negative | self.positive)
-        if positives:
-            return index
-        if self.complete:
-            return index[:, self.positives().shape[1] :]
-        return torch.where(self.positive.gather(1, index.clamp(min=0)), -1, index)
+        return indices_of(self.positive, self.most_positives)
 
 
 def two_views(
@@ -204,7 +145,7 @@ def two_views(
         places = [in_second, in_first, in_first, in_second]
     other_and_own = torch.cat(places).view(2, -1)
     blocks = _blocks(gather, 2 if anchors == "both" else 1)
-    pairs = _one_positive(anchor, everyone, other_and_own.T, blocks)
+    pairs = _one_positive(anchor, everyone, other_and_own, blocks)
     numbers = _numbers_of(ignore_duplicates, size, gather)
     return _without_copies(pairs, other_and_own, numbers, views=2)
 
@@ -286,7 +227,7 @@ def query_key(
     if bank is not None:
         candidate = torch.cat([candidate, bank])
     own_index = torch.arange(start, start + len(query), device=query.device)
-    pairs = _one_positive(query, candidate, own_index[:, None], _blocks(gather))
+    pairs = _one_positive(query, candidate, own_index[None], _blocks(gather))
     numbers = _numbers_of(ignore_duplicates, len(query), gather)
     if in_batch:
         return _without_copies(pairs, (own_index,), numbers)
@@ -295,10 +236,7 @@ def query_key(
     keys = len(candidate) - len(bank)
     negative = torch.zeros_like(pairs.negative)
     negative[:, keys:] = True
-    everyone = torch.arange(keys, device=query.device).expand(len(query), keys)
-    pairs = replace(
-        pairs, negative=negative, non_negative_index=everyone, complete=False, trusted=True
-    )
+    pairs = replace(pairs, negative=negative, most_non_negatives=keys)
     return _without_copies(pairs, (own_index,), numbers)
 
 
@@ -322,7 +260,6 @@ def with_own_negatives(pairs: Pairs, own: Tensor) -> Pairs:
     if own.ndim != 3 or len(own) != len(pairs.anchor) or own.shape[2] != pairs.candidate.shape[1]:
         shape = (len(pairs.anchor), "S", pairs.candidate.shape[1])
         raise ValueError(f"own is of shape {shape}; got {tuple(own.shape)}")
-    pairs.check_unchanged()
     own_mask = torch.eye(len(own), dtype=torch.bool, device=own.device)
     own_mask = own_mask.repeat_interleave(own.shape[1], dim=1)
     return replace(
@@ -330,8 +267,7 @@ def with_own_negatives(pairs: Pairs, own: Tensor) -> Pairs:
         candidate=torch.cat([pairs.candidate, own.flatten(0, 1).to(pairs.candidate.dtype)]),
         positive=torch.cat([pairs.positive, torch.zeros_like(own_mask)], dim=1),
         negative=torch.cat([pairs.negative, own_mask], dim=1),
-        non_negative_index=None,
-        trusted=True,
+        most_non_negatives=None,
     )
 
 
@@ -377,16 +313,9 @@ def context_window(
     if document is not None:
         label = document if gather is None else gather(document[:, None])[:, 0]
         positive &= document[:, None] == label[None, :]
-    reached = torch.arange(1, min(reach, len(candidate)) + 1, device=sentence.device)
-    near = position_of_anchor[:, None] + torch.cat([-reached.flip(0), reached])
-    inside = (near >= 0) & (near < len(candidate))
-    present = positive.gather(1, torch.where(inside, near, position_of_anchor[:, None]))
-    index = torch.where(present, near, -1)
     negative = (distance > 0) & ~positive
-    non_negatives = torch.cat([position_of_anchor[:, None], index], dim=1)
-    pairs = Pairs(
-        sentence, candidate, positive, negative, index, non_negatives, _blocks(gather), trusted=True
-    )
+    most = min(2 * reach, len(candidate))
+    pairs = Pairs(sentence, candidate, positive, negative, _blocks(gather), most, most + 1)
     return _without_copies(
         pairs, (position_of_anchor,), _numbers_of(ignore_duplicates, size, gather)
     )
@@ -429,7 +358,7 @@ def local_global(
         )
     candidate = graph if gather is None else gather(graph)
     own_index = owner.long() + _start(len(candidate), gather)
-    pairs = _one_positive(node, candidate, own_index[:, None], _blocks(gather))
+    pairs = _one_positive(node, candidate, own_index[None], _blocks(gather))
     return _without_copies(pairs, (own_index,), _numbers_of(ignore_duplicates, len(graph), gather))
 
 
@@ -448,12 +377,13 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
 
     Returns:
         Pairs with the classes' other members as positives and all other classes as negatives.
-        Computing their numbers waits for the device twice.
+        Counting them waits for the device once.
 
     Raises:
         ValueError: labels that are not one whole number for each row.
 
-    Source: Khosla et al. 2020 (SupCon), Eq. 2; Chen et al. 2021 (LMCL), Eq. 2.
+    Source: Khosla et al. 2020 (SupCon), Eq. 2. Eq. 2 of LMCL (Chen et al. 2021) has the same
+    classes, and one positive in each tuple.
     """
     _check_tensors(embedding)
     _check_whole("label", label, len(embedding))
@@ -466,17 +396,7 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
     known = (label != NO_LABEL)[:, None] & (everyone != NO_LABEL)[None, :]
     positive = (alike & known).scatter(1, own_index, False)
     negative = ~alike & known
-    index, non_negatives = _indices(positive), _indices(~negative)
-    return Pairs(
-        embedding,
-        candidate,
-        positive,
-        negative,
-        index,
-        non_negatives,
-        _blocks(gather),
-        trusted=True,
-    )
+    return Pairs(embedding, candidate, positive, negative, _blocks(gather), _most(positive))
 
 
 def cosine(anchor: Tensor, candidate: Tensor) -> Tensor:
@@ -541,23 +461,12 @@ def _blocks(gather: Gather | None, blocks: int = 1) -> int:
     return 0 if gather is None or world_size() == 1 else blocks
 
 
-def _one_positive(anchor: Tensor, candidate: Tensor, non_negatives: Tensor, blocks: int) -> Pairs:
-    """One positive per anchor, the first of its non_negatives (N, Q); all others are negatives."""
-    index = non_negatives[:, :1]
+def _one_positive(anchor: Tensor, candidate: Tensor, ignored: Tensor, blocks: int) -> Pairs:
+    """One positive per anchor, the first row of (Q, N) candidates that are no negatives."""
     negative = torch.ones(len(anchor), len(candidate), dtype=torch.bool, device=anchor.device)
-    positive = torch.zeros_like(negative).scatter_(1, index, True)
-    negative.scatter_(1, non_negatives, False)
-    return Pairs(
-        anchor,
-        candidate,
-        positive,
-        negative,
-        index,
-        non_negatives,
-        blocks,
-        complete=True,
-        trusted=True,
-    )
+    negative.scatter_(1, ignored.T, False)
+    positive = torch.zeros_like(negative).scatter_(1, ignored[0][:, None], True)
+    return Pairs(anchor, candidate, positive, negative, blocks, 1, len(ignored))
 
 
 def _numbers_of(ignore_duplicates: Duplicates, count: int, gather: Gather | None) -> Duplicates:
@@ -590,7 +499,7 @@ def _without_copies(
     alike = alike.unflatten(1, (views, -1)).any(1).repeat(1, views)
     negative = pairs.negative.clone()
     negative[:, : len(label)] &= ~alike
-    return replace(pairs, negative=negative, non_negative_index=None, trusted=True)
+    return replace(pairs, negative=negative, most_non_negatives=None)
 
 
 def blocks_of_rows(matrix: Tensor) -> list[slice]:
@@ -604,56 +513,23 @@ def blocks_of_rows(matrix: Tensor) -> list[slice]:
     return [slice(start, start + size) for start in range(0, len(matrix), size)]
 
 
-def repeated(excluded: Tensor) -> Tensor:
-    """Indices with their padding replaced by repetitions, which exclude nothing; or the mask."""
-    if excluded.dtype == torch.bool or not excluded.shape[1]:
-        return excluded
-    return torch.where(excluded < 0, excluded.amax(1, keepdim=True), excluded)
-
-
-def without(
-    values: Tensor,
-    excluded: Tensor,
-    fill: float,
-    *,
-    complete: bool = False,
-    in_place: bool = False,
-) -> Tensor:
-    """The values with ``fill`` where a mask is True, or at indices; a row of -1 excludes nothing.
-
-    ``excluded`` is from :func:`repeated`; on a CPU, indices are far cheaper than a mask. With
-    ``complete`` none of them is -1.
-    """
-    if excluded.dtype == torch.bool:
-        return (
-            values.masked_fill_(excluded, fill) if in_place else values.masked_fill(excluded, fill)
-        )
-    put = values.scatter_ if in_place else values.scatter
-    if complete:
-        return put(1, excluded, fill)
-    index = excluded.clamp(min=0)
-    value = values.gather(1, index).masked_fill(excluded >= 0, fill)
-    return put(1, index, value)
-
-
 def readable(tensor: Tensor) -> bool:
     """Whether a value can be read without waiting for an accelerator, and outside of vmap."""
     return tensor.device.type == "cpu" and not torch._C._are_functorch_transforms_active()
 
 
-def _lists(index: Tensor, mask: Tensor) -> bool:
-    """Whether the indices, (N, K) padded with -1, list the True entries of the mask, each once."""
-    if index.ndim != 2 or len(index) != len(mask) or index.dtype != torch.int64:
-        return False
-    if index.numel() and (index.amin() < -1 or index.amax() >= mask.shape[1]):
-        return False
-    listed = mask.new_zeros(len(mask), 1 + mask.shape[1]).scatter_(1, index + 1, True)[:, 1:]
-    return torch.equal(listed, mask) and bool((index >= 0).sum() == mask.sum())
+def _most(mask: Tensor) -> int:
+    """The largest number of entries of a row; it waits for the device."""
+    return int(mask.sum(1, dtype=torch.int32).max()) if mask.numel() else 0
 
 
-def _indices(mask: Tensor) -> Tensor:
-    most = int(mask.sum(1).max()) if mask.numel() else 0
-    present, index = mask.to(torch.uint8).topk(most, dim=1)
+def indices_of(mask: Tensor, most: int | None = None) -> Tensor:
+    """The columns of a mask's entries, (N, most), padded with -1; None: as many as there are."""
+    most = _most(mask) if most is None else min(most, mask.shape[1])
+    if most == 1:  # in half the time
+        present, index = mask.max(1, keepdim=True)
+    else:
+        present, index = mask.to(torch.uint8).topk(most, dim=1)
     return torch.where(present.bool(), index, -1)
 
 

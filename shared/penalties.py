@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shared.checks import TEMPERATURE, checked
 from shared.distributed import all_reduce_sum, gather_ragged, row_counts
-from shared.pairs import Pairs, blocks_of_rows, cosine, repeated, unit_rows, without
+from shared.pairs import Pairs, blocks_of_rows, cosine, unit_rows
 from shared.precision import upcast, without_negative
 from shared.ranges import FINITE, FLAG, one_of, require
 
@@ -81,7 +81,7 @@ def distance_polarization(
 def _depth(cosines: Tensor, excluded: Tensor, lower: float, upper: float) -> Tensor:
     """The depth of each pair inside the band, (N, M); 0 for excluded pairs."""
     distance = (1 - cosines) / 2
-    return without(without_negative((distance - lower) * (upper - distance)), excluded, 0.0)
+    return without_negative((distance - lower) * (upper - distance)).masked_fill(excluded, 0.0)
 
 
 class _Band(torch.autograd.Function):
@@ -99,7 +99,7 @@ class _Band(torch.autograd.Function):
         for rows in blocks_of_rows(cosines):
             double = 1 - cosines[rows]
             depth = (2 * upper - double).mul_(double.sub_(2 * lower)).clamp_(min=0)
-            torch.sum(without(depth, excluded[rows], 0.0, in_place=True), 1, out=value[rows])
+            torch.sum(depth.masked_fill_(excluded[rows], 0.0), 1, out=value[rows])
         return value.div_(4)
 
     @staticmethod
@@ -120,7 +120,7 @@ class _Band(torch.autograd.Function):
             slope = (double - 2 * lower).mul_(factor[rows])
             slope.sub_((2 * upper - double).mul_(factor[rows]))
             within = _within(slope, double, first, last, out=gradient[rows])
-            without(within, excluded[rows], 0.0, in_place=True)
+            within.masked_fill_(excluded[rows], 0.0)
         return gradient, None, None, None
 
 
@@ -137,10 +137,6 @@ def _count(pairs: Pairs, cosines: Tensor, among: str) -> Tensor:
     """How many pairs there are, a scalar."""
     if among == "anchors":
         others = cosines.numel() - len(cosines)
-        return torch.full((), others, dtype=torch.int64, device=cosines.device)
-    if pairs.complete and pairs.non_negative_index is not None:  # which then has no padding
-        others = cosines.numel() - pairs.non_negative_index.numel()
-        others += pairs.positives().numel() if among == "all" else 0
         return torch.full((), others, dtype=torch.int64, device=cosines.device)
     # count_nonzero is many times as fast as a sum.
     count = torch.count_nonzero(pairs.negative)
@@ -216,9 +212,8 @@ def band_statistics(
         block = cosines[rows]
         buffer = room[: len(block)]
         _within(ones[: len(block)], block, 1 - 2 * upper, 1 - 2 * lower, out=buffer)
-        inside += without(buffer, excluded[rows], 0.0, in_place=True).sum(1).long().sum()
-        buffer.copy_(block)
-        summed += without(buffer, excluded[rows], 0.0, in_place=True).sum()
+        inside += buffer.masked_fill_(excluded[rows], 0.0).sum(1).long().sum()
+        summed += buffer.copy_(block).masked_fill_(excluded[rows], 0.0).sum()
     if pairs.blocks:
         count, inside = all_reduce_sum(torch.stack([count, inside])).unbind()
         summed = all_reduce_sum(summed)
@@ -227,9 +222,11 @@ def band_statistics(
 
 
 def _chosen(pairs: Pairs, similarity: Tensor, among: str) -> tuple[Tensor, Tensor]:
-    """Cosines, and the excluded ones in the form of :func:`shared.pairs.repeated`."""
+    """Cosines, and the mask of those that are left out."""
     if among != "anchors":
-        return similarity, repeated(pairs.excluded(positives=among == "negatives"))
+        kept = pairs.negative if among == "negatives" else pairs.negative | pairs.positive
+        return similarity, ~kept
     gathered, start = gather_ragged(pairs.anchor) if pairs.blocks else (pairs.anchor, 0)
     cosines = cosine(pairs.anchor, gathered)
-    return cosines, torch.arange(start, start + len(cosines), device=cosines.device)[:, None]
+    own = torch.arange(start, start + len(cosines), device=cosines.device)[:, None]
+    return cosines, torch.zeros_like(cosines, dtype=torch.bool).scatter_(1, own, True)

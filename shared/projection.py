@@ -22,7 +22,7 @@ CHECK_EVERY = 100  # calls between two checks of the norm of L
 
 Form = Literal["paper", "authors"]
 Norm = Literal["l21", "nuclear", "none"]
-Selection = Literal["columns", "svd", "qr"]
+Selection = Literal["columns", "svd"]
 
 
 class LowRankProjection(nn.Module):
@@ -48,7 +48,7 @@ class LowRankProjection(nn.Module):
     Raises:
         ValueError: an argument out of range, or a norm in the authors' form.
 
-    Source: Chen et al. 2022, Eqs. 4-6 and Algorithm 1; program functioncs/CLLR.
+    Source: Chen et al. 2022, Eqs. 6, 7, 8 and 10 and Algorithm 1; program functioncs/CLLR.
     """
 
     initial_norm: Tensor
@@ -172,8 +172,7 @@ class LowRankProjection(nn.Module):
         Args:
             dimensions: kept columns or singular directions; all of them where H is smaller.
             selection: ``"columns"``: those of largest norm (default for l2,1); ``"svd"``: the
-                largest singular values (default otherwise); ``"qr"``: the pivot columns of a
-                pivoted QR (the paper's "maximal linearly independent set").
+                largest singular values (default otherwise).
 
         Returns:
             A function (B, H) -> (B, R) without gradient, for any number of batches.
@@ -256,7 +255,7 @@ def nuclear_norm(matrix: Tensor) -> Tensor:
 def reduce_matrix(matrix: Tensor, dimensions: int, selection: Selection) -> Tensor:
     """L (R, H) with all but ``dimensions`` columns or singular directions set to zero."""
     require("dimensions", dimensions, COUNT)
-    require("selection", selection, one_of("columns", "svd", "qr"))
+    require("selection", selection, one_of("columns", "svd"))
     if dimensions >= matrix.shape[1]:
         return matrix
     if selection == "svd":
@@ -265,22 +264,7 @@ def reduce_matrix(matrix: Tensor, dimensions: int, selection: Selection) -> Tens
         kept = torch.linalg.eigh(wide.T @ wide).eigenvectors[:, -dimensions:]
         truncated: Tensor = wide @ kept @ kept.T
         return truncated.to(matrix.dtype)
-    if selection == "columns":
-        kept = torch.linalg.vector_norm(matrix, dim=0).topk(dimensions).indices
-    else:
-        kept = _pivots(matrix, min(dimensions, len(matrix)))
+    kept = torch.linalg.vector_norm(matrix, dim=0).topk(dimensions).indices
     reduced = torch.zeros_like(matrix)
     reduced[:, kept] = matrix[:, kept]
     return reduced
-
-
-def _pivots(matrix: Tensor, count: int) -> Tensor:
-    """The first ``count`` pivot columns of a column-pivoted QR."""
-    rest, kept = matrix.double().clone(), []
-    for _ in range(count):
-        pivot = int(torch.linalg.vector_norm(rest, dim=0).argmax())
-        kept.append(pivot)
-        direction = unit_rows(rest[None, :, pivot])[0]
-        rest -= torch.outer(direction, direction @ rest)
-        rest[:, pivot] = 0
-    return torch.tensor(kept, device=matrix.device)

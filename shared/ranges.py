@@ -17,6 +17,9 @@ class Range:
     holds: Callable[[Any], bool]
 
 
+Pairing = Literal["both", "both_views", "first_view", "second_view"]  # shared.pairs.paired_views
+
+
 def one_of(*values: str) -> Range:
     """One of these words."""
     *most, last = map(repr, values)

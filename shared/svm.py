@@ -4,7 +4,8 @@ Shapes: N anchors, M candidates (the points of the SVMs). The SVM of an anchor s
 positive candidate p from the negatives Y. With K the kernel matrix of the candidates,
 
     Delta = K_pp 11' + K_YY - K_Yp 1' - 1 K_pY + ridge I,   minimise a' Delta a / 2 - 2 1'a
-    over 0 <= a <= cost                                      (Shah et al. 2022, Proposition 1).
+    over 0 <= a <= cost                                      (Shah et al. 2022, Proposition 1,
+                                                              and the ridge of their program).
 
 All anchors share one matrix. Let P = (K + ridge I)^-1 and
 
@@ -14,7 +15,7 @@ the corner of the inverse of K + ridge I bordered by ones. Without the box the s
 anchor whose negatives are everything but p is ``a_j = -2 B_jp / (1 - ridge B_pp)``; every further
 candidate that is left out is a rank-one downdate of B. One inverse therefore replaces N solves:
 O(M^3 + N M) in place of O(N M^3) time, O(M^2) in place of O(N M^2) memory. Each of its rows is the
-solution of one anchor, so the whole inverse is needed. Everything is computed in double precision:
+solution of one anchor, so the whole inverse is needed. It is computed in double precision:
 with 1024 candidates single precision has an error of 1e-5 of the largest weight, 200 times the
 effect of rounding the cosines to single precision. Adding a constant to K changes nothing, so an
 RBF kernel is stored as exp(.) - 1.
@@ -31,14 +32,15 @@ import torch
 from torch import Tensor
 
 from shared.capture import Captured, can_capture
-from shared.distributed import broadcast, rank, row_counts
-from shared.pairs import Pairs, blocks_of_rows, readable
+from shared.distributed import all_reduce_sum, broadcast, rank, row_counts
+from shared.pairs import Pairs, blocks_of_rows, indices_of, readable
 from shared.precision import full_precision
 
 Kernel = Literal["rbf", "linear", "tanh"]
 Solver = Literal["closed_form", "projected_gradient", "exact"]
+Momentum = Literal["restarted", "nesterov", "none"]
 Start = Literal["closed_form", "random"]
-Numbers = tuple[float, float, int, float | None]  # cost, ridge, steps, step_size
+Precision = Literal["double", "single"]
 
 EXACT_TOLERANCE = 1e-10
 EXACT_STEPS = 200_000
@@ -48,6 +50,8 @@ ROUNDING_OF_INVERSE = 0.01
 # The largest matrix that LAPACK inverts on a CPU; above it, block inversion by products is faster.
 # Another number changes the last bits, and with them records in double precision.
 LARGEST_FACTORISED = 256
+# Added to a dual variable by which its change is divided (the authors' program).
+SMALL = 1e-7
 # The number of shapes and settings for which the projected gradient is kept as a CUDA graph.
 GRAPHS = 4
 
@@ -64,7 +68,10 @@ class Dual:
     solver: Solver
     steps: int
     step_size: float | None
+    momentum: Momentum
+    stop: float
     start: Start
+    precision: Precision
     unit_diagonal: bool
 
 
@@ -91,11 +98,12 @@ def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
     Row i holds the dual variables of anchor i at its negatives, minus their sum at its positive,
     and 0 elsewhere; with several positives, the mean over one SVM for each. ``cosines`` are those
     among the candidates, (M, M). On the CPU a ridge that is lost in the rounding of a singular
-    kernel matrix is a ``ValueError``.
+    kernel matrix is a ``ValueError`` where the matrix is inverted.
     """
     if not cosines.numel():
         return torch.zeros_like(pairs.negative, dtype=cosines.dtype)
-    kernel, gamma, cost, ridge, solver = dual.kernel, dual.gamma, dual.cost, dual.ridge, dual.solver
+    kernel, gamma, cost, ridge = dual.kernel, dual.gamma, dual.cost, dual.ridge
+    random = dual.solver != "closed_form" and dual.start == "random"
     with full_precision(cosines):
         points = torch.empty_like(cosines, dtype=torch.float64)
         for rows in blocks_of_rows(cosines):
@@ -106,14 +114,17 @@ def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
         if dual.unit_diagonal and kernel != "rbf":
             excess = 1 - points.diagonal()
 
-        positives, non_negatives = pairs.positives(), pairs.non_negatives()
-        definite = kernel != "tanh"
-        bordered, complement = _bordered_inverse(points, ridge, definite=definite)
-        if readable(bordered):
-            slope = {"rbf": 2 * gamma, "linear": 1.0, "tanh": gamma}[kernel]
-            rounding = torch.finfo(cosines.dtype).eps * slope * math.sqrt(len(points))
-            _check_ridge(points, bordered, ridge, rounding, definite=definite)
-        if pairs.blocks and dual.start == "random" and solver != "closed_form":
+        positives, most = pairs.positives(), pairs.most_non_negatives
+        if most is not None:  # without the positive
+            most = None if readable(points) else most - 1
+        if not random:
+            definite = kernel != "tanh"
+            bordered, complement = _bordered_inverse(points, ridge, definite=definite)
+            if readable(bordered):
+                slope = {"rbf": 2 * gamma, "linear": 1.0, "tanh": gamma}[kernel]
+                rounding = torch.finfo(cosines.dtype).eps * slope * math.sqrt(len(points))
+                _check_ridge(points, bordered, ridge, rounding, definite=definite)
+        elif pairs.blocks:
             # One start for each column: as many on every process.
             most = int(row_counts(positives.T).max())
             positives = torch.nn.functional.pad(positives, (0, most - positives.shape[1]), value=-1)
@@ -122,20 +133,23 @@ def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
         for column in positives.unbind(1):
             present = column >= 0
             positive = column.clamp(min=0)
-            # The positive is one of the non-negatives; sorting moves its entry to the end.
-            others = torch.where(non_negatives == positive[:, None], -1, non_negatives)
-            others = others.sort(dim=1, descending=True).values[:, :-1]
-            weights = _closed_form(
-                bordered, complement, positive, others, pairs.negative, excess, ridge
-            ).clamp_(0, cost)
-            if solver != "closed_form":
-                if dual.start == "random":
-                    weights = _random_start(pairs, weights).clamp(0, cost) * pairs.negative
-                tensors: tuple[Tensor, ...] = (points, positive, pairs.negative, weights)
+            if random:
+                weights = _random_start(pairs, points).clamp(0, cost) * pairs.negative
+            else:
+                others = indices_of((~pairs.negative).scatter(1, positive[:, None], False), most)
+                others = others.sort(dim=1, descending=True).values
+                weights = _closed_form(
+                    bordered, complement, positive, others, pairs.negative, excess, ridge
+                ).clamp_(0, cost)
+            if dual.solver != "closed_form":
+                first = _first_of_momentum(points, dual.momentum)
+                negative = pairs.negative & present[:, None]
+                tensors: tuple[Tensor, ...] = (points, positive, negative, weights, first)
                 if excess is not None:
                     tensors += (excess[positive, None],)
-                numbers = (cost, ridge, dual.steps, dual.step_size)
-                weights = _solve_box(tensors, numbers, exact=solver == "exact")
+                if dual.precision == "single":
+                    tensors = tuple(x.float() if x.is_floating_point() else x for x in tensors)
+                weights = _solve_box(tensors, dual, bool(pairs.blocks))
             weights.mul_(present[:, None])
             weights = _with_positive(weights, positive)
             total = weights if total is None else total.add_(weights)
@@ -145,21 +159,31 @@ def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
         return total.to(cosines.dtype)
 
 
-def _random_start(pairs: Pairs, like: Tensor) -> Tensor:
-    """Standard normal numbers, (N, M).
+def _random_start(pairs: Pairs, points: Tensor) -> Tensor:
+    """Standard normal numbers, (N, M), of the precision of the points.
 
     For a part of a global batch they are the rows that its anchors would have on one process:
     process 0 draws for all anchors from its own generator, and the generators of the other
     processes do not advance. Each process temporarily holds the numbers of all anchors.
     """
     if not pairs.blocks:
-        return torch.randn_like(like)
-    counts = (row_counts(like) // pairs.blocks).tolist()
-    every_draw = like.new_empty(pairs.blocks, sum(counts), like.shape[1])
+        return torch.randn_like(pairs.negative, dtype=points.dtype)
+    counts = (row_counts(pairs.negative) // pairs.blocks).tolist()
+    every_draw = points.new_empty(pairs.blocks, sum(counts), len(points))
     if rank() == 0:
         every_draw.normal_()
     before = sum(counts[: rank()])
     return broadcast(every_draw)[:, before : before + counts[rank()]].flatten(0, 1)
+
+
+def _first_of_momentum(points: Tensor, momentum: Momentum) -> Tensor:
+    """The first number of the momentum's sequence, a scalar; equal on all processes.
+
+    1, or for ``"nesterov"`` a number above 0 and below 1, drawn as the authors' program does.
+    """
+    if momentum != "nesterov":
+        return points.new_ones(())
+    return broadcast(torch.rand_like(points[0, 0]).clamp(min=1e-8))
 
 
 def _check_ridge(
@@ -279,12 +303,7 @@ def _closed_form(
         denominator = denominator + excess[positive] * (bordered[positive, positive] - removed)
     result = bordered.new_empty(negative.shape)
     for rows in blocks_of_rows(result):
-        column = result[rows]
-        # B_jp; torch.func.vmap knows no out=.
-        if torch._C._are_functorch_transforms_active():
-            column.copy_(torch.index_select(bordered, 0, positive[rows]))
-        else:
-            torch.index_select(bordered, 0, positive[rows], out=column)
+        column = result[rows].copy_(bordered[positive[rows]])  # B_jp
         for position in range(others.shape[1]):  # to become B'_jp
             column -= coefficient[rows, position, None] * bordered[index[rows, position]]
         column.mul_(-2).div_(denominator[rows, None])
@@ -292,26 +311,26 @@ def _closed_form(
     return result
 
 
-def _solve_box(tensors: tuple[Tensor, ...], numbers: Numbers, *, exact: bool) -> Tensor:
+def _solve_box(tensors: tuple[Tensor, ...], dual: Dual, everywhere: bool) -> Tensor:
     """:func:`_projected_gradient`; on a GPU as a CUDA graph, captured once for each shape.
 
-    The exact solver reads numbers from the device, which a graph cannot.
+    What stops early reads numbers from the device, which a graph cannot.
     """
     device = tensors[0].device
-    if exact or not can_capture(device):
-        return _projected_gradient(*tensors, numbers=numbers, exact=exact)
+    if dual.solver == "exact" or dual.stop or not can_capture(device):
+        return _projected_gradient(*tensors, dual=dual, everywhere=everywhere)[0]
     shapes = tuple(tuple(tensor.shape) for tensor in tensors)
-    return _captured_solver(shapes, numbers, torch.cuda.current_stream(device))(*tensors)["weights"]
+    return _captured_solver(shapes, dual, torch.cuda.current_stream(device))(*tensors)["weights"]
 
 
 @functools.lru_cache(GRAPHS)
 def _captured_solver(
-    shapes: tuple[tuple[int, ...], ...], numbers: Numbers, stream: torch.cuda.Stream
+    shapes: tuple[tuple[int, ...], ...], dual: Dual, stream: torch.cuda.Stream
 ) -> Captured:
     """The graph of all calls with tensors of these shapes, these numbers, and on this stream."""
 
     def solve(*tensors: Tensor) -> dict[str, Tensor]:
-        return {"weights": _projected_gradient(*tensors, numbers=numbers)}
+        return {"weights": _projected_gradient(*tensors, dual=dual)[0]}
 
     return Captured(solve, stream.device)
 
@@ -321,18 +340,20 @@ def _projected_gradient(
     positive: Tensor,
     negative: Tensor,
     weights: Tensor,
+    first: Tensor,
     excess: Tensor | None = None,
     *,
-    numbers: Numbers,
-    exact: bool = False,
-) -> Tensor:
+    dual: Dual,
+    everywhere: bool = False,
+) -> tuple[Tensor, int]:
     """Projected gradient descent on all box QPs at once: one (N, M) x (M, M) product per step.
 
-    With ``step_size`` None it is FISTA (Beck and Teboulle 2009): the step of each anchor is
-    1 / lambda_max, and its momentum restarts when it points uphill (O'Donoghue and Candes 2015);
-    with a number, plain steps of that size.
+    The default is FISTA (Beck and Teboulle 2009): the step of each anchor is 1 / lambda_max, and
+    its momentum restarts when it points uphill (O'Donoghue and Candes 2015). ``first`` is the first
+    number of the momentum's sequence. ``everywhere``: the anchors of all processes stop together.
+    Returns the weights and the number of steps.
     """
-    cost, ridge, steps, step_size = numbers
+    cost, ridge, exact = dual.cost, dual.ridge, dual.solver == "exact"
 
     def delta(a: Tensor, linear: float = 0.0) -> Tensor:
         """Delta a - linear, 0 outside the negatives."""
@@ -342,7 +363,7 @@ def _projected_gradient(
             product = product + excess * a.sum(1, keepdim=True)
         return torch.where(negative, product - linear if linear else product, 0.0)
 
-    if step_size is None:
+    if dual.step_size is None:
         direction = negative.to(weights.dtype)
         largest = weights.new_ones(len(weights))
         for _ in range(30):
@@ -354,30 +375,40 @@ def _projected_gradient(
         # Power iteration converges from below.
         step = 1 / (1.1 * largest.clamp(min=ridge))[:, None]
     else:
-        step = weights.new_full((len(weights), 1), step_size)
+        step = weights.new_full((len(weights), 1), dual.step_size)
 
-    extrapolated, momentum = weights, weights.new_ones(len(weights), 1)
-    for count in range(EXACT_STEPS if exact else steps):
+    extrapolated, momentum = weights, first.expand(len(weights), 1)
+    for count in range(1, 1 + (EXACT_STEPS if exact else dual.steps)):
         gradient = delta(extrapolated, 2.0)
         new_weights = (extrapolated - step * gradient).clamp(0, cost)
-        if step_size is None:
-            update = new_weights - weights
+        update = new_weights - weights
+        if dual.momentum == "restarted":
             uphill = (gradient * update).sum(1, keepdim=True) > 0
             momentum = torch.where(uphill, 1.0, momentum)
             next_momentum = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
-            extrapolated = (
-                new_weights + torch.where(uphill, 0.0, (momentum - 1) / next_momentum) * update
-            )
-            momentum = next_momentum
+            factor = torch.where(uphill, 0.0, (momentum - 1) / next_momentum)
+        elif dual.momentum == "nesterov":
+            # b of b^2 = (1 - b) a^2 follows a (Nesterov 2004, scheme 2.2.19 without convexity).
+            square = momentum.square()
+            next_momentum = ((square.square() + 4 * square).sqrt() - square) / 2
+            factor = momentum * (1 - momentum) / (square + next_momentum)
         else:
-            extrapolated = new_weights
+            next_momentum, factor = momentum, torch.zeros_like(momentum)
+        extrapolated = new_weights + factor * update
+        momentum = next_momentum
+        change = (update / (weights + SMALL)).abs().sum() if dual.stop else None
         weights = new_weights
-        if exact and count % 50 == 49:
+        if change is not None:
+            both = torch.stack([change, negative.sum().to(change.dtype)])
+            change, number = all_reduce_sum(both) if everywhere else both
+            if change < dual.stop * number:
+                return weights, count
+        if exact and count % 50 == 0:
             # At the optimum a projected step of size 1 leaves the point unchanged.
             residual = weights - (weights - delta(weights, 2.0)).clamp(0, cost)
             gap = float(residual.abs().max())
             if gap <= EXACT_TOLERANCE * max(1.0, float(weights.max())):
-                return weights
+                return weights, count
             if not math.isfinite(gap):
                 break
     if exact:
@@ -385,7 +416,7 @@ def _projected_gradient(
             f"the exact solver did not converge in {EXACT_STEPS} steps; raise the ridge, or "
             f"give a finite cost"
         )
-    return weights
+    return weights, dual.steps
 
 
 def _with_positive(weights: Tensor, positive: Tensor) -> Tensor:

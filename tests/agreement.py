@@ -180,9 +180,10 @@ def vision(**always: Any) -> dict[str, Step]:
     """SimCLR with every loss, the other methods with their own."""
     from shared import Criterion
     from vision.config import Config
-    from vision.methods import Networks
-    from vision.swav import swapped_prediction
-    from vision.train import make_optimiser, train_step
+    from vision.methods import networks_of
+    from vision.methods.base import Step
+    from vision.methods.swav import swapped_prediction
+    from vision.train import make_optimiser, make_step
 
     def kind(**changes: Any) -> Step:
         def step(objective: Objective, device: torch.device, dtype: torch.dtype) -> Any:
@@ -195,7 +196,7 @@ def vision(**always: Any) -> dict[str, Step]:
                 batch_size=32,
                 **{"precision": "float32", "queue": 64, "objective": objective} | changes | always,
             )
-            networks = Networks(config, 2 * config.batch_size).to(device, dtype).train()
+            networks = networks_of(config, 2 * config.batch_size).to(device, dtype).train()
             criterion = Criterion(config.objective, networks.dim).to(device, dtype)
             modules = nn.ModuleList([networks, criterion])
             optimiser = make_optimiser(config, modules)
@@ -203,11 +204,10 @@ def vision(**always: Any) -> dict[str, Step]:
             views += [torch.randn(config.batch_size, 3, 16, 16) for _ in range(config.small_crops)]
             if config.method == "cmc":
                 views = [view.sigmoid() for view in views]
-                networks.samples = torch.arange(config.batch_size).to(device)
             given = tuple(view.to(device, dtype) for view in views)
-            return outcome(
-                modules, lambda: train_step(config, networks, criterion, optimiser, given, 0)
-            )
+            step = Step(samples=torch.arange(config.batch_size).to(device))
+            train_step = make_step(config, networks, criterion, optimiser)
+            return outcome(modules, lambda: train_step(given, step))
 
         return step
 

@@ -25,7 +25,7 @@ from filelock import FileLock
 import shared
 from shared.command.pool import cores
 from shared.command.server import preloaded
-from shared.compat import make_torchvision_importable
+from shared.experiment.compat import make_torchvision_importable
 
 if torch.cuda.is_available():  # before cuBLAS is used: deterministic algorithms need it
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")
@@ -77,12 +77,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.markexpr == "cuda":
         order = [*FIRST, "", "test_gpu.py"]
         items.sort(key=lambda item: order.index(item.path.name if item.path.name in order else ""))
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Passes by mteb, whose import takes seconds, where its slow tests are not run."""
-    without = collection_path.name == "test_mteb.py" and config.option.markexpr == "not slow"
-    return without or None
 
 
 def pytest_collection_finish() -> None:

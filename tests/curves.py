@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -33,7 +32,7 @@ from shared import (
 from shared.command.server import preloaded
 from shared.experiment.run import Run
 from tests import forked
-from vision.swav import swapped_prediction
+from vision.methods.swav import swapped_prediction
 
 ROOT = Path(__file__).resolve().parents[1]
 WORLDS = (1, 2, 4)
@@ -96,9 +95,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "text, quick-thoughts": ("text", SENTENCES),
-    "text, rows of words": ("text", {**CLIPPED, "update": "rows"}),
-    "text, gradients of tokens": ("text", {**CLIPPED, "clip_words": "tokens"}),
-    "text, rows and tokens": ("text", {**CLIPPED, "update": "rows", "clip_words": "tokens"}),
     "text, zeros for a sentence and itself": (
         "text",
         {
@@ -166,9 +162,6 @@ class ShortRun(Run):
                     item.double()
                 if self.fixed:
                     fix_norms(item)
-            for name in ("_first", "_second") if self.double else ():  # text's RowAdam
-                if hasattr(item, name):
-                    setattr(item, name, [moment.double() for moment in getattr(item, name)])
         return super().track(**objects)
 
 
@@ -210,9 +203,7 @@ def losses_of(case: str, folder: Path, *, double: bool, steps: int) -> list[floa
 
     run = ShortRun(folder, config_of(case), data_root=folder.parent / "data")
     run.most_steps, run.double, run.fixed = steps, double, case.endswith(FIXED)
-    # From the first step on, text's rows without a gradient wait until a batch has their word.
-    at_once = mock.patch("text.optimiser.AT_ONCE", 0) if "rows" in case else nullcontext()
-    with suppress(EnoughSteps), run, in_double() if double else nullcontext(), at_once:
+    with suppress(EnoughSteps), run, in_double() if double else nullcontext():
         imported(CASES[case][0]).measure(run.config, run)
     losses = torch.tensor(run.losses, dtype=torch.float64)
     assert len(losses) == steps, f"{case}: {len(losses)} steps"

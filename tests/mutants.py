@@ -24,9 +24,10 @@ ROOT = Path(__file__).resolve().parents[1]
 # What decides a number, in the order of docs/numerics.md.
 MODULES = [
     *(f"graph/{name}.py" for name in ("train", "evaluation", "augmentation", "encoder", "data")),
-    *(f"vision/{name}.py" for name in ("train", "methods", "evaluation", "features", "transfer")),
-    *(f"vision/{name}.py" for name in ("augmentation", "encoder", "swav", "data")),
-    *(f"text/{name}.py" for name in ("train", "evaluation", "encoder", "optimiser", "senteval")),
+    *(f"vision/{name}.py" for name in ("train", "evaluation", "features", "transfer")),
+    *(f"vision/{name}.py" for name in ("augmentation", "encoder", "data")),
+    *(f"vision/methods/{name}.py" for name in ("__init__", "base", "moco", "swav", "cmc")),
+    *(f"text/{name}.py" for name in ("train", "evaluation", "encoder", "senteval")),
     *(f"text/{name}.py" for name in ("neighbours", "baselines", "tokens", "data")),
     *(f"video/{name}.py" for name in ("train", "evaluation", "augmentation", "encoder", "data")),
     *(f"rl/{name}.py" for name in ("train", "agent", "replay", "evaluation", "encoder")),
@@ -51,6 +52,9 @@ TESTS = {
     ],
     "rl/own_environment.py": ["tests/rl/test_own.py"],
     "rl/probe.py": ["tests/rl/test_train.py"],
+    "vision/methods/__init__.py": ["tests/vision/test_methods.py"],
+    "vision/methods/base.py": ["tests/vision/test_methods.py"],
+    "vision/methods/moco.py": ["tests/vision/test_methods.py"],
     "vision/features.py": ["tests/vision/test_evaluation.py", "tests/vision/test_transfer.py"],
     "text/baselines.py": ["tests/text/test_neighbours.py"],
     "text/senteval.py": ["tests/text/test_official.py", "tests/text/test_evaluation.py"],

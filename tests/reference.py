@@ -399,18 +399,19 @@ def max_margin(
     unit_diagonal: bool = False,
     solver: str = "closed_form",
     steps: int = 50,
-    step_size: float | None = None,
+    step_size: float = 0.0,
+    momentum: str = "restarted",
 ) -> Tensor:
     """``sum_j alpha_j K(c_j, a) - (sum_j alpha_j) K(c_p, a)``, (N,).
 
-    Of a projected gradient whose step size is not given, the optimum that it leads to.
+    Of a projected gradient with momentum, the optimum that it leads to.
     """
 
     def solve(delta: np.ndarray) -> np.ndarray:
         start = dual_closed_form(delta, cost)
         if solver == "closed_form":
             return start
-        if step_size is None:
+        if momentum != "none":
             return dual_exact(delta, cost)
         return dual_projected_gradient(delta, start, cost, steps, step_size)
 
@@ -552,10 +553,7 @@ def reduced_matrix(matrix: Tensor, dimensions: int, selection: str) -> Tensor:
         _, vectors = torch.linalg.eigh(matrix.T @ matrix)
         kept = vectors[:, -dimensions:]
         return matrix @ kept @ kept.T
-    if selection == "columns":
-        order = sorted(range(matrix.shape[1]), key=lambda h: -float(matrix[:, h].norm()))
-    else:
-        order = list(scipy.linalg.qr(matrix.numpy(), pivoting=True)[2])
+    order = sorted(range(matrix.shape[1]), key=lambda h: -float(matrix[:, h].norm()))
     reduced = torch.zeros_like(matrix)
     for h in order[:dimensions]:
         reduced[:, h] = matrix[:, h]

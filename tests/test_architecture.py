@@ -18,13 +18,9 @@ ROOMS = ("core", "experiment", "report", "command")
 SOURCES = SHARED + sorted(path for name in DOMAINS for path in (ROOT / name).rglob("*.py"))
 
 
-def imports(path: Path, *, typing: bool = True) -> Iterator[tuple[int, str]]:
+def imports(path: Path) -> Iterator[tuple[int, str]]:
     """Line and full name of everything imported, also inside functions, or for types alone."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if not typing and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            node.body = []
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -76,7 +72,7 @@ def test_domains_are_found_in_one_place() -> None:
         if finders & {name for _, name in imports(path)}
     }
     # compat.py looks for torchvision before it is imported, and own.py brings a file of the user's
-    assert found == {"command/cells.py", "command/own.py", "compat.py"}
+    assert found == {"command/cells.py", "command/own.py", "experiment/compat.py"}
 
 
 def test_names_that_examples_import_exist() -> None:
@@ -126,7 +122,7 @@ def test_no_modules_import_each_other() -> None:
     needed = {
         module: {
             found
-            for _, name in imports(path, typing=False)
+            for _, name in imports(path)
             for found in (name, name.rpartition(".")[0])
             if found in files and found != module
         }

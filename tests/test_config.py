@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -126,6 +126,19 @@ def test_every_difference_is_named() -> None:
         {**canonical(today), "network": mine}, dataclasses.replace(today, network=other)
     )
     assert said == "network: mine.loss with source abababababab... there, cdcdcdcdcdcd... here"
+
+
+def test_a_removed_field_stays_in_the_canonical_form_and_is_added_to_older_ones() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Smaller:
+        seed: int = 0
+        REMOVED: ClassVar[dict[str, Any]] = {"update": "dense"}
+
+    assert canonical(Smaller()) == {"seed": 0, "update": "dense"}
+    assert upgraded_config({"seed": 0}, Smaller) == canonical(Smaller())
+    assert differences({"seed": 0, "update": "rows"}, Smaller()) == [
+        'update: "rows" there, "dense" here'
+    ]
 
 
 def test_an_option_is_in_the_canonical_form_only_if_used() -> None:

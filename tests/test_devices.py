@@ -16,8 +16,9 @@ from shared import Criterion, query_key, two_views
 from tests.agreement import OBJECTIVES
 from vision.config import Config
 from vision.images import Images
-from vision.methods import Networks
-from vision.train import batches, make_optimiser, train_step
+from vision.methods import networks_of
+from vision.methods.base import Networks, Step
+from vision.train import batches, make_optimiser, make_step
 
 SMALL = dataclasses.replace(
     Config(),
@@ -74,7 +75,7 @@ def test_the_solver_gives_the_same_loss_and_gradient(name: str) -> None:
 def steps(config: Config, device: str, *, compiled: bool = False) -> tuple[list[float], Networks]:
     """Losses of three steps on made-up views, and the networks after them."""
     torch.manual_seed(0)
-    networks = Networks(config).to(device).train()
+    networks = networks_of(config).to(device).train()
     criterion = Criterion(config.objective, networks.dim).to(device)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
     if compiled:
@@ -83,10 +84,8 @@ def steps(config: Config, device: str, *, compiled: bool = False) -> tuple[list[
     generator = torch.Generator().manual_seed(0)
     views = torch.randn(2, config.batch_size, 3, 32, 32, generator=generator).to(device)
     pair = (views[0], views[1])
-    losses = [
-        float(train_step(config, networks, criterion, optimiser, pair, step)["loss"])
-        for step in range(3)
-    ]
+    train_step = make_step(config, networks, criterion, optimiser)
+    losses = [float(train_step(pair, Step(step))["loss"]) for step in range(3)]
     return losses, networks
 
 

@@ -90,6 +90,8 @@ LOSSES: dict[str, Term] = {
         solver="projected_gradient",
         steps=20,
         step_size=1e-3,
+        momentum="nesterov",
+        stop=0.01,
         start="random",
     ),
     "exact": term(max_margin, gamma=2.0, ridge=1.0, cost=0.5, solver="exact"),

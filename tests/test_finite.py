@@ -134,7 +134,7 @@ def test_on_a_gpu_a_collapse_is_noticed_a_call_later() -> None:
         criterion(query_key(x, x), step=401)
     (warning,) = caught
     assert "at step 400 the contrastive loss is 1.39" in str(warning.message)
-    assert copy.deepcopy(criterion)._checks_at_chance == 3
+    assert copy.deepcopy(criterion).monitor._checks_at_chance == 3
 
 
 def test_a_checkpoint_full_of_nan_is_not_continued(tmp_path: Path) -> None:

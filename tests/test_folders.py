@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.compat import make_torchvision_importable
 from shared.errors import UserError
+from shared.experiment.compat import make_torchvision_importable
 from shared.experiment.data import MissingData
 from shared.experiment.folders import (
     Folder,

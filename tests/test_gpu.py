@@ -25,7 +25,8 @@ from shared.experiment.run_folders import Interrupted
 from shared.experiment.states import not_finite, read_state
 from tests.test_capture import VISION, small_vision, train_vision
 from tests.test_watch import assert_alike, domain_and_config
-from vision.methods import Networks
+from vision.methods import networks_of
+from vision.methods.base import Step
 from vision.train import make_optimiser, make_step
 
 pytestmark = pytest.mark.cuda
@@ -174,15 +175,15 @@ def test_no_step_needs_memory_beside_that_of_the_graph() -> None:
     config = small_vision(
         backbone="resnet50", stem="imagenet", image_size=224, batch_size=64, precision="bfloat16"
     )
-    networks = Networks(config).to(GPU, memory_format=torch.channels_last).train()
+    networks = networks_of(config).to(GPU, memory_format=torch.channels_last).train()
     criterion = Criterion(config.objective, networks.dim, check_every=5).to(GPU)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
-    step_of = make_step(config, networks, criterion, optimiser)
+    train_step = make_step(config, networks, criterion, optimiser)
     views = tuple(torch.randn(64, 3, 224, 224, device=GPU) for _ in range(2))
     peaks = []
     for step in range(12):  # over two boundaries of epochs of five steps
         torch.cuda.reset_peak_memory_stats()
-        step_of(views, step)
+        train_step(views, Step(step))
         torch.cuda.synchronize()
         peaks.append(torch.cuda.max_memory_reserved())  # the graph's pool is a part of it
     eager = max(peaks[1:WARM_UP])

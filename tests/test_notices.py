@@ -26,8 +26,8 @@ from shared import (
     term,
     two_views,
 )
-from shared.criterion import COLLAPSE_CHECKS, WARM_UP
 from shared.experiment.run import Run
+from shared.monitor import COLLAPSE_CHECKS, WARM_UP
 from shared.notices import listeners, notice, show_plain_warnings
 
 N, D = 16, 4
@@ -114,7 +114,7 @@ def test_a_loss_of_the_users_without_a_gradient_is_named_once(
 ) -> None:
     def trained(limits: float, weight: float = 1.0) -> None:
         views = (torch.randn(N, D, requires_grad=True) for _ in range(2))
-        objective = Objective(term(hinge, weight, limit=limits), penalties)
+        objective = Objective(term(hinge, weight=weight, limit=limits), penalties)
         steps_of(Criterion(objective, D), query_key(*views))
 
     trained(limits=-1.0)

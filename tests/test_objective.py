@@ -36,7 +36,7 @@ from shared import (
 )
 from shared.experiment.config import canonical
 from shared.lazy import LazyImport
-from shared.objective import SHARE
+from shared.objective import SHARE_PREFIX
 from tests import layouts, reference
 from tests.errors import error_of
 
@@ -467,7 +467,7 @@ def test_measuring_shares_of_the_gradient_changes_no_bit_of_it(name: str) -> Non
     others, plain = step_of_views(SEVERAL_TERMS[name], 101)
     assert len(measured) == len(plain) > 3
     assert all(map(torch.equal, measured, plain))
-    shares = {key: value for key, value in parts.items() if key.startswith(SHARE)}
+    shares = {key: value for key, value in parts.items() if key.startswith(SHARE_PREFIX)}
     assert parts.keys() - others.keys() == shares.keys()
     assert len(shares) > 1
     assert sum(shares.values()) == pytest.approx(1, abs=1e-6)
@@ -486,13 +486,15 @@ def test_the_share_of_a_term_is_that_of_its_gradient_on_the_embeddings() -> None
     ]
     share = float(norms[1] / (norms[0] + norms[1]))
     assert 0.01 < share < 0.99
-    assert float(parts[f"{SHARE}distance_polarization"]) == pytest.approx(share, rel=1e-6)
+    assert float(parts[f"{SHARE_PREFIX}distance_polarization"]) == pytest.approx(share, rel=1e-6)
     with torch.no_grad():
         assert not any(
-            key.startswith(SHARE)
+            key.startswith(SHARE_PREFIX)
             for key in Objective(loss, (penalty,)).build(dim=5)(pairs, step=0)[1]
         )
-    assert not any(key.startswith(SHARE) for key in Objective(loss).build(dim=5)(pairs, step=0)[1])
+    assert not any(
+        key.startswith(SHARE_PREFIX) for key in Objective(loss).build(dim=5)(pairs, step=0)[1]
+    )
 
 
 @pytest.mark.parametrize("beyond", [True, False])
@@ -519,9 +521,9 @@ def test_shares_with_a_projection_are_measured_where_all_terms_lead(beyond: bool
     ]
     share = float(norms[1] / sum(norms))
     assert share > 0
-    assert float(parts[f"{SHARE}projection"]) == pytest.approx(share, rel=1e-4)
+    assert float(parts[f"{SHARE_PREFIX}projection"]) == pytest.approx(share, rel=1e-4)
     detached = criterion(pairs, features=features if beyond else first.detach(), step=0)[1]
-    assert any(key.startswith(SHARE) for key in detached) is beyond
+    assert any(key.startswith(SHARE_PREFIX) for key in detached) is beyond
 
 
 @pytest.mark.parametrize("name", ["penalty", "projection"])
@@ -542,6 +544,6 @@ def test_shares_are_left_out_behind_a_reentrant_checkpoint_and_the_run_goes_on(n
     assert torch.equal(found, expected)
     # With a projection they are measured on the features, beyond the checkpoint.
     left_out = expected_parts.keys() - parts.keys()
-    shares = {key for key in expected_parts if key.startswith(SHARE)}
+    shares = {key for key in expected_parts if key.startswith(SHARE_PREFIX)}
     assert left_out == (shares if name == "projection" else set())
     assert shares

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ CASES: list[Any] = [
     pytest.param(case, id=f"{path.stem}-{place}-{case['loss']}")
     for path in sorted(FOLDER.glob("*.json"))
     for place, case in enumerate(json.loads(path.read_text()))
+    if path.stem != "mmcl_pgd"
 ]
 
 
@@ -84,6 +86,55 @@ def test_value_and_gradients_are_those_of_the_authors_program(
         torch.testing.assert_close(
             got, torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10
         )
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_projected_gradient_is_that_of_the_authors_program(place: int, core: Any) -> None:
+    """Dual variables, steps, value and gradients, from the program's start."""
+    case = json.loads((FOLDER / "mmcl_pgd.json").read_text())[place]
+    settings = case["settings"]
+    as_tensor = {name: torch.tensor(case[name], dtype=torch.float64) for name in ("start", "dual")}
+    first = torch.tensor(case["first"], dtype=torch.float64, requires_grad=True)
+    second = torch.tensor(case["second"], dtype=torch.float64, requires_grad=True)
+    others = ~torch.eye(len(first), dtype=torch.bool)
+    start = torch.zeros(others.shape, dtype=torch.float64)
+    start[others] = as_tensor["start"].flatten()
+    number = torch.tensor(settings["momentum_start"], dtype=torch.float64)
+    found: list[tuple[Tensor, int]] = []
+    solve = core.svm._projected_gradient
+
+    def solved(*args: Any, **kwargs: Any) -> tuple[Tensor, int]:
+        dual, steps = solve(*args, **kwargs)
+        found.append((dual[others].clone(), steps))
+        return dual, steps
+
+    with (
+        mock.patch.object(core.svm, "_random_start", return_value=start),
+        mock.patch.object(core.svm, "_first_of_momentum", return_value=number),
+        mock.patch.object(core.svm, "_projected_gradient", solved),
+    ):
+        value = core.max_margin(
+            core.query_key(second, first),
+            core.inner_product(second, first),
+            gamma=settings["gamma"],
+            cost=torch.inf if settings["C"] == -1 else settings["C"],
+            ridge=settings["ridge"],
+            solver="projected_gradient",
+            steps=settings["most_steps"],
+            step_size=settings["eta"],
+            momentum={"nesterov": "nesterov", "vanilla": "none"}[settings["solver"]],
+            stop=settings["stop"],
+            start="random",
+        ).mean()
+    ((dual, steps),) = found
+    assert steps == case["steps"]
+    close = {"rtol": 1e-10, "atol": 1e-10}
+    torch.testing.assert_close(dual, as_tensor["dual"].flatten(), **close)
+    assert float(value.detach()) == pytest.approx(case["value"], rel=1e-10, abs=1e-10)
+    for got, name in zip(
+        torch.autograd.grad(value, (first, second)), ("grad_first", "grad_second"), strict=True
+    ):
+        torch.testing.assert_close(got, torch.tensor(case[name], dtype=torch.float64), **close)
 
 
 def test_the_cases_are_there_and_can_fail(core: Any) -> None:

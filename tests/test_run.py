@@ -34,7 +34,7 @@ from shared.experiment.run_folders import (
     record_failure,
 )
 from shared.experiment.weights import read
-from shared.objective import SHARE
+from shared.objective import SHARE_PREFIX
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -557,7 +557,9 @@ def test_the_record_has_the_median_share_of_each_term_of_the_gradient(tmp_path: 
         for step in run.steps(6, "training", log_every=2):
             run.means.add({"loss": torch.tensor(1.0)})
             if step % 2 == 0:
-                run.means.add({f"{SHARE}penalty": torch.tensor([0.1, 0.0, 0.5, 0.0, 0.2][step])})
+                run.means.add(
+                    {f"{SHARE_PREFIX}penalty": torch.tensor([0.1, 0.0, 0.5, 0.0, 0.2][step])}
+                )
         run.finish({})
     facts = json.loads((tmp_path / "run" / "environment.json").read_text())["facts"]
-    assert facts == {f"{SHARE}penalty": "0.2"}
+    assert facts == {f"{SHARE_PREFIX}penalty": "0.2"}

@@ -17,7 +17,7 @@ from tests import agreement
 from tests.simulated_device import SimulatedDevice
 from vision.config import Config as VisionConfig
 from vision.images import Images
-from vision.swav import swapped_prediction
+from vision.methods.swav import swapped_prediction
 from vision.train import pretrain
 
 GPU = torch.device("cuda")
@@ -38,7 +38,7 @@ ALLOWED: dict[str, str] = {
     "shared/checks.py check_cosines": "looked at in the first step",
     "shared/checks.py check_negatives": "looked at in the first step",
     "shared/late.py Late.read": "looked at before a log",
-    "shared/criterion.py _check_finite": "before max_margin's factorisation",
+    "shared/monitor.py _check_finite": "before max_margin's factorisation",
     "shared/experiment/run.py Means.take": "means are logged",
     "shared/experiment/run.py Run._warn_if_diverged": "read from the log",
     "shared/experiment/states.py not_finite": "states are looked at before they are saved",
@@ -50,7 +50,7 @@ ALLOWED: dict[str, str] = {
     "vision/evaluation.py evaluate": "the encoder is moved once",
     "vision/evaluation.py knn": "the accuracy is read",
     "vision/evaluation.py linear_probe": "labels are moved once, the accuracy is read",
-    "vision/methods.py Networks.full_queue": "SwAV's queue, until it is full",
+    "vision/methods/swav.py SwAV.full_queue": "SwAV's queue, until it is full",
     "vision/train.py pretrain": "networks are moved once",
 }
 # What torch's documentation of use_deterministic_algorithms says has no deterministic form on CUDA.

@@ -23,22 +23,19 @@ KERNELS: list[dict[str, Any]] = [
     {"kernel": "linear", "unit_diagonal": True},
     {"kernel": "tanh", "gamma": 1.5},
 ]
+PLAIN_STEPS: dict[str, Any] = {
+    "solver": "projected_gradient",
+    "steps": 3,
+    "step_size": 0.03,
+    "momentum": "none",
+}
 # With what they may be off by, in 1e-12 of values and 1e-10 of gradients.
 SOLVERS: list[tuple[dict[str, Any], float]] = [
     ({"solver": "exact", "cost": 0.4}, 1e5),
     ({"solver": "exact", "gamma": 2.0}, 1e5),
     ({"solver": "projected_gradient", "gamma": 2.0, "steps": 200}, 1e8),
-    ({"solver": "projected_gradient", "cost": 0.5, "steps": 3, "step_size": 0.03}, 1.0),
-    (
-        {
-            "solver": "projected_gradient",
-            "kernel": "tanh",
-            "unit_diagonal": True,
-            "steps": 3,
-            "step_size": 0.03,
-        },
-        1.0,
-    ),
+    ({**PLAIN_STEPS, "cost": 0.5}, 1.0),
+    ({**PLAIN_STEPS, "kernel": "tanh", "unit_diagonal": True}, 1.0),
 ]
 
 
@@ -55,10 +52,19 @@ def test_closed_form_loss_and_gradient_equal_the_loops(
 def test_other_solvers_equal_the_loops(
     numbers: dict[str, Any], tolerance: float, layout: str, core: Any
 ) -> None:
-    with mock.patch.object(core.svm, "EXACT_STEPS", 2000):
+    with mock.patch.object(core.svm, "EXACT_STEPS", 500):
         layouts.assert_equals_loops("max_margin", layout, core, tolerance, **numbers)
 
 
+# The settings of MMCL's program, as the tables have them.
+AUTHORS: dict[str, Any] = {
+    "solver": "projected_gradient",
+    "steps": 1000,
+    "step_size": 1e-3,
+    "momentum": "nesterov",
+    "stop": 0.01,
+    "start": "random",
+}
 PARAMETERS = inspect.signature(max_margin).parameters.values()
 DEFAULTS = {each.name: each.default for each in PARAMETERS if each.kind is each.KEYWORD_ONLY}
 
@@ -155,11 +161,28 @@ def test_a_random_start_leads_to_the_same_optimum() -> None:
     random = {"solver": "projected_gradient", "start": "random"}
     found = weights(pairs, steps=1000, **random)
     torch.testing.assert_close(found, exact, rtol=1e-6, atol=1e-6)
-    early = [weights(pairs, steps=1, step_size=1e-3, **random) for _ in range(2)]
+    early = [weights(pairs, steps=1, step_size=1e-3, momentum="none", **random) for _ in range(2)]
     assert (early[0] - early[1]).abs().max() > 0.1
     for found in early:
         assert (found[~(pairs.negative | pairs.positive)] == 0).all()
         torch.testing.assert_close(found.sum(1), torch.zeros(len(found), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("gamma", [0.02, 0.5, 2.0])
+def test_the_authors_solver_in_single_precision_is_that_in_double(gamma: float) -> None:
+    """To 1e-5 of the largest weight; both draw the same numbers from the global generator."""
+    first, second = torch.randn(2, 64, 16, generator=torch.Generator().manual_seed(0))
+    found = []
+    for precision in ("double", "single"):
+        torch.manual_seed(1)
+        found.append(weights(query_key(second, first), **AUTHORS, gamma=gamma, precision=precision))
+    assert found[0].dtype == torch.float32
+    torch.testing.assert_close(*found, rtol=0, atol=1e-5 * float(found[0].abs().max()))
+    again = weights(query_key(second, first), **AUTHORS, gamma=gamma)
+    assert (again - found[0]).abs().max() > 1e-3  # other numbers
+    optimum = weights(query_key(second, first), solver="exact", gamma=gamma)
+    cosines = torch.nn.functional.cosine_similarity(optimum, found[0])
+    assert gamma < 0.1 or float(cosines.mean()) > 0.95
 
 
 # What it costs

@@ -11,7 +11,6 @@ from .encoder import Encode as Encode
 from .encoder import QuickThought as QuickThought
 from .encoder import QuickThoughtConfig as QuickThoughtConfig
 from .encoder import sentence_encoder as sentence_encoder
-from .encoder import side_by_side as side_by_side
 from .evaluation import PROTOCOLS as PROTOCOLS
 from .evaluation import evaluate as evaluate
 from .evaluation import majority as majority
@@ -22,7 +21,6 @@ from .sts import evaluate_sts as evaluate_sts
 from .tables import TABLES as TABLES
 from .tokens import Batch as Batch
 from .tokens import Tokens as Tokens
-from .tokens import expand as expand
 from .tokens import make_tokenizer as make_tokenizer
 from .tokens import prepare as prepare
 from .train import measure as measure

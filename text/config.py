@@ -7,7 +7,7 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from shared import Objective, term
 from shared.experiment.config import added, option
@@ -43,20 +43,13 @@ class Config:
     vocabulary: int = 50_001  # [QT], the unknown word included
     lower_case: bool = False  # [QT]
     length: int = 50  # tokens kept of a sentence; [QT], in its preparation of the data
-    # A file of word vectors in word2vec's text format, below the data root; None: no expansion.
-    word_vectors: str | None = None
 
     # Number of books at the beginning of the corpus that are held out, and on which next-sentence
     # accuracy is measured. [QT]'s program validates on the first 50,000 sentences.
     held_out: int = added(0, was=0)
 
-    # A file of word vectors that both encoders use without training them ([QT]'s other mode, with
-    # GloVe's); words missing in it are unknown. ``embedding`` is then their width, and the
-    # evaluation knows all words of the file.
-    fixed_vectors: str | None = added(None, was=None)
-
-    # [QT]: "gru"; "lstm" and "bag_of_words" are options of its program.
-    encoder: Literal["gru", "lstm", "bag_of_words", "transformer"] = "gru"
+    # [QT]: "gru"; "bag_of_words" is an option of its program.
+    encoder: Literal["gru", "bag_of_words", "transformer"] = "gru"
     embedding: int = 620  # [QT]; a bag of words is as wide as its embedding
     hidden: int = 1200  # [QT] encoder_dim, both directions of the GRU together
     bidirectional: bool = True  # [QT]
@@ -88,12 +81,6 @@ class Config:
     steps: int | None = None  # upper limit; None: all of the epochs
     learning_rate: float = 5e-4  # [QT]; Adam, constant
     clip: float = 5.0  # largest norm of the gradient of each variable, not of all together; [QT]
-    # Over what the norm of an embedding table's gradient is taken: words, or, as in [QT]'s program,
-    # the tokens of the batch, whose gradients are not summed first.
-    clip_words: Literal["words", "tokens"] = added("words", was="words")
-    # When Adam updates the vectors of words that are not in the batch: in each step ("dense"), or
-    # all at once when a batch has them ("rows"). Equal up to rounding; see text.optimiser.
-    update: Literal["dense", "rows"] = added("dense", was="dense")
     precision: Literal["bfloat16", "float32"] = "bfloat16"  # of the encoders, on a GPU only
 
     train: bool = True  # False: the encoder stays as initialised
@@ -104,6 +91,13 @@ class Config:
     protocol: str = "skip-thoughts-nested-10fold-v2"  # [QT]; see text.evaluation.PROTOCOLS
     seed: int = 0  # initialisation, and the order of shuffled batches
 
+    # Of [QT]: expansion by pretrained vectors, fixed ones (MC-QT), and the norm over tokens.
+    REMOVED: ClassVar[Mapping[str, Any]] = {
+        "clip_words": "words",
+        "fixed_vectors": None,
+        "update": "dense",
+        "word_vectors": None,
+    }
     ranges: ClassVar[Mapping[Range, tuple[str, ...]]] = {
         COUNT: (
             *("vocabulary", "length", "embedding", "hidden", "layers", "heads", "reach"),
@@ -119,8 +113,8 @@ class Config:
         Use(("hidden",), lambda config: config.encoder != "bag_of_words", "another encoder"),
         Use(
             ("bidirectional",),
-            lambda config: config.encoder in ("gru", "lstm"),
-            "encoder gru or lstm",
+            lambda config: config.encoder == "gru",
+            "encoder gru",
         ),
         Use(("layers", "heads"), lambda config: config.encoder == "transformer", "a transformer"),
         Use(
@@ -129,10 +123,7 @@ class Config:
             "an objective with a projection",
         ),
         Use(
-            (
-                *("epochs", "steps", "learning_rate", "clip", "clip_words", "update", "dropout"),
-                *("order", "chunk"),
-            ),
+            ("epochs", "steps", "learning_rate", "clip", "dropout", "order", "chunk"),
             lambda config: config.train and config.baseline is None,
             "train=true and no baseline",
         ),
@@ -145,8 +136,6 @@ class Config:
             corpus="manual",
             layout="wrapped",
             vocabulary=1000,
-            word_vectors=None,
-            fixed_vectors=None,
             held_out=10 if self.held_out else 0,
             embedding=32,
             hidden=32,

@@ -9,10 +9,9 @@ Folders under the data root:
     senteval/             MR CR SUBJ MPQA TREC MRPC with SentEval's files, one example a line
 """
 
-import codecs
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics as _MANUAL
@@ -71,62 +70,26 @@ class Task:
     train: int
 
 
-def lines_of(file: Path, remedy: str = "convert it to UTF-8") -> Iterator[str]:
-    """The lines of a text file without line ends; used for corpora, tasks and word vectors.
+def lines_of(file: Path) -> Iterator[str]:
+    """The lines of a text file without line ends; used for corpora and tasks.
 
-    Accepted are UTF-8, with or without a byte order mark, and UTF-16 and UTF-32 with one. A line
-    ends at LF, CR LF, CR CR LF, or CR. Everything else in a line is kept. The file is never read as
-    a whole. ``remedy`` is the advice given in an error.
+    Accepted is UTF-8, with or without a byte order mark. A line ends at LF, CR LF, CR CR LF, or CR.
+    Everything else in a line is kept. The file is never read as a whole.
     """
-    with file.open("rb") as stream:
-        head = stream.read(4096)
-    encoding = next((name for mark, name in _MARKS if head.startswith(mark)), "utf-8")
-    for order, zeros in (("LE", head[1::2].count(0)), ("BE", head[::2].count(0))):
-        if encoding == "utf-8" and zeros > len(head) / 4:
-            raise UserError(
-                f"{file}: UTF-16 without a byte order mark; {remedy}, for example with: "
-                f"iconv -f UTF-16{order} -t UTF-8"
-            )
     before = ""
     try:
-        with file.open(encoding=encoding, newline="") as text:
+        with file.open(encoding="utf-8-sig", newline="") as text:
             for number, line in enumerate(text, 1):
                 if "\0" in line:
-                    raise UserError(f"{file}, line {number}: a NUL character; {remedy} without it")
+                    raise UserError(f"{file}, line {number}: a NUL character; convert it to UTF-8")
                 # CR CR LF is one line end, of a file converted to Windows' line ends twice.
                 if not (line == "\r\n" and before.endswith("\r")):
                     yield line.rstrip("\r\n")
                 before = line
     except UnicodeDecodeError:
-        if not encoding.startswith("utf-8"):
-            reason = f"not {encoding.upper()}, though it has its byte order mark"
-            raise UserError(f"{file}: {reason}; {remedy}") from None
         raise UserError(
-            f"{file}: not UTF-8, the first bad byte is at offset {_first_bad_byte(file)}; "
-            f"{remedy}, for example with: iconv -f WINDOWS-1252 -t UTF-8"
+            f"{file}: not UTF-8; convert it, for example with: iconv -f WINDOWS-1252 -t UTF-8"
         ) from None
-
-
-_MARKS = (  # UTF-32's begins with UTF-16's, and so comes first
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-
-
-def _first_bad_byte(file: Path) -> int:
-    """The offset of the first byte of a file that is not UTF-8."""
-    offset = 0
-    with file.open("rb") as stream:
-        for line in stream:
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                return offset + error.start
-            offset += len(line)
-    return offset
 
 
 def checked_sentences(sentences: Iterable[str]) -> Iterator[str]:
@@ -157,7 +120,9 @@ def checked_sentences(sentences: Iterable[str]) -> Iterator[str]:
         yield str(sentence)  # numpy has a string type of its own
 
 
-def sentences(corpus: str, layout: str, data_root: Path) -> Iterator[tuple[int, str]]:
+def sentences(
+    corpus: str, layout: str, data_root: Path, books: list[int] | None = None
+) -> Iterator[tuple[int, str]]:
     """The sentences of a corpus in order, each with the number of its chapter, from 0 on.
 
     ``"manual"`` is embedded: the prose of the topics of Python's ``help()``, each a chapter
@@ -170,6 +135,7 @@ def sentences(corpus: str, layout: str, data_root: Path) -> Iterator[tuple[int, 
             chapter. ``"sentences"``: a sentence, and a blank line ends a chapter. ``"wrapped"``: a
             part of a paragraph; a blank line ends the paragraph, two or more end the chapter.
         data_root: the folder that holds the datasets.
+        books: gets the number of the first chapter of each file, while iterating.
 
     Raises:
         MissingData: the folder is not there.
@@ -179,30 +145,12 @@ def sentences(corpus: str, layout: str, data_root: Path) -> Iterator[tuple[int, 
     """
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    books = [] if books is None else books
     if corpus == MANUAL:
+        books.extend(range(len(_MANUAL)))
         return _manual()
     files = _corpus_files(corpus, data_root)
-    return _numbered(_corpus_folder(corpus, data_root), files, layout)
-
-
-def chapters_of(books: int, corpus: str, layout: str, data_root: Path) -> int:
-    """The number of chapters in the first ``books`` books of a corpus; each file is a book.
-
-    In the embedded manual each topic is a book.
-    """
-    files = sorted(_MANUAL) if corpus == MANUAL else _corpus_files(corpus, data_root)
-    if books >= len(files):
-        raise UserError(
-            f"the first {books} books of {corpus} cannot be held out: it has {len(files)}; lower "
-            f"held_out"
-        )
-    if corpus == MANUAL:
-        return books
-    first = _corpus_files(corpus, data_root)[:books]
-    # A paragraph, of however many sentences, belongs to one chapter.
-    folder = _corpus_folder(corpus, data_root)
-    numbered = _numbered(folder, first, layout, split=lambda text: [text] if text else [])
-    return 1 + max(chapter for chapter, _ in numbered)
+    return _numbered(_corpus_folder(corpus, data_root), files, layout, books)
 
 
 def corpus_fingerprint(corpus: str, data_root: Path) -> str:
@@ -301,15 +249,13 @@ SPLIT = LazyImport("text.splitting:split")
 
 
 def _numbered(
-    folder: Path,
-    files: Sequence[Path],
-    layout: str,
-    split: Callable[[str], Iterable[str]] = SPLIT,
+    folder: Path, files: Sequence[Path], layout: str, books: list[int]
 ) -> Iterator[tuple[int, str]]:
     """The sentences of files, each with the number of its chapter; empty chapters have none."""
     chapter, empty = 0, True
     for file in files:
-        for sentence in _sentences_of(file, layout, split):
+        books.append(chapter)
+        for sentence in _sentences_of(file, layout):
             if sentence is not None:
                 yield chapter, sentence
                 empty = False
@@ -320,9 +266,7 @@ def _numbered(
         raise UserError(f"{folder}: no sentences in its files; {_remedy(folder.name)}")
 
 
-def _sentences_of(
-    file: Path, layout: str, split: Callable[[str], Iterable[str]]
-) -> Iterator[str | None]:
+def _sentences_of(file: Path, layout: str) -> Iterator[str | None]:
     """The sentences of a file, and None wherever a chapter ends, once or several times."""
     paragraph: list[str] = []
     blank = 0
@@ -332,15 +276,15 @@ def _sentences_of(
         if layout == "sentences":
             yield line or None
         elif layout == "paragraphs":
-            yield from split(line) if line else [None]
+            yield from SPLIT(line) if line else [None]
         elif line:
             paragraph.append(line)
         elif blank == 1:
-            yield from split(_joined(paragraph))
+            yield from SPLIT(_joined(paragraph))
             paragraph = []
         else:
             yield None
-    yield from split(_joined(paragraph))
+    yield from SPLIT(_joined(paragraph))
     yield None
 
 

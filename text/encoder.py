@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_sequence
 
-from shared.compat import make_torchvision_importable
+from shared.experiment.compat import make_torchvision_importable
 from shared.modes import evaluating
 from shared.pairs import unit_rows
 from shared.pixels import to_device
@@ -54,11 +54,11 @@ class QuickThoughtConfig(PretrainedConfig):
     """The architecture of a :class:`QuickThought`; the defaults are [QT]'s.
 
     Args:
-        kind: ``"gru"``, ``"lstm"``, ``"bag_of_words"`` or ``"transformer"``.
+        kind: ``"gru"``, ``"bag_of_words"`` or ``"transformer"``.
         vocab_size: V.
-        embedding: E of a GRU or LSTM, E = H of a bag of words; a transformer's E is its H.
-        hidden: H of a GRU or LSTM, both directions together, and of a transformer.
-        bidirectional: of a GRU or LSTM.
+        embedding: E of a GRU, E = H of a bag of words; a transformer's E is its H.
+        hidden: H of a GRU, both directions together, and of a transformer.
+        bidirectional: of a GRU.
         layers: of a transformer.
         heads: of a transformer.
         length: tokens kept of a sentence that is encoded; the maximum of a transformer.
@@ -97,7 +97,7 @@ class QuickThoughtConfig(PretrainedConfig):
         for name in ("vocab_size", "embedding", "hidden", "layers", "heads", "length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is at least 1; got {getattr(self, name)}")
-        if self.kind in ("gru", "lstm") and self.bidirectional and self.hidden % 2:
+        if self.kind == "gru" and self.bidirectional and self.hidden % 2:
             raise ValueError(f"hidden is even, half for each direction; got {self.hidden}")
         if self.kind == "transformer" and self.hidden % self.heads:
             raise ValueError(f"hidden is a multiple of heads = {self.heads}; got {self.hidden}")
@@ -110,46 +110,21 @@ class Recurrent(nn.Module):
         super().__init__()
         self.dim = config.hidden
         self.embedding = nn.Embedding(config.vocab_size, config.embedding)
-        self.gru = nn.GRU(*_shape_of(config), bidirectional=config.bidirectional)
+        units = config.hidden // 2 if config.bidirectional else config.hidden
+        self.gru = nn.GRU(config.embedding, units, bidirectional=config.bidirectional)
 
     def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
         """(B, T) ids and (B,) lengths on the CPU -> (B, H)."""
-        return _last_states(self.embedding, self.gru, input_ids, lengths)
+        # Sorted here, since pack_padded_sequence would synchronise with the device.
+        lengths, order = lengths.sort(descending=True)
+        ids = input_ids[to_device(order, input_ids.device)]
+        packed = pack_padded_sequence(ids, lengths, batch_first=True)
+        words = PackedSequence(self.embedding(packed.data), packed.batch_sizes)
+        states = torch.cat(list(_last_of_cell(self.gru, words)), dim=1)
+        return states[to_device(order.argsort(), states.device)]
 
 
-class LongShortTerm(nn.Module):
-    """The same for an LSTM, with its final output rather than its cell state: an option of [QT]."""
-
-    def __init__(self, config: QuickThoughtConfig) -> None:
-        super().__init__()
-        self.dim = config.hidden
-        self.embedding = nn.Embedding(config.vocab_size, config.embedding)
-        self.lstm = nn.LSTM(*_shape_of(config), bidirectional=config.bidirectional)
-
-    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        """(B, T) ids and (B,) lengths on the CPU -> (B, H)."""
-        return _last_states(self.embedding, self.lstm, input_ids, lengths)
-
-
-def _shape_of(config: QuickThoughtConfig) -> tuple[int, int]:
-    """Widths of the words and of the state of one direction."""
-    return config.embedding, config.hidden // 2 if config.bidirectional else config.hidden
-
-
-def _last_states(
-    embedding: nn.Embedding, cell: nn.GRU | nn.LSTM, input_ids: Tensor, lengths: Tensor
-) -> Tensor:
-    """The final states (B, H) of a cell, both directions, over (B, T) ids of given lengths."""
-    # Sorted here, since pack_padded_sequence would synchronise with the device.
-    lengths, order = lengths.sort(descending=True)
-    ids = input_ids[to_device(order, input_ids.device)]
-    packed = pack_padded_sequence(ids, lengths, batch_first=True)
-    last = _last_of_cell(cell, PackedSequence(embedding(packed.data), packed.batch_sizes))
-    states = torch.cat(list(last), dim=1)
-    return states[to_device(order.argsort(), states.device)]
-
-
-def _last_of_cell(cell: nn.GRU | nn.LSTM, words: PackedSequence) -> Tensor:
+def _last_of_cell(cell: nn.GRU, words: PackedSequence) -> Tensor:
     """The final states (directions, B, units) of a cell; under autocast, in autocast's dtype.
 
     torch's autocast runs recurrent cells in float16 regardless of its dtype, and float16 would need
@@ -158,7 +133,7 @@ def _last_of_cell(cell: nn.GRU | nn.LSTM, words: PackedSequence) -> Tensor:
     """
     device = words.data.device.type
     if not torch.is_autocast_enabled(device):
-        last: Tensor = cell(words)[1][0] if isinstance(cell, nn.LSTM) else cell(words)[1]
+        last: Tensor = cell(words)[1]
         return last
     kind = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False):
@@ -171,8 +146,6 @@ def _last_of_cell(cell: nn.GRU | nn.LSTM, words: PackedSequence) -> Tensor:
         directions = 2 if cell.bidirectional else 1
         zeros = data.new_zeros(directions, int(words.batch_sizes[0]), cell.hidden_size)
         options = (weights, cell.bias, 1, 0.0, cell.training, cell.bidirectional)  # one layer
-        if isinstance(cell, nn.LSTM):
-            return torch.lstm(data, words.batch_sizes, [zeros, zeros], *options)[1]
         return torch.gru(data, words.batch_sizes, zeros, *options)[1]
 
 
@@ -207,7 +180,6 @@ class BagOfWords(nn.Module):
             self.embedding.weight,
             to_device(starts, device),
             mode="sum",
-            sparse=self.embedding.sparse,
         )
 
 
@@ -248,11 +220,8 @@ class Transformer(nn.Module):
         )
 
 
-ENCODERS: dict[
-    str, type[Recurrent] | type[LongShortTerm] | type[BagOfWords] | type[Transformer]
-] = {
+ENCODERS: dict[str, type[Recurrent] | type[BagOfWords] | type[Transformer]] = {
     "gru": Recurrent,
-    "lstm": LongShortTerm,
     "bag_of_words": BagOfWords,
     "transformer": Transformer,
 }
@@ -326,8 +295,7 @@ class QuickThought(PreTrainedModel):
 
         TensorFlow keeps a GRU cell's weights in two kernels over inputs and state together: one for
         the two gates, (E + units, 2 units), and one for the candidate, (E + units, units). Each is
-        Glorot-uniform as a whole, so torch's matrices use these kernels' bounds. An LSTM has one
-        kernel, (E + units, 4 units), and its forget gates start with a bias of 1.
+        Glorot-uniform as a whole, so torch's matrices use these kernels' bounds.
         """
         # Without those loaded from a file: transformers makes nn.init leave them as they are, but
         # not their slices.
@@ -351,16 +319,6 @@ class QuickThought(PreTrainedModel):
                     nn.init.zeros_(candidate)
                 else:  # torch adds a second bias to the one that TensorFlow has
                     nn.init.zeros_(parameter)
-        elif isinstance(module, nn.LSTM):
-            units = module.hidden_size
-            bound = (6 / (module.input_size + 5 * units)) ** 0.5
-            for name, parameter in to_start.items():
-                if name.startswith("weight"):
-                    nn.init.uniform_(parameter, -bound, bound)
-                else:  # likewise
-                    nn.init.zeros_(parameter)
-                if name.startswith("bias_ih"):
-                    nn.init.ones_(parameter[units : 2 * units])  # torch's order: the second gate
 
 
 @dataclass
@@ -452,19 +410,6 @@ class SentenceEncoder:
     def encode(self, sentences: Iterable[str]) -> np.ndarray:
         """The same under the name that sentence-transformers and its benchmarks use."""
         return self(sentences)
-
-
-def side_by_side(*encoders: Encode | HasEncode) -> Encode:
-    """The concatenated vectors of several encoders, (n, d1 + d2 + ...), without rescaling.
-
-    With one encoder of trained and one of fixed word vectors, this is MC-QT ([QT]).
-    """
-
-    def encode(sentences: Iterable[str]) -> np.ndarray:
-        checked = list(checked_sentences(sentences))
-        return np.concatenate([vectors_of(encoder, checked) for encoder in encoders], axis=1)
-
-    return encode
 
 
 def vectors_of(encode: Encode | HasEncode, sentences: list[str]) -> np.ndarray:

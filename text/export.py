@@ -20,8 +20,8 @@ from typing import Any
 from safetensors import safe_open
 from safetensors.torch import save
 
-from shared.compat import make_torchvision_importable
 from shared.errors import UserError
+from shared.experiment.compat import make_torchvision_importable
 from shared.experiment.data import SUMS, check_sums, sha256_of
 from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
 from shared.experiment.export import (

@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from shared.compat import make_torchvision_importable
 from shared.errors import UserError
+from shared.experiment.compat import make_torchvision_importable
 from shared.experiment.initial import InitialWeights
 from shared.experiment.weights import DERIVED, listed
 from shared.notices import notice

@@ -1,7 +1,6 @@
-"""From sentences to token ids: tokenizer, ids on disk, batches, vocabulary expansion.
+"""From sentences to token ids: tokenizer, ids on disk, batches.
 
-Shapes: n sentences of a corpus, B of a batch, T tokens of its longest, V words of a vocabulary,
-d dimensions of word vectors, E of an encoder's embedding.
+Shapes: n sentences of a corpus, B of a batch, T tokens of its longest, V words of a vocabulary.
 
 A corpus is read twice, once for its vocabulary and once for its ids, and is never held in memory.
 Its ids are stored below the data root, in one folder per corpus, vocabulary and case:
@@ -11,37 +10,34 @@ Its ids are stored below the data root, in one folder per corpus, vocabulary and
         offsets.bin       n + 1 int64: the tokens of sentence i are ids[offsets[i]:offsets[i + 1]]
         chapters.bin      n int32
         tokenizer.json
-        meta.json         settings, and the counts that the other files have to match
+        meta.json         settings, the counts that the other files have to match, and the first
+                          chapter of each file of the corpus
         SHA256SUMS        of all the above
 """
 
 import contextlib
-import copy
 import io
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import WordLevel
 from tokenizers.trainers import WordLevelTrainer
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from shared.errors import UserError
 from shared.experiment.data import build_once, read_meta, short_hash, write_meta, writing
 from shared.experiment.files import write_atomically
 from shared.notices import Progress
-from text.data import INVISIBLE, checked_sentences, corpus_fingerprint, lines_of, sentences
-
-if TYPE_CHECKING:
-    from text.encoder import QuickThought
+from text.data import INVISIBLE, checked_sentences, corpus_fingerprint, sentences
 
 # The tokenizers library can keep threads, which a forked process does not inherit: it would wait
 # for them forever, or warn. They would gain little, since reading sentences takes as long.
@@ -52,7 +48,7 @@ PAD, PAD_ID = "<pad>", 1
 
 # Part of the key of prepared ids, as are the rules below; to be increased whenever the same text is
 # stored differently, including by a change of how text.data splits sentences.
-FORMAT = 2
+FORMAT = 3
 FILES = ("ids.bin", "offsets.bin", "chapters.bin", "tokenizer.json", "meta.json")
 CHUNK = 500  # sentences that are encoded together
 
@@ -88,8 +84,6 @@ TOKEN = "|".join(
         r"\.\.\.|--|[^\s\p{C}]",
     )
 )
-
-VECTORS = "give word vectors in word2vec's text format, in UTF-8"
 
 
 def make_tokenizer(
@@ -143,12 +137,13 @@ class Tokens:
     """The token ids of a corpus, memory-mapped: only what a batch needs is read from the disk.
 
     ids: (all tokens,) uint16 or int32. offsets: (n + 1,) int64, where each sentence begins, and the
-    end. chapter: (n,) int32, counted over the whole corpus.
+    end. chapter: (n,) int32, counted over the whole corpus. books: the first chapter of each file.
     """
 
     ids: np.ndarray
     offsets: np.ndarray
     chapter: np.ndarray
+    books: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.chapter)
@@ -234,69 +229,6 @@ def order_of_batches(batches: int, seed: int, epoch: int, shuffled: bool) -> np.
     return np.random.default_rng([seed, epoch]).permutation(batches)
 
 
-def expand(
-    model: "QuickThought", tokenizer: PreTrainedTokenizerFast, file: Path
-) -> tuple["QuickThought", PreTrainedTokenizerFast]:
-    """The model and its tokenizer, extended by all further words in a file of word vectors.
-
-    For each of the two encoders, an affine map from the word vectors, (d,), to the learned
-    embeddings, (E,), is fitted by least squares to the words that vocabulary and file share, and
-    gives the embeddings of the new words. Words that the tokenizer would split or change, such as
-    "New_York", can occur in no sentence and are left out.
-
-    Args:
-        model: not changed, nor is its tokenizer.
-        tokenizer: of :func:`make_tokenizer`; its ids are kept, new ones follow.
-        file: word2vec's text format, with or without its first line of two counts. If a word occurs
-            twice, its first line is used.
-
-    Raises:
-        UserError: the file cannot be read, a line is invalid, or it shares too few words with the
-            vocabulary to determine the map.
-        ValueError: model and tokenizer do not belong together.
-
-    Source: Kiros et al. 2015, section 2.2, and the program of Logeswaran and Lee 2018.
-    """
-    vocabulary = tokenizer.get_vocab()
-    if model.config.vocab_size != len(vocabulary):
-        text = f"the model has {model.config.vocab_size} words, the tokenizer {len(vocabulary)}"
-        raise ValueError(text)
-    words, vectors = _read_vectors(file, tokenizer.backend_tokenizer)
-    known = np.array([word in vocabulary for word in words])
-    shared = int(known.sum())
-    if shared <= vectors.shape[1]:
-        text = f"shares {shared} words with the vocabulary of the model; a map from its"
-        raise UserError(f"{file}: {text} {vectors.shape[1]} dimensions needs more words than that")
-    ids = torch.tensor([vocabulary[word] for word, old in zip(words, known, strict=True) if old])
-    expanded = copy.deepcopy(model)
-    for encoder in (expanded.sentence, expanded.context):
-        _append(encoder.embedding, ids, vectors[known], vectors[~known])
-    added = itertools.compress(words, ~known)
-    vocabulary |= {word: number for number, word in enumerate(added, len(vocabulary))}
-    expanded.config.vocab_size = len(vocabulary)
-    larger = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    larger.model = WordLevel(vocabulary, unk_token=UNKNOWN)
-    return expanded, _wrapped(larger)
-
-
-def fixed_table(tokenizer: PreTrainedTokenizerFast, file: Path, seed: int) -> Tensor:
-    """The vectors (V, d) of a tokenizer's words in a file, as for :func:`expand`.
-
-    Words missing in it share the vector of the unknown word, which is drawn uniformly from [0, 1).
-
-    Source: mode ``fixed`` of the program of Logeswaran and Lee 2018.
-    """
-    words, vectors = _read_vectors(file, tokenizer.backend_tokenizer)
-    vocabulary = tokenizer.get_vocab()
-    known = {word: row for row, word in enumerate(words) if word in vocabulary}
-    if not known:
-        raise UserError(f"{file}: has no word of the vocabulary; is it of the same language?")
-    unknown = np.random.default_rng(seed).random(vectors.shape[1], dtype=np.float32)
-    table = np.tile(unknown, (len(vocabulary), 1))
-    table[[vocabulary[word] for word in known]] = vectors[list(known.values())]
-    return torch.from_numpy(table)
-
-
 def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -319,11 +251,11 @@ def _write_tokens(
 ) -> dict[str, Any]:
     """Write all files but ``meta.json``, whose content is returned."""
     corpus, layout = key["corpus"], key["layout"]
-    read = 0
+    read, books = 0, list[int]()
 
     def texts() -> Iterator[str]:
         nonlocal read
-        for _, sentence in sentences(corpus, layout, data_root):
+        for _, sentence in sentences(corpus, layout, data_root, books):
             read += 1
             if progress is not None and read % CHUNK == 0:
                 progress(read, 0, f"counting the words of {corpus}")
@@ -362,7 +294,7 @@ def _write_tokens(
     if not tokens:
         raise UserError(f"{data_root / corpus}: no sentence with a word in it")
     counts = {"sentences": written, "skipped": done - written, "tokens": tokens}
-    return counts | {"words": len(tokenizer), "type": kind} | key
+    return counts | {"words": len(tokenizer), "type": kind, "books": books} | key
 
 
 def _write(file: io.FileIO, numbers: np.ndarray) -> None:
@@ -388,64 +320,6 @@ def _read_tokens(folder: Path) -> tuple[Tokens, PreTrainedTokenizerFast]:
         mapped("ids.bin", meta["type"]),
         mapped("offsets.bin", "<i8"),
         mapped("chapters.bin", "<i4"),
+        meta["books"],
     )
     return tokens, _wrapped(Tokenizer.from_file(str(folder / "tokenizer.json")))
-
-
-def _read_vectors(file: Path, tokenizer: Tokenizer) -> tuple[list[str], np.ndarray]:
-    """The words of a file that are single tokens, and their vectors (words, d) float32."""
-    words: dict[str, None] = {}
-    values = bytearray()  # grows in place; joining a list of arrays would double the memory
-    count = dimensions = None
-    rows = 0
-    try:
-        for number, line in enumerate(lines_of(file, VECTORS), 1):
-            text = line.rstrip(" ")
-            if number == 1 and re.fullmatch(r"\d+ \d+", text):
-                count, dimensions = map(int, text.split(" "))
-                continue
-            if dimensions is None:
-                dimensions = text.count(" ")
-            word, *fields = text.rsplit(" ", dimensions)
-            rows += 1
-            vector = _floats(fields)
-            if vector is None or len(vector) != dimensions or not dimensions:
-                text = f"expected a word and {dimensions or 'its'} finite numbers"
-                raise UserError(f"{file}, line {number}: {text}")
-            if word not in words and _is_token(word, tokenizer):
-                words[word] = None
-                values += vector.tobytes()
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
-    if dimensions is None or count not in (None, rows):
-        expected = "no word vectors" if count is None else f"{rows} of {count} word vectors"
-        raise UserError(f"{file}: has {expected}; get the file again")
-    return list(words), np.frombuffer(values, np.float32).reshape(-1, dimensions)
-
-
-def _floats(fields: list[str]) -> np.ndarray | None:
-    """Finite float32 numbers; None if one of the fields is not one."""
-    try:
-        with np.errstate(over="ignore"):
-            numbers = np.array([float(field) for field in fields], np.float32)
-    except ValueError:
-        return None
-    return numbers if np.isfinite(numbers).all() else None
-
-
-def _is_token(word: str, tokenizer: Tokenizer) -> bool:
-    pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(word))
-    return [text for text, _ in pieces] == [word]
-
-
-def _append(table: nn.Embedding, ids: Tensor, known: np.ndarray, new: np.ndarray) -> None:
-    """Append ``new`` vectors, (m, d), mapped as ``known``, (s, d), are mapped to rows ``ids``."""
-    old = table.weight.detach()
-    learned = old[ids.to(old.device)].double().cpu().numpy()
-    with_one = np.column_stack([known, np.ones(len(known))])
-    solution = np.linalg.lstsq(with_one, learned, rcond=None)[0].astype(np.float32)
-    further = torch.from_numpy(new @ solution[:-1] + solution[-1])
-    rows = torch.cat([old, further.to(old)])
-    # In place, since a transformer's table is nested deeper than the encoder's attribute.
-    table.weight = nn.Parameter(rows, requires_grad=table.weight.requires_grad)
-    table.num_embeddings = len(rows)

@@ -19,14 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from shared import Criterion, Pairs, context_window, cosine, inner_product
 from shared.chunks import check_chunk, in_chunks, split
 from shared.criterion import Similarity
-from shared.distributed import (
-    average_sparse,
-    broadcast,
-    gather,
-    gather_ragged,
-    local_slice,
-    replicated,
-)
+from shared.distributed import broadcast, gather, local_slice, replicated
 from shared.errors import UserError
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.own import record_own
@@ -34,7 +27,7 @@ from shared.experiment.run import Run
 from shared.pixels import to_device
 from shared.ranges import require_ranges
 from text.config import NAMED_CORPORA, Config
-from text.data import chapters_of, corpus_fingerprint, task_fingerprint
+from text.data import corpus_fingerprint, task_fingerprint
 from text.encoder import (
     NORMALISED,
     PROJECTION,
@@ -45,9 +38,8 @@ from text.encoder import (
     sentence_encoder,
 )
 from text.neighbours import NEIGHBOURS, Scores, neighbour_accuracies
-from text.optimiser import RowAdam, clip_each
 from text.saved import initialise
-from text.tokens import Batch, Tokens, expand, fixed_table, order_of_batches, prepare
+from text.tokens import Batch, Tokens, order_of_batches, prepare
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
 LOG_EVERY = 100  # steps averaged in a line of the log
@@ -91,7 +83,7 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         lower_case=config.lower_case,
         progress=run.progress,
     )
-    unread, tokens = held_out(config, tokens, run.data_root)
+    unread, tokens = held_out(config, tokens)
     if config.baseline == "tfidf":
         metrics = evaluation.tfidf(
             run.data_root, tasks=tasks, protocol=protocol, workers=run.workers
@@ -125,34 +117,27 @@ def pretrained(
 
     But for the smoke tier, the model is saved beside the run.
     """
-    table = None
-    if config.fixed_vectors is not None:
-        file = run.data_root / config.fixed_vectors
-        table = fixed_table(tokenizer, file, config.seed)
-        run.record_data(fixed_vectors=sha256_of(file))
     if config.init is not None:
         run.record_data(init=config.init.sha256)
     run.score = partial(neighbours_so_far, config, unread or tokens)
-    model, criterion = pretrain(
-        config, tokens, run, words=len(tokenizer), table=table, tokenizer=tokenizer
-    )
+    model, criterion = pretrain(config, tokens, run, words=len(tokenizer), tokenizer=tokenizer)
     run.continue_on_rank_zero()
     scores = model_scores(config, model, unread)
     project = evaluated_projection(config, criterion)
-    further = config.word_vectors or config.fixed_vectors
-    if further is not None:  # over fixed vectors the map is the identity
-        model, tokenizer = expand(model, tokenizer, run.data_root / further)
     if run.tier != "smoke":
         save_model(run.folder / "model", model, tokenizer, project)
     return sentence_encoder(model, tokenizer, project=project), scores
 
 
-def held_out(config: Config, tokens: Tokens, data_root: Path) -> tuple[Tokens, Tokens]:
-    """The sentences of the held-out books, and those of the training books."""
-    first = 0
-    if config.held_out:
-        chapters = chapters_of(config.held_out, config.corpus, config.layout, data_root)
-        first = int(np.searchsorted(tokens.chapter, chapters))
+def held_out(config: Config, tokens: Tokens) -> tuple[Tokens, Tokens]:
+    """The sentences of the held-out books, and those of the training books; each file is a book."""
+    books = config.held_out
+    if books >= max(1, len(tokens.books)):
+        raise UserError(
+            f"the first {books} books of {config.corpus} cannot be held out: it has "
+            f"{len(tokens.books)}; lower held_out"
+        )
+    first = int(np.searchsorted(tokens.chapter, tokens.books[books])) if books else 0
     return tokens.part(0, first), tokens.part(first, len(tokens))
 
 
@@ -172,10 +157,7 @@ def model_scores(config: Config, model: QuickThought, tokens: Tokens) -> Scores:
 def neighbours_so_far(
     config: Config, tokens: Tokens, model: QuickThought, **_: object
 ) -> dict[str, float]:
-    """A model's accuracies of finding neighbours, on the last of the sentences.
-
-    With ``update="rows"`` words that recent batches lacked are as they were after their last one.
-    """
+    """A model's accuracies of finding neighbours, on the last of the sentences."""
     last = tokens.part(max(0, len(tokens) - WATCHED_BLOCKS * config.batch_size), len(tokens))
     return neighbour_accuracies(model_scores(config, model, last), last.chapter, config.batch_size)
 
@@ -186,7 +168,6 @@ def pretrain(
     run: Run,
     *,
     words: int,
-    table: Tensor | None = None,
     tokenizer: PreTrainedTokenizerFast | None = None,
 ) -> tuple[QuickThought, Criterion]:
     """Train the encoders of a configuration on tokens, those of a corpus or your own.
@@ -196,7 +177,6 @@ def pretrain(
         tokens: of consecutive sentences.
         run: where it is logged, saved and resumed from.
         words: V, the tokenizer's vocabulary size.
-        table: (V, E), fixed word vectors for both encoders; None: they train their own.
         tokenizer: of the tokens; needed with ``config.init``, to match its words.
 
     Returns:
@@ -211,8 +191,6 @@ def pretrain(
             raise ValueError("init is matched by words; give pretrain the tokenizer, too")
         known = initialise(model, tokenizer, config.init)
         run.record(init_words=f"{known} of {words}")
-    if table is not None:
-        fix_words(model, table)
     criterion = make_criterion(config, model.dim)
     nn.ModuleList([model, criterion]).to(device)
     if not config.train:
@@ -244,8 +222,6 @@ def pretrain(
         start = int(order[number]) * config.batch_size
         batch = tokens.batch(start + local.start, start + local.stop, config.length)
         run.means.add(train_step(config, model, criterion, optimiser, batch, step, forward))
-    if isinstance(optimiser, RowAdam):
-        optimiser.finish()
     return model, criterion
 
 
@@ -256,41 +232,13 @@ def has_neighbours(tokens: Tokens, batch_size: int) -> bool:
     return bool((chapters[:, 1:] == chapters[:, :-1]).any())
 
 
-def fix_words(model: QuickThought, table: Tensor) -> None:
-    """Give both encoders these fixed word vectors (V, E)."""
-    for encoder in (model.sentence, model.context):
-        weight = encoder.embedding.weight
-        if weight.shape != table.shape:
-            raise ValueError(
-                f"fixed vectors of {table.shape[1]} dimensions for an embedding of "
-                f"{weight.shape[1]}; set embedding={table.shape[1]}"
-            )
-        weight.data.copy_(table)
-        weight.requires_grad_(False)
-
-
 def make_optimiser(
     config: Config, model: QuickThought, criterion: Criterion
-) -> torch.optim.Optimizer | RowAdam:
-    """Adam over all parameters, as configured; makes gradients of tables sparse if needed."""
-    if config.update not in ("dense", "rows"):
-        raise ValueError(f"update is 'dense' or 'rows'; got {config.update!r}")
-    if config.clip_words not in ("words", "tokens"):
-        raise ValueError(f"clip_words is 'words' or 'tokens'; got {config.clip_words!r}")
+) -> torch.optim.Optimizer:
+    """Adam over all parameters."""
     require_ranges(config)
-    tables = [encoder.embedding for encoder in (model.sentence, model.context)]
-    for table in tables:
-        table.sparse = config.update == "rows" or config.clip_words == "tokens"
-    # Set explicitly, or torch warns at the first such gradient.
-    torch.sparse.check_sparse_tensor_invariants.disable()
     parameters = [*model.parameters(), *criterion.parameters()]
-    if config.update == "dense":
-        return torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
-    words = [table.weight for table in tables]
-    others = [
-        parameter for parameter in parameters if all(parameter is not table for table in words)
-    ]
-    return RowAdam(words, others, config.learning_rate)
+    return torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
 
 
 def losses(
@@ -317,7 +265,7 @@ def train_step(
     config: Config,
     model: QuickThought,
     criterion: Criterion,
-    optimiser: torch.optim.Optimizer | RowAdam,
+    optimiser: torch.optim.Optimizer,
     batch: Batch,
     step: int,
     forward: Forward = losses,
@@ -327,20 +275,12 @@ def train_step(
     On several processes the batch is this one's part of it, and ``forward`` is :func:`losses`
     wrapped by :func:`shared.distributed.replicated`.
     """
-    modules = nn.ModuleList([model, criterion])
-    if isinstance(optimiser, RowAdam):
-        words, _ = gather_ragged(batch.ids[batch.mask])  # those of all processes
-        optimiser.catch_up(words.unique())
     loss, parts = forward(config, model, criterion, batch, step)
     optimiser.zero_grad()
     loss.backward()
-    average_sparse(modules.parameters())
     # Each separately, as in S2V's create_train_op.
-    clip_each(modules.parameters(), config.clip, tokens=config.clip_words == "tokens")
-    if not isinstance(optimiser, RowAdam):
-        for parameter in modules.parameters():
-            if parameter.grad is not None and parameter.grad.is_sparse:
-                parameter.grad = parameter.grad.to_dense()
+    for parameter in nn.ModuleList([model, criterion]).parameters():
+        nn.utils.clip_grad_norm_(parameter, config.clip)
     optimiser.step()
     return {"loss": loss.detach(), **parts}
 
@@ -351,9 +291,7 @@ def pairs_of(config: Config, f: Tensor, g: Tensor, chapter: Tensor) -> Pairs:
     if config.diagonal == "masked":
         return pairs
     own_pairs = _self_mask(pairs.negative)
-    return dataclasses.replace(
-        pairs, negative=pairs.negative | own_pairs, non_negative_index=pairs.positive_index
-    )
+    return dataclasses.replace(pairs, negative=pairs.negative | own_pairs)
 
 
 def make_criterion(config: Config, dim: int) -> Criterion:

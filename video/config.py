@@ -13,8 +13,17 @@ from shared import Objective, term
 from shared.experiment.config import added, option
 from shared.experiment.initial import InitialWeights
 from shared.lazy import info_nce
-from shared.objective import Pairing
-from shared.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, STEP, Range, Use, optional
+from shared.ranges import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    STEP,
+    Pairing,
+    Range,
+    Use,
+    optional,
+)
 
 INFO_NCE = Objective(term(info_nce, temperature=0.07))  # [CoCLR]
 FOLDER, LISTS = "UCF-101", "ucfTrainTestlist"

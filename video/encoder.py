@@ -24,9 +24,9 @@ from torch.nn.modules.utils import _triple
 
 from shared import Pairs, query_key
 from shared.chunks import check_chunk, in_chunks, split
-from shared.compat import make_torchvision_importable
 from shared.distributed import broadcast, gather, local_slice, world_size
 from shared.errors import UserError, suggestion
+from shared.experiment.compat import make_torchvision_importable
 from shared.experiment.export import stating
 from shared.experiment.weights import initialise
 from shared.modes import evaluating

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shared.compat import make_pytorchvideo_importable
+from shared.experiment.compat import make_pytorchvideo_importable
 
 # Its builders by name; MViT's is the one for 16 frames, built for the configuration's clips.
 NETWORKS = (

@@ -16,8 +16,7 @@ from .export import save_encoder as save_encoder
 from .features import embed as embed
 from .images import ImageFiles as ImageFiles
 from .images import Images as Images
-from .methods import Networks as Networks
-from .methods import compare as compare
+from .methods import networks_of as networks_of
 from .own import folder as folder
 from .own import hub_images as hub_images
 from .tables import TABLES as TABLES

@@ -16,8 +16,17 @@ from shared import Objective, term
 from shared.experiment.config import added, option
 from shared.experiment.initial import InitialWeights
 from shared.lazy import info_nce, max_margin
-from shared.objective import Pairing
-from shared.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, STEP, Range, Use, optional
+from shared.ranges import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    STEP,
+    Pairing,
+    Range,
+    Use,
+    optional,
+)
 
 Backbone = str | Callable[[], Any]  # see vision.encoder.make_encoder
 Stem = Literal["cifar", "strided", "small", "imagenet", "small_padding_2"]
@@ -31,6 +40,7 @@ NT_XENT_AT_HALF = Objective(term(info_nce, temperature=0.5))  # [HCL]
 class Config:
     """One pretraining run and its evaluation. The defaults are [margins] on CIFAR-10."""
 
+    # Data: the images, and how they are prepared.
     dataset: str = "CIFAR10"
     evaluate_on: str | None = None  # another dataset for the probes (transfer); None: the same
     images: int | None = None  # of the training split, class-balanced; None: all of them
@@ -43,6 +53,7 @@ class Config:
     # "CIFAR10" is [HCL] on every dataset, "none" is [MMCL] on ImageNet.
     statistics: str | None = None
 
+    # Networks: the encoder and its heads.
     backbone: Backbone = "resnet18"  # [margins]
     # The first layers: "cifar" 3x3 without pooling; "small" 3x3 with it ([ReSSL] at 64 pixels);
     # "imagenet" the network's own, which all but the ResNets of vision.encoder need;
@@ -68,6 +79,7 @@ class Config:
     head_output_scale: bool = added(True, was=True)  # of that norm; MoCo v3's program: False
     predictor_hidden: int = 2048  # of MoCo v3 and BYOL; not stated, the heads' width
 
+    # Method: what is compared with what, and by which objective.
     method: Method = "simclr"
     # Who is compared with whom in SimCLR: "both" views are anchors (NT-Xent); "both_views" has the
     # second view as anchor against both (MMCL's Algorithm 1); "first_view" the second against the
@@ -99,6 +111,7 @@ class Config:
     small_size: int = added(96, was=96)  # side of a small crop in pixels
     small_augmentation: str = added("swav_small", was="swav_small")
 
+    # Training: views, batches and the optimiser.
     # Policies of vision.augmentation for the first (student's) and second (teacher's) view.
     augmentations: tuple[str, str] = ("ressl_strong", "ressl_weak")  # [margins]
     batch_size: int = 256  # [margins]
@@ -117,6 +130,7 @@ class Config:
     precision: Literal["bfloat16", "float32"] = "bfloat16"  # autocast of the networks; additional
     compile: bool = False  # torch.compile the encoder; additional
 
+    # Evaluation: protocols, and what of them is set.
     protocol: str = "linear-sgd-v1"  # see vision.evaluation.PROTOCOLS
     # A second protocol whose probe is also run: the paper's, next to the one of a reduced table.
     beside: str | None = added(None, was=None)

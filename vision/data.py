@@ -18,7 +18,6 @@ accepted in all tiers but the paper's; its fingerprint, and with it every record
 decoded once, at a reduced size, see :mod:`vision.prepared`.
 """
 
-import contextlib
 import functools
 import hashlib
 import re
@@ -28,11 +27,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import torch
-from filelock import FileLock
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
@@ -48,18 +46,11 @@ from shared.experiment.data import (
     sha256_of_files,
     sha256_of_lines,
 )
-from shared.experiment.files import replacing, write_atomically
+from shared.experiment.files import write_atomically
 from shared.experiment.folders import class_files
 from vision import crops, prepared
 from vision.augmentation import Policy
 from vision.crops import Crops
-from vision.images import decode as _decode
-from vision.images import fault_of
-from vision.prepared import PreparedImages
-from vision.transfer_data import SOURCES, torchvision_datasets
-
-if TYPE_CHECKING:
-    from vision.own import HubColumn
 from vision.datasets import (
     _DIGITS,
     _STREAMED,
@@ -73,7 +64,10 @@ from vision.datasets import (
     folder_of,
     how_to_get,
 )
-from vision.images import ImageFiles, Images
+from vision.images import Column, ImageFiles, Images, fault_of, size_of
+from vision.images import decode as _decode
+from vision.prepared import PreparedImages
+from vision.transfer_data import SOURCES, torchvision_datasets
 
 # The classes of ImageNet-100: github.com/HobbitLong/CMC, imagenet100.txt (Tian et al. 2020).
 _IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
@@ -187,7 +181,7 @@ def prepare(name: str, data_root: Path, side: int, say: Callable[[str], None] = 
     for part in parts:
         load(name, data_root, part)  # checks that none is missing or damaged
         files += _listing(name, folder_of(name, data_root), part)[0]
-    folder = _prepared_folder(name, data_root, side)
+    folder = _prepared_folder(name, fingerprint(name, data_root), data_root, side)
     prepared.prepare(folder, files, side, say)
     prepared.read(folder, _preparing(name, side, folder))  # which compares the checksums
 
@@ -377,72 +371,18 @@ def _verify_checksums(name: str, folder: Path) -> None:
 
 
 def _tiny_imagenet(data_root: Path, part: Part, allow_missing: bool) -> Images:
-    """All images of a part, decoded once by one process and kept in a file beside them.
-
-    That file also has the fingerprint of what it was made from, and the names of damaged images.
-    """
+    """All images of a part without damaged ones, decoded once, see :mod:`vision.prepared`."""
     name = "TinyImageNet"
-    folder = folder_of(name, data_root)
-    files, labels = _listing(name, folder, part)
-    _check_count(name, folder, part, len(files), allow_missing)
-    source = fingerprint(name, data_root)
-    file = folder / f"decoded-{part}.npz"
-    decoded = _read_decoded(file, source)
-    if decoded is None:
-        try:
-            with FileLock(folder / ".decoding.lock"):
-                decoded = _read_decoded(file, source)
-                if decoded is None:
-                    decoded = _decoded(folder, files, labels, describe(name).size)
-                    _keep_decoded(file, source, *decoded)
-        except OSError as error:
-            raise UserError(f"{file}: cannot store the decoded images: {error}") from error
-    images, damaged = decoded
-    if damaged:
-        _leave_out(name, folder, damaged, allow_missing)
-    return images
-
-
-def _decoded(
-    folder: Path, files: Sequence[Path], labels: Sequence[int], size: int
-) -> tuple[Images, list[str]]:
-    """The images that can be decoded, and the names of the others."""
-    pixels = np.empty((len(files), 3, size, size), dtype=np.uint8)
-    intact = np.zeros(len(files), dtype=bool)
-    for position, file in enumerate(files):
-        with contextlib.suppress(UserError):
-            image = _decode(file)
-            if image.size == (size, size):
-                pixels[position] = np.asarray(image).transpose(2, 0, 1)
-                intact[position] = True
-    images = Images(torch.from_numpy(pixels[intact]), torch.from_numpy(np.array(labels)[intact]))
-    return images, [_name(folder, files[position]) for position in np.flatnonzero(~intact).tolist()]
-
-
-def _keep_decoded(file: Path, source: str, images: Images, damaged: list[str]) -> None:
-    with replacing(file) as part, part.open("wb") as stream:
-        np.savez(
-            stream,
-            source=np.array(source),
-            damaged=np.array(damaged, dtype=str),
-            pixels=images.pixels.numpy(),
-            labels=images.labels.numpy(),
-        )
-
-
-def _read_decoded(file: Path, source: str) -> tuple[Images, list[str]] | None:
-    """What was kept, if it was made from ``source``."""
-    if not file.exists():
-        return None
-    try:
-        with np.load(file) as content:
-            if str(content["source"]) != source:
-                return None
-            pixels, labels = (torch.from_numpy(content[key]) for key in ("pixels", "labels"))
-            return Images(pixels, labels), content["damaged"].tolist()
-    # A damaged archive can raise anything.
-    except Exception as error:
-        raise UserError(f"{file}: damaged, delete it and run again") from error
+    source, side = fingerprint(name, data_root), describe(name).size
+    if _verdict(name, data_root)[:1] != [source]:
+        _decode_all(name, data_root)
+    files = _imagenet(name, data_root, part, allow_missing)
+    assert isinstance(files.files, tuple)
+    folder = _prepared_folder(f"{name}-{part}", source, data_root, side)
+    prepared.prepare(folder, files.files, side, lambda _: None)
+    stored = prepared.read(folder, f"delete {folder} and run again")
+    pixels = stored.pixels.view(len(files), side, side, 3).permute(0, 3, 1, 2)
+    return Images(pixels.contiguous(), files.labels)
 
 
 def _imagenet(name: str, data_root: Path, part: Part, allow_missing: bool) -> ImageFiles:
@@ -467,14 +407,20 @@ def _decode_all(name: str, data_root: Path) -> None:
         return
     folder = folder_of(name, data_root)
     files = _raw_files(name, folder)
+    side = describe(name).size if name == "TinyImageNet" else None
     with ThreadPool() as pool:  # Pillow decodes without Python's lock
-        faults = pool.imap(fault_of, files, chunksize=64)
+        faults = pool.imap(functools.partial(_is_damaged, side=side), files, chunksize=64)
         damaged = [_name(folder, file) for file, fault in zip(files, faults, strict=True) if fault]
     verdict = _verdict_file(name, data_root)
     try:
         write_atomically(verdict, "\n".join([source, *damaged]) + "\n")
     except OSError as error:
         raise UserError(f"{verdict}: cannot store which images are damaged: {error}") from error
+
+
+def _is_damaged(file: Path, side: int | None) -> bool:
+    """Whether an image cannot be decoded, or has other sides than these."""
+    return fault_of(file) is not None or (side is not None and size_of(file) != (side, side))
 
 
 def _verdict(name: str, data_root: Path) -> list[str]:
@@ -592,7 +538,7 @@ def _prepared(name: str, data_root: Path, part: Part, side: int) -> ImageFiles:
     _check_preparable(name)
     files, labels = _listing(name, folder_of(name, data_root), part)
     _check_count(name, folder_of(name, data_root), part, len(files), allow_missing=False)
-    folder = _prepared_folder(name, data_root, side)
+    folder = _prepared_folder(name, fingerprint(name, data_root), data_root, side)
     if not folder.is_dir():
         others = sorted(folder.parent.glob(f"{name}-{side}-*"))
         stale = f"; {others[0]} is of other files, and can be deleted" if others else ""
@@ -602,9 +548,9 @@ def _prepared(name: str, data_root: Path, part: Part, side: int) -> ImageFiles:
     return ImageFiles(images.chosen(slice(first, first + len(files))), torch.tensor(labels))
 
 
-def _prepared_folder(name: str, data_root: Path, side: int) -> Path:
-    """Where the images are that are decoded from the files as they are now."""
-    key = sha256_of_lines([fingerprint(name, data_root), str(prepared.FORMAT)])
+def _prepared_folder(name: str, source: str, data_root: Path, side: int) -> Path:
+    """Where the images are that are decoded from the files of this fingerprint."""
+    key = sha256_of_lines([source, str(prepared.FORMAT)])
     return data_root / PREPARED / f"{name}-{side}-{key[:10]}"
 
 
@@ -703,7 +649,7 @@ def _remedy(name: str, folder: Path) -> str:
 class _Batches(TorchDataset[tuple[Tensor, ...] | UserError]):
     """Batches of views: element (B,) positions is one (B, 3, S, S) tensor for each view."""
 
-    files: "tuple[Path, ...] | HubColumn | PreparedImages"
+    files: tuple[Path, ...] | Column
     crop: Crops
     upright: bool
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from shared.compat import make_torchvision_importable
+from shared.experiment.compat import make_torchvision_importable
 from shared.experiment.export import stating
 from shared.modes import evaluating
 from shared.ranges import COUNT, optional, require

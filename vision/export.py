@@ -61,7 +61,7 @@ def save_encoder(
     """Write ``encoder.safetensors`` with what is needed to rebuild and to check the network.
 
     Args:
-        encoder: of ``vision.Networks(config)``, on any device; it may be compiled, averaged, or
+        encoder: of ``vision.networks_of(config)``, on any device; it may be compiled, averaged, or
             wrapped for several devices.
         folder: created if needed; the file in it is replaced atomically.
         config: of the run that trained it.

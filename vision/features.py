@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shared.compat import make_torchvision_importable
 from shared.errors import UserError
+from shared.experiment.compat import make_torchvision_importable
 from shared.experiment.data import is_approximate
 from shared.experiment.run import Run
 from shared.logistic import check_finite

@@ -87,7 +87,7 @@ def gradient_map(
     For angles in radians of the positive (A,) and of each of the ``negatives`` (G,): the pull on
     the positive, the derivative of the loss with respect to its angle, (A, G), and the push on all
     negatives, minus the sum of the derivatives with respect to theirs, (A, G). ``numbers`` are
-    further arguments of :func:`shared.losses.margin_nce`.
+    further arguments of :func:`shared.margins.margin_nce`.
     """
     one, other = torch.meshgrid(positive.double(), negative.double(), indexing="ij")
     angles = torch.cat([one.reshape(-1, 1), other.reshape(-1, 1).expand(-1, negatives)], dim=1)

@@ -15,10 +15,10 @@ Arrays keep their channels, see :func:`pixels_of`.
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import torch
@@ -27,10 +27,6 @@ from torch import Tensor
 
 from shared.errors import UserError
 from shared.experiment.folders import printable
-
-if TYPE_CHECKING:
-    from vision.own import HubColumn
-    from vision.prepared import PreparedImages
 
 SLACK = 1e-4  # tolerance of floats beyond 0 and 1, which resizing produces; far below 1 / 255
 # Formats that Pillow reads by itself: PostScript would be handed to another program.
@@ -238,15 +234,26 @@ class Images:
         return Images(self.pixels[index], self.labels[index])
 
 
+class Column(Protocol):
+    """Images that are no files: a column of a dataset, or prepared ones."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+    def chosen(self, index: Sequence[int], /) -> "Column":
+        """The images at some positions."""
+
+
 @dataclass(frozen=True)
 class ImageFiles:
     """Images on disk, of any size; :func:`stream` and :func:`central_crops` read them.
 
-    files: n paths, a column of a dataset, see :func:`vision.own.hub_images`, or prepared images.
+    files: n paths, a column of a dataset (:func:`vision.own.hub_images`), or prepared images.
     labels: (n,) int64, -1 where there is none; of VOC2007 (n, C), see :mod:`vision.transfer_data`.
     """
 
-    files: "tuple[Path, ...] | HubColumn | PreparedImages"
+    files: tuple[Path, ...] | Column
     labels: Tensor
     upright: bool = False  # whether images are turned as their EXIF data say; torchvision does not
     # Your own folder, if they are from one: all of it is checked once one of its images is found to

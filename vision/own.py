@@ -18,8 +18,8 @@ from typing import Any, Literal
 import torch
 from PIL import Image
 
-from shared.compat import make_torchvision_importable
 from shared.errors import UserError, first_line, suggestion
+from shared.experiment.compat import make_torchvision_importable
 from shared.experiment.data import state_of
 from shared.experiment.folders import Folder, layout_of, read_folder, undamaged
 from vision.datasets import IMAGENET_MEAN, IMAGENET_STD, OWN, Dataset

@@ -116,7 +116,10 @@ CMC_TWO: dict[str, Any] = {
 # rate (4.8 at 4096) scaled to batches of 128. A table's number of negatives is the length of its
 # queue.
 SWAV_LOSS = term(
-    LazyImport("vision.swav:swapped_prediction"), temperature=0.1, epsilon=0.05, iterations=3
+    LazyImport("vision.methods.swav:swapped_prediction"),
+    temperature=0.1,
+    epsilon=0.05,
+    iterations=3,
 )
 SWAV: dict[str, Any] = {
     "method": "swav",

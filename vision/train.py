@@ -8,10 +8,9 @@ Shapes: n images of the training set, B of a batch, S side in pixels, H features
 #                        score by vision.evaluation
 #   pretrain             the loop: batch -> step -> teacher
 #     batches            views of each batch, augmented on the device, the same when it resumes
-#     make_step          a training step, as a CUDA graph where it can be captured
-#       train_step       gradient, then the optimiser's step
-#         gradient       forward and backward; new keys in a queue
-#           losses       views -> vision.methods.compare -> criterion -> loss and its parts
+#     make_step          views -> loss, backward, the optimiser's step -> parts of the loss
+#       losses           views -> the method's pairs -> criterion -> loss and its parts
+#       captured         the same as a CUDA graph, where it can be
 #     make_optimiser, learning_rate, teacher_momentum    schedules, by step
 #   _pretrained_parts    networks and criterion for the evaluation
 #   _save_parts, _load_parts    the same in the store
@@ -37,6 +36,7 @@ from shared.experiment.files import link
 from shared.experiment.initial import FILE
 from shared.experiment.own import record_own
 from shared.experiment.run import Run
+from shared.pixels import to_device
 from shared.precision import bfloat16
 from shared.projection import extractor_of
 from vision import checkpoints
@@ -48,7 +48,8 @@ from vision.evaluation import PROTOCOLS, evaluate
 from vision.export import load_encoder, save_encoder
 from vision.features import load_split, record_data, statistics
 from vision.images import ImageFiles, Images
-from vision.methods import Networks, check, compare
+from vision.methods import check, networks_of
+from vision.methods.base import Networks, Step
 from vision.trivial import Trivial, calibrate
 
 PROJECTION = "projection.safetensors"  # of an entry of the store: L, where there is one
@@ -57,7 +58,7 @@ WATCHED_IMAGES: dict[Split, int] = {"train": 5000, "test": 1000}  # on at most t
 SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each
 
 Forward = Callable[..., tuple[Tensor, dict[str, Tensor], list[Pairs]]]  # see losses
-Step = Callable[[tuple[Tensor, ...], int], dict[str, Tensor]]  # views and number -> parts
+TrainStep = Callable[[tuple[Tensor, ...], Step], dict[str, Tensor]]  # views and step -> parts
 
 
 def measure(config: Config, run: Run) -> dict[str, object]:
@@ -213,7 +214,7 @@ def pretrain(
         )
     content = (images.pixels,) if isinstance(images, Images) else (images.labels,)
     record_own(run, config, "dataset", DATASETS, *content)
-    networks = Networks(config, len(images)).to(device)
+    networks = networks_of(config, len(images)).to(device)
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
     synchronise(networks)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
@@ -222,7 +223,7 @@ def pretrain(
     if config.compile:
         networks.encoder.compile()
     forward = replicated(losses, networks, criterion)
-    step_of = make_step(config, networks, criterion, optimiser, forward)
+    train_step = make_step(config, networks, criterion, optimiser, forward)
 
     networks.train()
     total = config.epochs * per_epoch
@@ -236,15 +237,12 @@ def pretrain(
 
     steps = run.steps(total, "pretraining", log_every=per_epoch, save_every=SAVE_EVERY, also=state)
     for step, views in zip(steps, every_view, strict=True):
-        networks.epoch = step / per_epoch
+        samples = None
         if config.method == "cmc":
-            samples = samples_of(config, step, len(images))
-            pinned = samples.pin_memory() if device == "cuda" else samples
-            networks.samples = pinned.to(device, non_blocking=True)
-        criterion.objective = config.objective_at(step // per_epoch)
+            samples = to_device(samples_of(config, step, len(images)), torch.device(device))
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, step, per_epoch)
-        run.means.add(step_of(views, step))
+        run.means.add(train_step(views, Step(step, step / per_epoch, samples)))
         networks.follow(teacher_momentum(config, step, total))
     return networks, criterion
 
@@ -254,64 +252,26 @@ def losses(
     networks: Networks,
     criterion: Criterion,
     views: tuple[Tensor, ...],
-    step: int,
+    step: Step,
 ) -> tuple[Tensor, dict[str, Tensor], list[Pairs]]:
     """The loss of the views of a batch, its parts, and the pairs of each direction."""
     views = tuple(view.contiguous(memory_format=torch.channels_last) for view in views)
     device = views[0].device.type
-    # Chunks have a context of their own: vision.methods.precise.
+    # Chunks have a context of their own: vision.methods.base.
     half = config.precision == "bfloat16" and config.chunk is None
     with bfloat16(device, enabled=half):
-        pairs, features = compare(config, networks, *views)
+        pairs, features = networks.compare(views, step)
+    objective = config.objective_at(int(step.epoch))
     values, every_part = [], []
     for direction in pairs:
-        value, parts = criterion(direction, features=features, step=step)
+        value, parts = criterion(
+            direction, features=features, step=step.number, objective=objective
+        )
         values.append(value)
         every_part.append(parts)
     loss = config.loss_factor * torch.stack(values).mean()
     means = {name: torch.stack([part[name] for part in every_part]).mean() for name in parts}
     return loss, means, pairs
-
-
-def train_step(
-    config: Config,
-    networks: Networks,
-    criterion: Criterion,
-    optimiser: torch.optim.Optimizer,
-    views: tuple[Tensor, ...],
-    step: int,
-    forward: Forward = losses,
-    graph: Captured | None = None,
-) -> dict[str, Tensor]:
-    """One step of the optimiser on views, (B, 3, S, S) each; the parts of the loss.
-
-    On several processes the views are this one's part of them, and ``forward`` is :func:`losses` as
-    :func:`shared.distributed.replicated`. ``graph`` is :func:`gradient` of the views, captured;
-    None: it runs eagerly.
-    """
-    if graph is None:
-        parts = gradient(config, networks, criterion, optimiser, views, step, forward)
-    else:
-        parts = graph(*views)
-    optimiser.step()
-    return parts
-
-
-def gradient(
-    config: Config,
-    networks: Networks,
-    criterion: Criterion,
-    optimiser: torch.optim.Optimizer,
-    views: tuple[Tensor, ...],
-    step: int,
-    forward: Forward = losses,
-) -> dict[str, Tensor]:
-    """All of :func:`train_step` but the optimiser's step: new gradients, new keys in a queue."""
-    loss, parts, pairs = forward(config, networks, criterion, views, step)
-    optimiser.zero_grad()
-    loss.backward()
-    networks.remember(*pairs)
-    return {"loss": loss.detach(), **parts}
 
 
 def make_step(
@@ -320,31 +280,57 @@ def make_step(
     criterion: Criterion,
     optimiser: torch.optim.Optimizer,
     forward: Forward = losses,
-) -> Step:
-    """:func:`train_step` for all steps of a run; on a GPU its gradient is a CUDA graph if possible.
+) -> TrainStep:
+    """A function that trains on views, (B, 3, S, S) each, and returns the parts of the loss.
+
+    On several processes the views are this one's part of them, and ``forward`` is :func:`losses` as
+    :func:`shared.distributed.replicated`.
+    """
+
+    def eager(views: tuple[Tensor, ...], step: Step) -> dict[str, Tensor]:
+        """All but the optimiser's step: new gradients, new keys in a queue."""
+        loss, parts, pairs = forward(config, networks, criterion, views, step)
+        optimiser.zero_grad()
+        loss.backward()
+        networks.remember(pairs, step)
+        return {"loss": loss.detach(), **parts}
+
+    captures = can_be_captured(config) and can_capture(next(networks.parameters()).device)
+    gradient = captured(eager, config, networks, optimiser) if captures else eager
+
+    def train_step(views: tuple[Tensor, ...], step: Step) -> dict[str, Tensor]:
+        parts = gradient(views, step)
+        optimiser.step()
+        return criterion.checked_parts(parts, step.number)
+
+    return train_step
+
+
+def captured(
+    gradient: TrainStep, config: Config, networks: Networks, optimiser: torch.optim.Optimizer
+) -> TrainStep:
+    """The gradient of a step as a CUDA graph.
 
     The optimiser's step, whose learning rate is a number of the host, stays outside of the graph.
     One graph is for all steps: what only some of them need is left out afterwards. It keeps the
     memory of a step's activations, so no step runs eagerly beside it.
     """
-    device = next(networks.parameters()).device
-    arguments = config, networks, criterion, optimiser
-    captures = can_be_captured(config) and can_capture(device)
     trained = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    number, kind, graph = 0, False, None
+    device = next(networks.parameters()).device
+    now, mixes, graph = Step(), False, None
 
     def eager(*views: Tensor) -> dict[str, Tensor]:
-        return gradient(*arguments, views, number, forward)
+        return gradient(views, now)
 
-    def step_of(views: tuple[Tensor, ...], step: int) -> dict[str, Tensor]:
-        nonlocal number, kind, graph
-        number, mixed = step, networks.epoch >= config.mixed_from
-        if captures and (graph is None or mixed != kind):  # the memory of the one before is freed
-            kind, graph = mixed, None
+    def replayed(views: tuple[Tensor, ...], step: Step) -> dict[str, Tensor]:
+        nonlocal now, mixes, graph
+        now, mixed = step, step.epoch >= config.mixed_from
+        if graph is None or mixed != mixes:  # the memory of the one before is freed
+            mixes, graph = mixed, None
             graph = Captured(eager, device, trained, networks.buffers)
-        return criterion.checked_parts(train_step(*arguments, views, step, forward, graph), step)
+        return graph(*views)
 
-    return step_of
+    return replayed
 
 
 def can_be_captured(config: Config) -> bool:

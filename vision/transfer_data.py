@@ -21,7 +21,7 @@ PER_CLASS = 30  # training images per class of Caltech-101
 
 def torchvision_datasets() -> Any:
     """``torchvision.datasets``, imported only when needed, since importing it takes seconds."""
-    from shared.compat import make_torchvision_importable
+    from shared.experiment.compat import make_torchvision_importable
 
     make_torchvision_importable()
     return importlib.import_module("torchvision.datasets")

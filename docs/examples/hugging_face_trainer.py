@@ -5,7 +5,7 @@ Needs transformers and accelerate beside the suite: pip install "transformers[to
 
 import tempfile
 
-from shared.compat import make_torchvision_importable
+from shared.experiment.compat import make_torchvision_importable
 
 make_torchvision_importable()  # a CUDA build of torchvision beside a CPU build of torch
 

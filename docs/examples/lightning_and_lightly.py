@@ -3,7 +3,7 @@
 Needs torchvision, lightly and pytorch-lightning beside the suite: pip install lightly torchvision.
 """
 
-from shared.compat import make_torchvision_importable
+from shared.experiment.compat import make_torchvision_importable
 
 make_torchvision_importable()  # a CUDA build of torchvision beside a CPU build of torch
 

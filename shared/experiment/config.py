@@ -5,6 +5,9 @@ the canonical form leaves out at its default, so that runs without it keep their
 one whose default is not what older runs did is :func:`added`, and says what they did::
 
     symmetric: bool = added(False, was=True)  # runs from before the field had both directions
+
+A class names the fields that it no longer has, with the one value that its records have, in
+``REMOVED``; the canonical form goes on writing them.
 """
 
 import dataclasses
@@ -27,6 +30,7 @@ DATA_FIELDS = ("dataset", "task", "corpus", "data")  # what configurations call 
 USER_TIER = "own"  # of runs outside tables, and the folder that they are in
 LONGEST = 60  # characters of the readable parts of a folder's name
 WAS = "was"
+REMOVED = "REMOVED"  # of a class: see above
 FUNCTION = re.compile("(.+)@([0-9a-f]{12})[0-9a-f]{52}")  # of shared.functions.identity
 NOTHING: Final = object()
 
@@ -84,7 +88,7 @@ def canonical(value: Any) -> Any:
     if isinstance(value, LazyImport):
         return identity(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
+        return dict(getattr(value, REMOVED, {})) | {
             key: canonical(getattr(value, name))
             for name, key, left_out in _written_fields(type(value))
             if left_out is NOTHING or getattr(value, name) != left_out
@@ -179,8 +183,8 @@ def upgraded_config(config: Mapping[str, Any], kind: type) -> dict[str, Any]:
 
 @functools.cache
 def _values_before(kind: type) -> dict[str, Any]:
-    """By name of each added field, what runs from before it did."""
-    return {
+    """By name of each added field, what runs from before it did; and the removed ones."""
+    return dict(getattr(kind, REMOVED, {})) | {
         item.name: canonical(item.metadata[WAS])
         for item in dataclasses.fields(kind)
         if WAS in item.metadata

@@ -75,7 +75,7 @@ from shared.experiment.states import not_finite, read_state, write_state
 from shared.experiment.tracking import VARIABLE, Logger, TensorBoard, WeightsAndBiases
 from shared.late import Late
 from shared.notices import Progress, listeners, notice
-from shared.objective import SHARE
+from shared.objective import SHARE_PREFIX
 from shared.precision import without_tf32
 from shared.ranges import require_ranges, require_words
 
@@ -748,7 +748,7 @@ def _median_shares(folder: Path) -> dict[str, str]:
     shares: dict[str, list[float]] = {}
     for line in log_lines(folder):
         for name, number in line.items():
-            if name.startswith(SHARE):
+            if name.startswith(SHARE_PREFIX):
                 shares.setdefault(name, []).append(number)
     return {name: f"{statistics.median(numbers):.4g}" for name, numbers in shares.items()}
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from shared.experiment.files import write_atomically
 from shared.experiment.tables import Claim, Comparison, Table, Tier, Tuned, Value
-from shared.objective import SHARE
+from shared.objective import SHARE_PREFIX
 from shared.report.judge import (
     FORMS,
     LEVEL,
@@ -459,7 +459,7 @@ def _shares_of(facts: Mapping[str, str], config: Mapping[str, Any]) -> list[floa
     return [
         float(text)
         for name, text in facts.items()
-        if name.startswith(SHARE) and name != f"{SHARE}{loss.partition('@')[0]}"
+        if name.startswith(SHARE_PREFIX) and name != f"{SHARE_PREFIX}{loss.partition('@')[0]}"
     ]
 
 

@@ -134,7 +134,7 @@ def defaults() -> list[str]:
 WORDS = {
     "graph": "augmentation evaluation train",
     "rl": "agent evaluation probe replay train",
-    "text": "baselines evaluation neighbours optimiser senteval tokens",
+    "text": "baselines evaluation neighbours senteval tokens",
     "video": "augmentation evaluation train",
     "vision": "augmentation encoder evaluation features train transfer toy",
 }

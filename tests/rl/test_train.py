@@ -27,7 +27,7 @@ from rl.replay import Batch, Replay
 from shared import Objective, Projection, distance_polarization, term
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
-from shared.objective import SHARE
+from shared.objective import SHARE_PREFIX
 from tests.simulated_device import SimulatedDevice
 from tests.training import spied
 
@@ -86,7 +86,7 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def others(facts: dict[str, str]) -> dict[str, str]:
     """The facts of a run but for shares of the gradient."""
-    return {name: fact for name, fact in facts.items() if not name.startswith(SHARE)}
+    return {name: fact for name, fact in facts.items() if not name.startswith(SHARE_PREFIX)}
 
 
 def finish(

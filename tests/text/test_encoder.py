@@ -21,7 +21,6 @@ from transformers import (
 from text.encoder import (
     ENCODERS,
     BagOfWords,
-    LongShortTerm,
     QuickThought,
     QuickThoughtConfig,
     QuickThoughtVectors,
@@ -84,13 +83,12 @@ def ids_of(sentence: str) -> list[int]:
 # Encoders against loops
 
 
-def states_loop(encoder: Recurrent | LongShortTerm, ids: Tensor, mask: Tensor) -> Tensor:
+def states_loop(encoder: Recurrent, ids: Tensor, mask: Tensor) -> Tensor:
     """The final states of torch's cell, each sentence by itself, so that there is no padding."""
-    cell = encoder.gru if isinstance(encoder, Recurrent) else encoder.lstm
     rows = []
     for row, kept in zip(ids, mask, strict=True):
-        _, state = cell(encoder.embedding.weight[row[kept], None])
-        rows.append((state[0] if isinstance(encoder, LongShortTerm) else state).flatten())
+        _, state = encoder.gru(encoder.embedding.weight[row[kept], None])
+        rows.append(state.flatten())
     return torch.stack(rows)
 
 
@@ -112,7 +110,6 @@ def mean_loop(encoder: Transformer, ids: Tensor, mask: Tensor) -> Tensor:
 
 LOOPS: dict[str, Callable[..., Tensor]] = {
     "gru": states_loop,
-    "lstm": states_loop,
     "bag_of_words": sum_loop,
     "transformer": mean_loop,
 }
@@ -120,8 +117,7 @@ LOOPS: dict[str, Callable[..., Tensor]] = {
 
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    [(kind, {}) for kind in KINDS]
-    + [(kind, {"bidirectional": False, "hidden": 5}) for kind in ("gru", "lstm")],
+    [*((kind, {}) for kind in KINDS), ("gru", {"bidirectional": False, "hidden": 5})],
 )
 def test_values_and_gradients_are_those_of_the_loop(kind: str, changes: dict[str, int]) -> None:
     model, (ids, mask) = nontrivial(kind, **changes), batch()
@@ -169,7 +165,7 @@ class CellInputs(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if getattr(function, "__name__", "") in ("gru", "lstm"):
+        if getattr(function, "__name__", "") == "gru":
             words, _, state, weights = args[:4]
             self.types |= {each.dtype for each in (words, *state, *weights)}
         return function(*args, **(kwargs or {}))
@@ -190,9 +186,8 @@ def test_weights_in_one_block_are_the_same_and_trained() -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_cells_compute_in_the_type_of_autocast_on_a_gpu(kind: str) -> None:
-    model, (ids, mask) = made(kind).cuda(), batch()
+def test_cells_compute_in_the_type_of_autocast_on_a_gpu() -> None:
+    model, (ids, mask) = made("gru").cuda(), batch()
     expected, _ = model(ids.cuda(), mask)
     with CellInputs() as seen, torch.autocast("cuda", torch.bfloat16):
         f, _ = model(ids.cuda(), mask)
@@ -228,7 +223,7 @@ def test_cells_start_as_tensorflow_s_do() -> None:
     assert seen == 2 * 2 * 4 * 2  # encoders, directions, parameters, parts
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm", "bag_of_words"])
+@pytest.mark.parametrize("kind", ["gru", "bag_of_words"])
 def test_words_start_uniform_within_a_tenth_in_two_tables(kind: str) -> None:
     model = made(kind, embedding=50)
     tables = [encoder.embedding.weight.detach() for encoder in (model.sentence, model.context)]
@@ -236,22 +231,6 @@ def test_words_start_uniform_within_a_tenth_in_two_tables(kind: str) -> None:
         assert 0.098 < float(table.abs().max()) <= 0.1
         assert float(table.std()) == pytest.approx(0.1 / 3**0.5, rel=0.05)
     assert abs(float((tables[0] * tables[1]).mean())) < 1e-3  # no copy of each other
-
-
-def test_lstms_start_as_tensorflow_s_do() -> None:
-    """One kernel for all gates and for words and state; forget gates are open."""
-    model = made("lstm", embedding=50, hidden=120)
-    bound = (6 / (50 + 60 + 4 * 60)) ** 0.5
-    for encoder in (model.sentence, model.context):
-        for name, parameter in encoder.lstm.named_parameters():
-            values = parameter.detach()
-            if name.startswith("weight"):
-                assert 0.99 * bound < float(values.abs().max()) <= bound
-                assert float(values.std()) == pytest.approx(bound / 3**0.5, rel=0.03)
-            else:
-                expected = torch.zeros(4, 60)
-                expected[1] = 1.0 if name.startswith("bias_ih") else 0.0
-                assert torch.equal(values, expected.flatten())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -276,11 +255,8 @@ def test_a_saved_model_is_the_same_when_loaded(kind: str, tmp_path: Path) -> Non
             assert torch.equal(found, one)
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_a_weight_that_a_file_lacks_is_the_only_one_that_starts_anew(
-    kind: str, tmp_path: Path
-) -> None:
-    model = nontrivial(kind, layers=1, vocab_size=17).float()
+def test_a_weight_that_a_file_lacks_is_the_only_one_that_starts_anew(tmp_path: Path) -> None:
+    model = nontrivial("gru", layers=1, vocab_size=17).float()
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     lacking = next(name for name in weights if "bias_ih" in name)
@@ -295,7 +271,7 @@ def test_a_weight_that_a_file_lacks_is_the_only_one_that_starts_anew(
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"kind": "rnn"}, "kind is one of gru, lstm, bag_of_words, transformer; got 'rnn'"),
+        ({"kind": "rnn"}, "kind is one of gru, bag_of_words, transformer; got 'rnn'"),
         ({"hiden": 8, "emb": 2}, "QuickThoughtConfig has no emb, hiden"),
         ({"hidden": 7}, "hidden is even, half for each direction; got 7"),
         ({"kind": "transformer", "hidden": 10}, "hidden is a multiple of heads = 4; got 10"),

@@ -102,7 +102,6 @@ def a_projection(config: Config = CONFIG, rows: int = 5) -> Tensor:
     [
         ("gru", True),
         ("gru", False),
-        ("lstm", False),
         ("bag_of_words", False),
         ("transformer", True),
     ],

@@ -15,7 +15,7 @@ from shared.errors import UserError
 from tests.training import finish, spied
 from text import baselines, evaluation
 from text.config import Config
-from text.data import chapters_of, sentences
+from text.data import sentences
 from text.neighbours import NEIGHBOURS, NEXT, PREVIOUS, neighbour_accuracies
 from text.tokens import Tokens, make_tokenizer, prepare
 from text.train import held_out
@@ -80,15 +80,15 @@ def test_books_end_where_their_chapters_end(tmp_path: Path) -> None:
     (folder / "c.txt").write_text("Eight.\n")
     every = list(sentences("novels", "paragraphs", tmp_path))
     assert [chapter for chapter, _ in every] == [0, 0, 0, 1, 2, 3, 3, 4]
-    assert [chapters_of(n, "novels", "paragraphs", tmp_path) for n in (1, 2)] == [2, 4]
-    with pytest.raises(UserError, match="the first 3 books of novels cannot be held out: it has 3"):
-        chapters_of(3, "novels", "paragraphs", tmp_path)
     tokens, _ = prepare("novels", "paragraphs", tmp_path, vocabulary=20, lower_case=True)
+    assert list(tokens.books) == [0, 2, 4]
+    with pytest.raises(UserError, match="the first 3 books of novels cannot be held out: it has 3"):
+        held_out(Config(corpus="novels", held_out=3), tokens)
     config = Config(corpus="novels", held_out=2)
-    unread, rest = held_out(config, tokens, tmp_path)
+    unread, rest = held_out(config, tokens)
     assert (list(unread.chapter), list(rest.chapter)) == ([0, 0, 0, 1, 2, 3, 3], [4])
     assert rest.batch(0, 1, 50).ids.tolist() == tokens.batch(7, 8, 50).ids.tolist()
-    nothing, everything = held_out(dataclasses.replace(config, held_out=0), tokens, tmp_path)
+    nothing, everything = held_out(dataclasses.replace(config, held_out=0), tokens)
     assert (len(nothing), len(everything)) == (0, len(tokens))
 
 
@@ -122,7 +122,7 @@ def test_baselines_count_the_books_that_are_read_and_score_the_others(
     tokens, tokenizer = prepare(
         config.corpus, config.layout, data_root, vocabulary=1000, lower_case=False
     )
-    unread, read = held_out(config, tokens, data_root)
+    unread, read = held_out(config, tokens)
     assert 0 < len(unread) < len(read)
     for name in ("evaluate", "tfidf"):  # on the tasks, which are not asked about
         monkeypatch.setattr(evaluation, name, lambda *_, **__: {"mean": 1.0})

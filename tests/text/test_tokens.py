@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import text.tokens
 from shared.experiment.data import sha256_of, write_sums
 from tests.errors import error_of
 from text.data import fetch, sentences
-from text.encoder import QuickThought, QuickThoughtConfig
-from text.tokens import FILES, PAD_ID, Tokens, expand, make_tokenizer, order_of_batches, prepare
+from text.tokens import FILES, PAD_ID, Tokens, make_tokenizer, order_of_batches, prepare
 
 LINES = (
     "It is the first line , isn't it ?",
@@ -270,142 +268,3 @@ def test_neither_text_nor_ids_are_ever_held_in_memory(tmp_path: Path):
     large, huge = json.loads(made.stdout)
     assert large == [21_000, 420_000, 416_000]  # the last 200 sentences fill no batch
     assert huge == [4_000_000, 80_000_000, 4_000_000]
-
-
-# More words afterwards
-
-WORDS = tuple(f"{first}{second}" for first in "abcdefgh" for second in "ijklmnop")
-
-
-def model_of(kind: str, count: int) -> QuickThought:
-    torch.manual_seed(0)
-    config = QuickThoughtConfig(
-        kind=kind, vocab_size=count, embedding=6, hidden=8, layers=1, heads=2, length=12
-    )
-    return QuickThought(config)
-
-
-def write_vectors(
-    file: Path, vectors: dict[str, np.ndarray], *, header: bool = True, end: str = "\n"
-) -> Path:
-    rows = [" ".join([word, *map(repr, row.tolist())]) for word, row in vectors.items()]
-    if header:
-        rows.insert(0, f"{len(vectors)} {len(next(iter(vectors.values())))}")
-    file.write_text("".join(row + end for row in rows), encoding="utf-8")
-    return file
-
-
-@pytest.mark.parametrize("kind", ["gru", "transformer"])
-def test_expansion_recovers_an_affine_map_for_each_encoder(kind: str, tmp_path: Path):
-    generator = np.random.default_rng(1)
-    tokenizer = make_tokenizer([" ".join(WORDS[:40])], 100, False)
-    model = model_of(kind, 42)
-    vectors = {word: generator.normal(size=5).astype(np.float32) for word in WORDS}
-    shared = np.stack([vectors[word] for word in WORDS[:40]])
-    others = np.stack([vectors[word] for word in WORDS[40:]])
-    maps = []
-    with torch.no_grad():
-        for encoder in (model.sentence, model.context):
-            width = encoder.embedding.embedding_dim
-            linear, constant = generator.normal(size=(5, width)), generator.normal(size=width)
-            maps.append((linear, constant))
-            encoder.embedding.weight[2:] = torch.from_numpy(shared @ linear + constant)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    # Words that no sentence can give, and one a second time, which does not count.
-    odd = dict.fromkeys(("New_York", "don't", "<pad>", "</s>"), np.full(5, 9.0))
-    file = write_vectors(tmp_path / "vectors.txt", vectors | odd)
-    with file.open("a") as stream:
-        stream.write(f"{WORDS[0]} 9 9 9 9 9\n{WORDS[50]} 9 9 9 9 9\n")
-    file.write_text(file.read_text().replace("68 5\n", "70 5\n", 1))
-
-    expanded, larger = expand(model, tokenizer, file)
-    assert larger.get_vocab() == tokenizer.get_vocab() | dict(
-        zip(WORDS[40:], range(42, 66), strict=True)
-    )
-    assert (len(tokenizer), model.config.vocab_size) == (42, 42)
-    assert expanded.config.vocab_size == len(larger) == 66
-    for encoder, (linear, constant) in zip(
-        (expanded.sentence, expanded.context), maps, strict=True
-    ):
-        rows = encoder.embedding.weight.detach().numpy()
-        assert rows.shape[0] == encoder.embedding.num_embeddings == 66
-        np.testing.assert_allclose(rows[42:], others @ linear + constant, atol=1e-5)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name])
-        assert torch.equal(expanded.state_dict()[name][: len(value)], value)
-
-    text = f"{WORDS[45]} {WORDS[3]}"
-    assert tokenizer(text)["input_ids"][0] == 0
-    assert larger(text)["input_ids"] == [47, tokenizer(text)["input_ids"][1]]
-    ids = torch.tensor([larger(text)["input_ids"]])
-    mask = torch.ones_like(ids, dtype=torch.bool)
-    expanded.save_pretrained(tmp_path / "saved")
-    larger.save_pretrained(tmp_path / "saved")
-    loaded = QuickThought.from_pretrained(tmp_path / "saved")
-    with torch.no_grad():
-        for ours, theirs in zip(expanded.eval()(ids, mask), loaded.eval()(ids, mask), strict=True):
-            assert torch.equal(ours, theirs)
-    again = AutoTokenizer.from_pretrained(tmp_path / "saved")
-    assert again(text)["input_ids"] == larger(text)["input_ids"]
-    # The new rows can be trained.
-    expanded(ids, mask)[0].sum().backward()
-    gradient = expanded.sentence.embedding.weight.grad
-    assert gradient is not None
-    assert gradient[47].abs().sum() > 0
-
-
-def test_expansion_of_a_lower_case_vocabulary_leaves_capitals_out(tmp_path: Path):
-    tokenizer = make_tokenizer([" ".join(WORDS[:40])], 100, True)
-    names = (*WORDS[:40], "Paris", "paris", "l’air")
-    vectors = {word: np.array([float(i), float(i * i)]) for i, word in enumerate(names)}
-    _, larger = expand(
-        model_of("bag_of_words", 42), tokenizer, write_vectors(tmp_path / "v.txt", vectors)
-    )
-    assert set(larger.get_vocab()) - set(tokenizer.get_vocab()) == {"paris"}
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_a_file_of_word_vectors_may_begin_with_a_byte_order_mark(tmp_path: Path, encoding: str):
-    tokenizer = make_tokenizer([" ".join(WORDS[:40])], 100, False)
-    file = write_vectors(tmp_path / "v.txt", {word: np.ones(2) for word in WORDS[:50]})
-    file.write_text(file.read_text(), encoding=encoding)
-    _, larger = expand(model_of("bag_of_words", 42), tokenizer, file)
-    assert len(larger) == 52
-
-
-def test_faults_of_a_file_of_word_vectors(tmp_path: Path):
-    tokenizer = make_tokenizer([" ".join(WORDS[:40])], 100, False)
-    model = model_of("bag_of_words", 42)
-    file = tmp_path / "vectors.txt"
-    good = "".join(f"{word} {i} {i * i}\n" for i, word in enumerate(WORDS))
-
-    def message_of(content: bytes) -> str:
-        file.write_bytes(content)
-        message = error_of(lambda: expand(model, tokenizer, file))
-        assert message.startswith(str(file))
-        return message
-
-    place = f"{file}, line 66: "
-    header = b"64 2\n" + good.encode()
-    expand(model, tokenizer, write_vectors(file, {word: np.ones(2) for word in WORDS}))
-    assert message_of(header + b"odd 1\n").startswith(place)
-    assert "2 finite numbers" in message_of(header + b"odd 1 2x\n")
-    assert message_of(header + b"odd 1 nan\n").startswith(place)
-    assert message_of(header + b"odd 1 1e99\n").startswith(place)
-    assert message_of(header + b"odd\n").startswith(place)
-    expected = "not UTF-8, the first bad byte is at offset 0; give word vectors in word2vec's text"
-    assert expected in message_of(b"\xff " + header)
-    assert "NUL character" in message_of(header + b"word \0\0\0\0\n")
-    assert "64 of 65" in message_of(header.replace(b"64", b"65", 1))
-    assert "no word vectors" in message_of(b"")
-    assert f"{file}, line 1: " in message_of(b"word\n")
-    few = "".join(good.splitlines(keepends=True)[:2]) + "other 1 2\n"
-    assert "shares 2 words" in message_of(few.encode())
-    file.unlink()
-    assert "No such file" in error_of(lambda: expand(model, tokenizer, file))
-
-
-def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path):
-    tokenizer = make_tokenizer([" ".join(WORDS[:40])], 100, False)
-    with pytest.raises(ValueError, match="43 words, the tokenizer 42"):
-        expand(model_of("gru", 43), tokenizer, tmp_path / "vectors.txt")

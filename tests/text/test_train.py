@@ -23,10 +23,9 @@ from tests.training import assert_resumes_to_the_bit
 from text import train
 from text.config import Config
 from text.export import read
-from text.tokens import Batch, Tokens, fixed_table, make_tokenizer, prepare
+from text.tokens import Batch, Tokens, prepare
 from text.train import (
     evaluated_projection,
-    fix_words,
     has_neighbours,
     make_criterion,
     make_optimiser,
@@ -260,80 +259,3 @@ def test_dropout_leaves_the_same_dimensions_out_of_every_f_and_g() -> None:
     assert torch.equal(gone, (masked_g == 0).all(0))
     assert torch.equal(masked_f[:, ~gone], whole[:, ~gone])
     assert not torch.equal(gone, (later == 0).all(0))
-
-
-# Fixed word vectors
-
-
-def vectors_file(folder: Path, words: list[str], width: int = 4) -> dict[str, np.ndarray]:
-    """A file of word2vec's text format, and what it has."""
-    generator = np.random.default_rng(0)
-    found = {word: generator.normal(size=width).astype(np.float32) for word in words}
-    lines = [f"{word} {' '.join(map(str, vector))}" for word, vector in found.items()]
-    (folder / "fixed.txt").write_text("\n".join(lines) + "\n")
-    return found
-
-
-def test_fixed_vectors_stay_and_every_word_of_their_file_is_known(tmp_path: Path) -> None:
-    (tmp_path / "novels").mkdir()
-    (tmp_path / "novels" / "one.txt").write_text(
-        "\n".join(f"the cat sat on mat {n % 3} ." for n in range(40)) + "\n"
-    )
-    known = ["the", "cat", "sat", "on", "mat", "0"]
-    vectors = vectors_file(tmp_path, [*known, "never"])
-    config = Config(
-        corpus="novels",
-        layout="sentences",
-        vocabulary=12,
-        embedding=4,
-        hidden=6,
-        fixed_vectors="fixed.txt",
-        batch_size=10,
-        learning_rate=0.1,
-        tasks=("neighbours",),
-    )
-    with Run(tmp_path / "run", config, data_root=tmp_path) as run:
-        text.measure(config, run)
-    model, tokenizer, _ = read(tmp_path / "run" / "model")
-    ids = tokenizer.get_vocab()
-    for encoder in (model.sentence, model.context):
-        table = encoder.embedding.weight.detach().numpy()
-        for word, vector in vectors.items():
-            np.testing.assert_allclose(table[ids[word]], vector, atol=1e-4)
-        assert np.array_equal(table[ids["1"]], table[0])  # the file lacks it
-        assert 0 <= table[0].min() <= table[0].max() < 1
-    start = text.QuickThought(model.config).sentence.gru.weight_hh_l0
-    assert (model.sentence.gru.weight_hh_l0 - start).abs().max() > 0.1  # the cells were trained
-
-
-def test_missing_words_share_a_vector_that_is_of_the_seed(tmp_path: Path) -> None:
-    tokenizer = make_tokenizer(["a rose is a rose"], 10, True)
-    vectors_file(tmp_path, ["rose"], width=3)
-    tables = [fixed_table(tokenizer, tmp_path / "fixed.txt", seed) for seed in (0, 1, 1)]
-    ids = tokenizer.get_vocab()
-    for table in tables:
-        assert torch.equal(table[ids["a"]], table[ids["is"]])
-        assert torch.equal(table[ids["rose"]], tables[0][ids["rose"]])
-    assert torch.equal(tables[1], tables[2])
-    assert not torch.equal(tables[0][0], tables[1][0])
-
-
-def test_fixed_vectors_fit_the_embedding_and_the_vocabulary(tmp_path: Path) -> None:
-    tokenizer = make_tokenizer(["a rose is a rose"], 10, True)
-    vectors_file(tmp_path, ["lily", "tulip"])
-    with pytest.raises(UserError, match=r"fixed\.txt: has no word of the vocabulary"):
-        fixed_table(tokenizer, tmp_path / "fixed.txt", 0)
-    vectors_file(tmp_path, ["rose"])
-    table = fixed_table(tokenizer, tmp_path / "fixed.txt", 0)
-    model = text.QuickThought(shape_of(SMALL, len(tokenizer)))
-    with pytest.raises(ValueError, match="4 dimensions for an embedding of 32; set embedding=4"):
-        fix_words(model, table)
-
-
-def test_encoders_side_by_side() -> None:
-    class Model:
-        def encode(self, sentences: list[str]) -> Tensor:
-            return torch.tensor([[float(len(each))] for each in sentences], requires_grad=True)
-
-    both = text.side_by_side(lambda some: np.ones((len(some), 2)), Model())
-    assert both(("a", "abc")).tolist() == [[1.0, 1.0, 1.0], [1.0, 1.0, 3.0]]

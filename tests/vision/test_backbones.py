@@ -16,8 +16,9 @@ from shared.objective import Objective
 from vision.config import Config
 from vision.encoder import make_encoder, width_of
 from vision.export import load_encoder, save_encoder
-from vision.methods import Networks, check
-from vision.train import make_optimiser, train_step
+from vision.methods import check, networks_of
+from vision.methods.base import Networks, Step
+from vision.train import make_optimiser, make_step
 
 CONFIG = dataclasses.replace(
     Config().reduced(), head_hidden=16, head_output=8, batch_size=4, stem="imagenet", image_size=32
@@ -48,12 +49,13 @@ def step(config: Config) -> tuple[Networks, dict[str, Tensor], dict[str, Tensor]
     """Networks after a step on random views, its parts, and the parameters before it."""
     check(config)
     torch.manual_seed(0)
-    networks = Networks(config).train()
+    networks = networks_of(config).train()
     criterion = Criterion(config.objective, networks.dim)
     before = {name: item.detach().clone() for name, item in networks.encoder.named_parameters()}
     views = tuple(torch.randn(4, 3, config.image_size, config.image_size) for _ in range(2))
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
-    return networks, train_step(config, networks, criterion, optimiser, views, 0), before
+    parts = make_step(config, networks, criterion, optimiser)(views, Step())
+    return networks, parts, before
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(ValueError, match="built for one image size; got 32, 64"):
         check(dataclasses.replace(CONFIG, backbone=VIT, test_size=64))
     with pytest.raises(ValueError, match=r"maps returns \(2, 5, 30, 30\) for 2 images"):
-        Networks(dataclasses.replace(CONFIG, backbone=maps))
+        networks_of(dataclasses.replace(CONFIG, backbone=maps))
     with pytest.raises(ValueError, match="cannot take images of 1 pixels"):
         width_of(maps(), maps, 1)
 

@@ -12,8 +12,10 @@ from shared import Criterion, Objective, info_nce, term
 from vision.config import Config
 from vision.encoder import rgb_to_lab
 from vision.images import Images
-from vision.methods import Networks, compare
-from vision.train import batches, make_optimiser, samples_of, train_step
+from vision.methods import networks_of
+from vision.methods.base import Step
+from vision.methods.cmc import CMC
+from vision.train import batches, make_optimiser, make_step, samples_of
 
 CONFIG = dataclasses.replace(
     Config(method="cmc", statistics="none").reduced(),
@@ -41,11 +43,10 @@ def unit(row: Tensor) -> Tensor:
 def test_a_step_is_that_of_the_program() -> None:
     """Loss, and the memories after it, by the loops of NCEAverage with a softmax."""
     torch.manual_seed(0)
-    networks = Networks(CONFIG, images=10)
-    assert networks.memory is not None
-    assert networks.colour_head is not None
+    networks = networks_of(CONFIG, images=10)
+    assert isinstance(networks, CMC)
     assert float(networks.memory.square().sum(2).mean()) == pytest.approx(1.0, abs=0.3)
-    networks.samples = torch.tensor([3, 9, 0, 4])
+    samples = torch.tensor([3, 9, 0, 4])
     images = torch.rand(4, 3, 8, 8)
     before = networks.memory.clone()
 
@@ -55,7 +56,7 @@ def test_a_step_is_that_of_the_program() -> None:
     of_light, of_colour = networks.head(features[:, :256]), networks.colour_head(features[:, 256:])
     expected = torch.zeros(())
     for query, memory in ((of_light, before[1]), (of_colour, before[0])):
-        for row, own in zip(query, networks.samples.tolist(), strict=True):
+        for row, own in zip(query, samples.tolist(), strict=True):
             entries = [memory[own], *(memory[j] for j in drawn)]
             logits = torch.stack([(unit(row) * unit(entry)).sum() / 0.07 for entry in entries])
             expected = expected - torch.log_softmax(logits, 0)[0] / 4
@@ -65,7 +66,7 @@ def test_a_step_is_that_of_the_program() -> None:
     # Batch norms in training mode see the same batch, whatever their running statistics.
     torch.manual_seed(5)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
-    parts = train_step(config, networks, criterion, optimiser, (images,), 0)
+    parts = make_step(config, networks, criterion, optimiser)((images,), Step(samples=samples))
     torch.testing.assert_close(parts["loss"], expected.detach(), rtol=1e-4, atol=1e-4)
     for memory, old, embeddings in zip(networks.memory, before, (of_light, of_colour), strict=True):
         for number in range(10):
@@ -93,5 +94,5 @@ def test_samples_are_those_of_the_batches() -> None:
 
 
 def test_without_the_numbers_of_its_images_it_says_so() -> None:
-    with pytest.raises(ValueError, match="cmc needs networks made for it, and the numbers"):
-        compare(CONFIG, Networks(CONFIG, images=10), torch.rand(4, 3, 8, 8))
+    with pytest.raises(ValueError, match="cmc needs the numbers of the step's images"):
+        networks_of(CONFIG, images=10).compare((torch.rand(4, 3, 8, 8),), Step())

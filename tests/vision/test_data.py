@@ -4,8 +4,6 @@ import json
 import os
 import pickle
 import shutil
-import threading
-import time
 from functools import partial
 from pathlib import Path
 from urllib.error import HTTPError
@@ -318,7 +316,8 @@ def test_tiny_imagenet_is_decoded_once_and_again_when_an_image_has_changed(
     before = in_memory("TinyImageNet", tiny, "train")
     known = fingerprint("TinyImageNet", tiny)
     with monkeypatch.context() as patch:
-        patch.setattr("vision.data._decode", never)
+        patch.setattr("vision.prepared.decode", never)
+        patch.setattr("vision.data.fault_of", never)
         after = in_memory("TinyImageNet", tiny, "train")
         assert torch.equal(after.pixels, before.pixels)
         assert torch.equal(after.labels, before.labels)
@@ -326,42 +325,6 @@ def test_tiny_imagenet_is_decoded_once_and_again_when_an_image_has_changed(
     assert fingerprint("TinyImageNet", tiny) != known
     changed = in_memory("TinyImageNet", tiny, "train").pixels != before.pixels
     assert changed.flatten(1).any(1).nonzero().flatten().tolist() == [5]
-
-
-def test_tiny_imagenet_is_decoded_by_one_while_others_wait(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-):
-    calls = []
-    decode_all = vision.data._decoded
-
-    def slow(*arguments: object) -> object:
-        calls.append(arguments)
-        time.sleep(0.3)
-        return decode_all(*arguments)  # type: ignore[arg-type]
-
-    fingerprint("TinyImageNet", tiny)
-    monkeypatch.setattr("vision.data._decoded", slow)
-    sizes: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: sizes.append(len(load("TinyImageNet", tiny, "train"))))
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sizes == [12] * 3
-    assert len(calls) == 1
-
-
-def test_damaged_decoded_file_is_named(tiny: Path):
-    load("TinyImageNet", tiny, "train")
-    kept = tiny / "tiny-imagenet-200" / "decoded-train.npz"
-    kept.write_bytes(kept.read_bytes()[:-200])
-    message = error_of(lambda: load("TinyImageNet", tiny, "train"))
-    assert message == f"{kept}: damaged, delete it and run again"
-    kept.unlink()
-    assert len(load("TinyImageNet", tiny, "train")) == 12
 
 
 def test_damaged_images_are_counted_and_named_or_left_out(tiny: Path):

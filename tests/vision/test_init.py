@@ -17,13 +17,14 @@ from shared.experiment.run import Run
 from vision.config import Config
 from vision.encoder import make_encoder
 from vision.export import load_encoder, save_encoder
-from vision.methods import Networks, check
+from vision.methods import check, networks_of
+from vision.methods.base import Networks
 
 DIGITS = dataclasses.replace(Config().reduced(), backbone="resnet8", method="moco_v2")
 
 
 def from_file(config: Config, file: Path) -> Networks:
-    return Networks(dataclasses.replace(config, init=InitialWeights.of(file)))
+    return networks_of(dataclasses.replace(config, init=InitialWeights.of(file)))
 
 
 def assert_filled(network: nn.Module, state: dict[str, torch.Tensor]) -> None:
@@ -50,7 +51,7 @@ def test_timm_s_weights_as_the_hub_has_them(tmp_path: Path) -> None:
 
 def test_an_export_starts_a_run_that_records_its_hash(tmp_path: Path) -> None:
     torch.manual_seed(3)
-    first = Networks(DIGITS)
+    first = networks_of(DIGITS)
     save_encoder(first.encoder, tmp_path / "export", config=DIGITS)
     init = InitialWeights.of(tmp_path / "export")
     assert_filled(from_file(DIGITS, tmp_path / "export").encoder, first.encoder.state_dict())
@@ -102,7 +103,7 @@ def test_an_export_with_other_heads_is_refused(tmp_path: Path) -> None:
     )
     for saved, heads in ((6, None), (None, 6)):
         first = dataclasses.replace(config, heads=saved)
-        encoder = Networks(first).encoder
+        encoder = networks_of(first).encoder
         save_encoder(encoder, tmp_path / "export", config=first)
         assert_filled(load_encoder(tmp_path / "export"), encoder.state_dict())
         assert_filled(from_file(first, tmp_path / "export").encoder, encoder.state_dict())
@@ -113,7 +114,7 @@ def test_an_export_with_other_heads_is_refused(tmp_path: Path) -> None:
 def test_the_features_of_an_export_are_computed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_encoder(Networks(DIGITS).encoder, tmp_path / "export", config=DIGITS)
+    save_encoder(networks_of(DIGITS).encoder, tmp_path / "export", config=DIGITS)
     monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: nn.functional.gelu(x))
     with pytest.raises(UserError, match="its features differ from those stored when it was writt"):
         from_file(DIGITS, tmp_path / "export")
@@ -141,7 +142,7 @@ def test_tensors_left_over_are_said_in_one_line(
     config = dataclasses.replace(DIGITS, backbone="resnet18", stem="imagenet", image_size=32)
     with pytest.raises(UserError, match=r"holds two of ResNet: entry 'one', .*; choose with prefi"):
         from_file(config, file)
-    networks = Networks(dataclasses.replace(config, init=InitialWeights.of(file, prefix="two")))
+    networks = networks_of(dataclasses.replace(config, init=InitialWeights.of(file, prefix="two")))
     assert_filled(networks.encoder, other)
     said = "init: left 2 tensors of the file: fc.bias (1), fc.weight (1)"
     assert capsys.readouterr().err.splitlines() == [said]

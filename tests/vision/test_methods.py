@@ -15,9 +15,12 @@ from shared import (
 )
 from shared.pairs import unit_rows
 from vision.config import Config
-from vision.methods import METHODS, Networks, check, compare
-from vision.swav import swapped_prediction
-from vision.train import make_optimiser, train_step
+from vision.methods import METHODS, check, networks_of
+from vision.methods.base import Step
+from vision.methods.moco import MoCoV2, MoCoV3
+from vision.methods.simclr import SimCLR
+from vision.methods.swav import swapped_prediction
+from vision.train import make_optimiser, make_step
 
 SWAV = {"method": "swav", "objective": Objective(term(swapped_prediction))}
 # Every method, and what there is of it beside the plain one.
@@ -51,7 +54,7 @@ class Tiny(nn.Module):
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr("vision.methods.encoder_of", lambda *_, **__: Tiny())
+    monkeypatch.setattr("vision.methods.base.encoder_of", lambda *_, **__: Tiny())
 
 
 @pytest.mark.usefixtures("tiny")
@@ -59,15 +62,15 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_step_trains_every_parameter(changes: dict[str, Any]) -> None:
     config = small(learning_rate=0.1, **changes)
     check(config)
-    networks = Networks(config, images=20)
-    networks.samples = torch.arange(6)
+    networks = networks_of(config, images=20)
     criterion = Criterion(config.objective, networks.dim)
     before = {name: item.clone() for name, item in networks.named_parameters()}
     views = tuple(torch.randn(6, 3, 8, 8) for _ in range(2 + config.small_crops))
     if config.method == "cmc":
         views = (torch.rand(6, 3, 8, 8),)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
-    parts = train_step(config, networks, criterion, optimiser, views, 0)
+    train_step = make_step(config, networks, criterion, optimiser)
+    parts = train_step(views, Step(samples=torch.arange(6)))
     assert torch.isfinite(torch.stack(list(parts.values()))).all()
     moved = {
         name for name, item in networks.named_parameters() if not torch.equal(item, before[name])
@@ -80,34 +83,35 @@ def test_a_step_trains_every_parameter(changes: dict[str, Any]) -> None:
 def test_views_are_compared_as_the_pairs_setting_says() -> None:
     first, second = torch.randn(6, 3, 8, 8), torch.randn(6, 3, 8, 8)
 
-    networks = Networks(small()).eval()
+    networks = SimCLR(small()).eval()
     x, z = (networks.head(networks.encoder(view)) for view in (first, second))
-    (both,), features = compare(small(), networks, first, second)
+    (both,), features = networks.compare((first, second), Step())
     assert torch.equal(both.anchor, torch.cat([x, z]))
     assert torch.equal(both.candidate, both.anchor)
     assert [len(feature) for feature in features] == [6, 6]
-    (paper,), _ = compare(small(pairs="both_views"), networks, first, second)
+    networks.config = small(pairs="both_views")
+    (paper,), _ = networks.compare((first, second), Step())
     assert torch.equal(paper.anchor, z)
     assert torch.equal(paper.candidate, torch.cat([x, z]))
     assert paper.negative.sum(1).tolist() == [10] * 6
-    (authors,), _ = compare(small(pairs="first_view"), networks, first, second)
+    networks.config = small(pairs="first_view")
+    (authors,), _ = networks.compare((first, second), Step())
     assert torch.equal(authors.anchor, z)
     assert torch.equal(authors.candidate, x)
     assert authors.negative.sum(1).tolist() == [5] * 6
 
     config = small(method="moco_v3", symmetric=True)
-    networks = Networks(config).eval()
-    assert networks.predictor is not None
-    assert networks.teacher is not None
+    networks = MoCoV3(config).eval()
     with torch.no_grad():
         networks.teacher.encoder.layer.weight += 1.0  # so that it is not the student
-    one, other = compare(config, networks, first, second)[0]
+    one, other = networks.compare((first, second), Step())[0]
     student = networks.predictor(networks.head(networks.encoder(first)))
     torch.testing.assert_close(one.anchor, student)
     torch.testing.assert_close(one.candidate, networks.teacher(second))
     torch.testing.assert_close(other.candidate, networks.teacher(first))
     assert not one.candidate.requires_grad
-    (alone,), features = compare(small(method="moco_v3"), networks, first, second)
+    networks.config = small(method="moco_v3")
+    (alone,), features = networks.compare((first, second), Step())
     assert torch.equal(alone.anchor, one.anchor)
     assert len(features) == 1
 
@@ -115,19 +119,17 @@ def test_views_are_compared_as_the_pairs_setting_says() -> None:
 @pytest.mark.usefixtures("tiny")
 def test_the_queue_holds_the_newest_keys_and_gives_all_negatives() -> None:
     config = small(method="moco_v2", queue=10)
-    networks = Networks(config).eval()
-    assert networks.teacher is not None
-    assert networks.queue is not None
+    networks = MoCoV2(config).eval()
     torch.testing.assert_close(networks.queue.norm(dim=1), torch.ones(10))
     old = networks.queue.clone()
     views = [torch.randn(6, 3, 8, 8) for _ in range(2)]
     keys = [unit_rows(networks.teacher(view)) for view in views]
     for count, view in enumerate(views):
-        (pairs,), _ = compare(config, networks, view, view)
+        (pairs,), _ = networks.compare((view, view), Step())
         assert pairs.candidate.shape == (16, 8)
         assert pairs.negative[:, :6].sum() == 0
         assert pairs.negative[:, 6:].all()
-        networks.remember(pairs)
+        networks.remember([pairs], Step())
         if count == 0:
             torch.testing.assert_close(networks.queue, torch.cat([keys[0], old[:4]]))
     torch.testing.assert_close(networks.queue, torch.cat([keys[1], keys[0][:4]]))
@@ -137,36 +139,32 @@ def test_the_queue_holds_the_newest_keys_and_gives_all_negatives() -> None:
 def test_a_queue_longer_than_the_data_is_shortened_with_a_notice() -> None:
     config = small(method="moco_v2", queue=10)
     with pytest.warns(RuntimeWarning, match="queue"):
-        networks = Networks(config, images=9)
-    assert networks.queue is not None
+        networks = MoCoV2(config, images=9)
     assert len(networks.queue) == 4
-    assert len(Networks(config, images=10).queue) == 10
+    assert len(MoCoV2(config, images=10).queue) == 10
 
 
 @pytest.mark.usefixtures("tiny")
 def test_mixed_negatives_join_the_queue_from_their_epoch_on() -> None:
     config = small(method="moco_v2", queue=10, mixed=(4, 3, 2), mixed_from=2.0)
-    networks = Networks(config).eval()
+    networks = MoCoV2(config).eval()
     view = torch.randn(6, 3, 8, 8)
-    networks.epoch = 1.5
-    (before,), _ = compare(config, networks, view, view)
+    (before,), _ = networks.compare((view, view), Step(epoch=1.5))
     assert before.candidate.shape == (16, 8)
-    networks.epoch = 2.0
-    (pairs,), _ = compare(config, networks, view, view)
+    (pairs,), _ = networks.compare((view, view), Step(epoch=2.0))
     assert pairs.candidate.shape == (16 + 6 * 5, 8)
     assert pairs.negative.sum(1).tolist() == [10 + 5] * 6
     for anchor, row in enumerate(pairs.negative[:, 16:].view(6, 6, 5)):
         assert row.all(1).tolist() == [other == anchor for other in range(6)]
     assert torch.equal(pairs.candidate[:16], before.candidate)
-    old = networks.queue.clone() if networks.queue is not None else torch.empty(0)
-    networks.remember(pairs)
-    assert networks.queue is not None
+    old = networks.queue.clone()
+    networks.remember([pairs], Step())
     torch.testing.assert_close(networks.queue[:6], unit_rows(before.candidate[:6]))
     assert torch.equal(networks.queue[6:], old[:4])
 
 
 def test_the_first_moco_has_a_linear_head() -> None:
-    networks = Networks(small(method="moco_v2", head_layers=1))
+    networks = networks_of(small(method="moco_v2", head_layers=1))
     assert [type(layer) for layer in networks.head] == [nn.Linear]
     assert networks.head[0].weight.shape == (8, 512)
 

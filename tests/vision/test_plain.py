@@ -24,8 +24,8 @@ from vision.config import Config
 from vision.data import choose, load
 from vision.encoder import LabEncoder
 from vision.images import Images
-from vision.methods import Networks
-from vision.swav import codes, swapped_prediction
+from vision.methods import networks_of
+from vision.methods.swav import codes, swapped_prediction
 from vision.train import batches
 
 MEAN, STD = (0.2, 0.5, 0.7), (0.2, 0.3, 0.4)
@@ -284,7 +284,7 @@ def test_training_is_the_plain_loop(tmp_path: Path, method: Any) -> None:
     plain, of_epochs = plain_training(config, images(), mean, std)
     assert losses(tmp_path) == pytest.approx(of_epochs, rel=1e-4)
     for name in ("encoder", "head", "predictor", "prototypes", "colour_head"):
-        if getattr(networks, name) is not None:
+        if hasattr(networks, name):
             assert_same(getattr(networks, name), getattr(plain, name))
     if plain.teacher is not None:
         assert networks.teacher is not None
@@ -356,7 +356,7 @@ def test_seeds_are_apart_in_start_order_augmentation_and_queue() -> None:
     column = torch.arange(10, dtype=torch.uint8).expand(COUNT, 3, 10, 10)
     for seed in (0, 1, 2):
         torch.manual_seed(seed)
-        networks = Networks(config)
+        networks = networks_of(config)
         assert networks.queue is not None
         starts.add(float(networks.encoder[0].weight.detach().sum()))  # type: ignore[index]
         queues.add(float(networks.queue.sum()))

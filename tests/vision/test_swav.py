@@ -11,9 +11,9 @@ from torch import Tensor
 
 from shared import Criterion, Objective, cosine, term
 from vision.config import Config
-from vision.methods import Networks, compare
-from vision.swav import codes, crop_pairs, swapped_prediction
-from vision.train import make_optimiser, train_step
+from vision.methods.base import Step
+from vision.methods.swav import SwAV, codes, crop_pairs, swapped_prediction
+from vision.train import make_optimiser, make_step
 
 CASES = json.loads((Path(__file__).parents[1] / "parity" / "vision" / "swav.json").read_text())
 LOSS = term(swapped_prediction)
@@ -69,43 +69,39 @@ def views(count: int, config: Config = SMALL) -> tuple[Tensor, ...]:
     return tuple(torch.randn(config.batch_size, 3, side, side) for side in sizes)
 
 
-def step(config: Config, networks: Networks, seen: tuple[Tensor, ...]) -> dict[str, Tensor]:
+def step(config: Config, networks: SwAV, epoch: float) -> dict[str, Tensor]:
     criterion = Criterion(config.objective, networks.dim)
     optimiser = make_optimiser(config, networks)
-    return train_step(config, networks, criterion, optimiser, seen, 0)
+    return make_step(config, networks, criterion, optimiser)(views(2), Step(epoch=epoch))
 
 
 def test_prototypes_have_length_1_and_stay_while_they_are_to() -> None:
     config = dataclasses.replace(SMALL, prototypes_still=1.0, learning_rate=0.1)
-    networks = Networks(config)
-    assert networks.prototypes is not None
+    networks = SwAV(config)
     weight = networks.prototypes.weight
-    networks.epoch = 0.9
-    step(config, networks, views(2))
+    step(config, networks, 0.9)
     start = weight.detach().clone()
     torch.testing.assert_close(start.norm(dim=1), torch.ones(5))
-    step(config, networks, views(2))
+    step(config, networks, 0.9)
     assert torch.equal(weight, start / start.norm(dim=1, keepdim=True))
-    networks.epoch = 1.0
-    step(config, networks, views(2))
+    step(config, networks, 1.0)
     assert not torch.allclose(weight, start, atol=1e-4)
 
 
 def test_the_queue_fills_from_its_epoch_on_and_counts_once_full() -> None:
     config = dataclasses.replace(SMALL, queue=9, queue_from=2.0)
-    networks = Networks(config)
+    networks = SwAV(config)
     assert networks.queue is not None
-    networks.epoch = 1.9
-    step(config, networks, views(2))
+    step(config, networks, 1.9)
     assert not networks.queue.any()
-    networks.epoch = 2.0
+    now = Step(epoch=2.0)
     for filled in (6, 9):
-        (pairs,), _ = compare(config, networks, *views(2))
+        (pairs,), _ = networks.compare(views(2), now)
         assert pairs.older is None  # type: ignore[attr-defined]
-        networks.remember(pairs)
+        networks.remember([pairs], now)
         assert int(networks.queue.any(2).sum()) == 2 * filled
         newest = pairs.crops.detach()  # type: ignore[attr-defined]
         newest = newest / newest.norm(dim=2, keepdim=True)
         torch.testing.assert_close(networks.queue[:, :6], newest)
-    (pairs,), _ = compare(config, networks, *views(2))
+    (pairs,), _ = networks.compare(views(2), now)
     assert pairs.older is networks.queue  # type: ignore[attr-defined]

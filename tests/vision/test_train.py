@@ -17,7 +17,7 @@ from vision.augmentation import POLICIES, augment
 from vision.config import CMC, HCL, Config
 from vision.data import choose, load, permutation
 from vision.datasets import describe
-from vision.swav import swapped_prediction
+from vision.methods.swav import swapped_prediction
 from vision.train import batches, learning_rate, make_optimiser, teacher_momentum
 
 DIGITS = dataclasses.replace(Config(backbone="resnet8").reduced(), epochs=2, learning_rate=0.01)

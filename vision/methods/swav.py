@@ -1,19 +1,77 @@
-"""SwAV: the code of one crop is predicted from the others.
+"""SwAV: the code of one crop is predicted from the others (Caron et al. 2020).
 
 Shapes: V crops of an image, the two large ones first, B images, D dimensions of an embedding, K
 prototypes, Q older embeddings of each large crop, N = 2 B anchors.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shared.checks import TEMPERATURE, checked
 from shared.distributed import gather, local_slice
+from shared.momentum import enqueue
 from shared.pairs import Gather, Pairs, two_views, unit_rows
 from shared.precision import upcast
 from shared.ranges import COUNT, POSITIVE
+from vision.config import Config
+from vision.methods.base import Compared, Networks, Step
+
+
+class SwAV(Networks):
+    """Crops against prototypes: two large crops, then any number of small ones."""
+
+    options = ("small_crops",)
+    loss = ("swapped_prediction", "it compares with prototypes, which the method has")
+    queue: Tensor | None
+
+    def __init__(self, config: Config, images: int = 0) -> None:
+        super().__init__(config, images)
+        self.prototypes = nn.Linear(config.head_output, config.prototypes, bias=False)
+        # Of zeros until it is full.
+        queue = torch.zeros(2, config.queue, config.head_output) if config.queue else None
+        self.register_buffer("queue", queue)
+        self._is_full = False
+
+    def compare(self, views: tuple[Tensor, ...], step: Step) -> Compared:
+        """All crops against the prototypes.
+
+        As in its program, crops of one size share a forward pass of the backbone, and all of them
+        one of the head, so that batch norms see them together.
+        """
+        weight = self.prototypes.weight
+        with torch.no_grad():
+            weight.copy_(unit_rows(weight))
+        passes = [views[:2], views[2:]][: 2 if self.config.small_crops else 1]
+        features = torch.cat([self.encoder(torch.cat(crops)) for crops in passes])
+        embeddings = self.head(features).unflatten(0, (len(views), -1))
+        still = step.epoch < self.config.prototypes_still
+        prototypes = weight.detach() if still else weight
+        pairs = crop_pairs(embeddings, prototypes, self.full_queue(step), gather=gather)
+        return [pairs], list(features.unflatten(0, (len(views), -1))[:2])
+
+    def full_queue(self, step: Step) -> Tensor | None:
+        """The queue once it is full, which is checked until then; None before and without."""
+        if self.queue is None or step.epoch < self.config.queue_from:
+            return None
+        self._is_full = self._is_full or bool(self.queue[:, -1].any())
+        return self.queue if self._is_full else None
+
+    def remember(self, pairs: list[Pairs], step: Step) -> None:
+        """Replace the oldest embeddings of the queue, if there is one, by those of the batch."""
+        (crops,) = pairs
+        assert isinstance(crops, Crops)
+        if self.queue is not None and step.epoch >= self.config.queue_from:
+            for bank, crop in zip(self.queue, crops.crops, strict=False):  # of the large ones
+                enqueue(bank, gather(crop.detach()))
+
+    @staticmethod
+    def faults(config: Config) -> Iterator[str]:
+        """Of the prototypes."""
+        if config.prototypes < 2:
+            yield f"prototypes {config.prototypes}: a single one cannot discriminate; use 2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +102,8 @@ def crop_pairs(
         candidate=pairs.candidate,
         positive=pairs.positive,
         negative=pairs.negative,
-        positive_index=pairs.positive_index,
-        non_negative_index=pairs.non_negative_index,
         blocks=pairs.blocks,
-        trusted=True,
+        most_positives=pairs.most_positives,
         crops=crops,
         prototypes=prototypes,
         older=older,
