@@ -4,10 +4,8 @@ from .agent import Agent as Agent
 from .agent import Contrast as Contrast
 from .config import TASKS as TASKS
 from .config import Config as Config
-from .config import ImitationConfig as ImitationConfig
 from .config import ProbeConfig as ProbeConfig
 from .data import Frames as Frames
-from .data import expert_frames as expert_frames
 from .data import random_frames as random_frames
 from .domain import DOMAIN as DOMAIN
 from .encoder import Bilinear as Bilinear
@@ -17,8 +15,6 @@ from .environment import make_vector as make_vector
 from .evaluation import PROTOCOLS as PROTOCOLS
 from .evaluation import evaluate_policy as evaluate_policy
 from .evaluation import state_probe as state_probe
-from .expert import Expert as Expert
-from .expert import trained_expert as trained_expert
 from .own import pretrain as pretrain
 from .own import train_agent as train_agent
 from .own_environment import OwnEnvironment as OwnEnvironment

@@ -16,9 +16,6 @@ episodes, is used on all training frames; ties go to the smallest. The score is 
 frames, relative to their own mean. The regression is solved in dual form, with a frames x frames
 matrix, which suits fifty features as well as raw pixels.
 
-``imitation-return-v1``: see :mod:`rl.imitation`. It includes the second version of the state probe,
-on one fixed set of an expert's frames instead of a random policy's frames, which differed by seed.
-
 Shapes: n frames (m of the test part), d features, t targets, E episodes, K frames of a stack, S
 pixels of a frame, C pixels of a crop, H width of the embedding, A dimensions of an action.
 """
@@ -44,7 +41,7 @@ from rl.replay import gather
 from shared.modes import evaluating
 from shared.notices import Progress
 
-PROTOCOLS = ("dmc-return-v1", "dmc-return-v2", "state-probe-v1", "imitation-return-v1")
+PROTOCOLS = ("dmc-return-v1", "dmc-return-v2", "state-probe-v1")
 
 Curve = Sequence[Mapping[str, Any]]  # of each evaluation ``step`` and ``return`` at least
 

@@ -58,12 +58,6 @@ NETWORK_FIELDS = (
     *("filters", "convolutions", "latent", "hidden", "precision"),
 )
 
-# By protocol, the encoder's training data; the names are filled in from the configuration.
-TRAINING_DATA = {
-    "state-probe-v1": "{probe_episodes} episodes of a random policy",
-    "imitation-return-v1": "{probe_episodes} episodes at each of three levels of an expert's skill",
-}
-
 
 def load(folder: Path) -> Policy | Encoder:
     """The policy of an exported agent, or the encoder of an exported probe, on the CPU.
@@ -180,8 +174,8 @@ def _training_of_encoder(config: Mapping[str, Any]) -> str:
     return (
         f"trained without rewards by the contrastive loss "
         f"`{' + '.join(loss_names(config['objective']))}` on\n"
-        f"{TRAINING_DATA[config['protocol']].format(**config)}: {config['probe_updates']} updates, "
-        f"batches of {config['batch_size']}, seed {config['seed']}"
+        f"{config['probe_episodes']} episodes of a random policy: {config['probe_updates']} "
+        f"updates, batches of {config['batch_size']}, seed {config['seed']}"
     )
 
 

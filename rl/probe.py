@@ -20,8 +20,7 @@ from shared.experiment.domain import Metrics
 from shared.experiment.run import Run
 
 LOG_EVERY = 20  # updates averaged in a line of the log
-# Every third frame is used by the state probe during training and by rl.imitation.
-STRIDE = 3
+STRIDE = 3  # frames between two that the state probe reads during training
 
 
 def measure(config: ProbeConfig, run: Run) -> Metrics:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rl.agent import Agent, Contrast
-from rl.config import Config, ImitationConfig, ProbeConfig
+from rl.config import Config, ProbeConfig
 from rl.encoder import Encoder
 from rl.export import ENCODER_NAMES, MODEL, POLICY, POLICY_NAMES, load, read, write
 from rl.train import save_weights
@@ -175,15 +175,6 @@ def test_the_card_of_a_probe_says_whose_frames_it_saw(tmp_path: Path) -> None:
     finished_probe(tmp_path / "untrained", dataclasses.replace(PROBE, train=False))
     card = (write(tmp_path / "untrained", tmp_path / "export") / CARD).read_text()
     assert "not trained at all" in card
-
-    fields = {**vars(AGENT), "protocol": "imitation-return-v1", "probe_episodes": 12}
-    with Run(tmp_path / "imitation", ImitationConfig(**fields), tier="short") as run:
-        save_weights(run, Contrast(run.config), ENCODER_NAMES)
-        run.finish({"return": 512.5, **SCORES})
-    card = (write(tmp_path / "imitation", tmp_path / "export") / CARD).read_text()
-    assert "12 episodes at each of three levels of an expert's skill: 500 updates" in card
-    assert "| return | 512.50 |\n| r2 | 40.50 |" in card
-    assert isinstance(load(tmp_path / "export"), Encoder)
 
 
 def edit_shape(state: State) -> None:
