@@ -325,7 +325,6 @@ def rl_agent(config: Any, folder: Path) -> tuple[Any, Any]:
     replay = Replay(
         folder / "replay",
         count,
-        task=config.task,
         frame_size=config.frame_size,
         stack=config.stack,
         action_dimensions=1,

@@ -11,13 +11,13 @@ from .domain import DOMAIN as DOMAIN
 from .encoder import Bilinear as Bilinear
 from .encoder import Encoder as Encoder
 from .environment import DeepMindControl as DeepMindControl
+from .environment import Environment as Environment
 from .environment import make_vector as make_vector
 from .evaluation import PROTOCOLS as PROTOCOLS
 from .evaluation import evaluate_policy as evaluate_policy
 from .evaluation import state_probe as state_probe
 from .own import pretrain as pretrain
 from .own import train_agent as train_agent
-from .own_environment import OwnEnvironment as OwnEnvironment
 from .replay import Batch as Batch
 from .replay import Replay as Replay
 from .tables import TABLES as TABLES

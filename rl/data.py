@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from rl.config import TASKS
-from rl.environment import DeepMindControl, renderer_in_use, task_fingerprint
+from rl.environment import DeepMindControl
+from rl.simulator import renderer_in_use, task_fingerprint
 from shared.experiment.data import (
     build_once,
     check_prepared,
@@ -81,7 +82,7 @@ def random_frames(
         episodes: number of episodes.
         steps: frames of each, including the first.
         frame_size: S, pixels.
-        quality: see :class:`rl.environment.DeepMindControl`.
+        quality: see :class:`rl.simulator.Task`.
         seed: of all that is random.
         data_root: ``prepared`` is made in it.
         progress: called during rendering with the frames done, their total, and a description.

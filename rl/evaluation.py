@@ -35,8 +35,7 @@ from torch import Tensor
 from rl.config import Config
 from rl.data import Frames
 from rl.encoder import Encoder
-from rl.environment import make_environment, vector_of
-from rl.own_environment import Make, checked_maker
+from rl.environment import Make, checked_maker, make_environment, vector_of
 from rl.replay import gather
 from shared.modes import evaluating
 from shared.notices import Progress
@@ -96,7 +95,7 @@ def evaluate_policy(
             description.
 
     Raises:
-        ValueError: what :class:`rl.OwnEnvironment` refuses of ``make``.
+        ValueError: what :class:`rl.Environment` refuses of ``make``.
         FloatingPointError: a reward or state that is not finite.
     """
     seeds = [episode_seed(seed, episode) for episode in range(config.evaluation_episodes)]
@@ -106,15 +105,17 @@ def evaluate_policy(
         return returns(act, environments, seeds, decisions, progress)
 
 
-def episode_seed(seed: int, episode: int) -> int:
+def episode_seed(seed: int, episode: int, millions: int = 0) -> int:
     """The seed, below 2^32, with which an episode of an evaluation starts."""
-    return int(np.random.SeedSequence((STREAM, seed, episode)).generate_state(1)[0])
+    # A sequence that ends in zero is the one without it.
+    return int(np.random.SeedSequence((STREAM, seed, episode, millions)).generate_state(1)[0])
 
 
 def evaluation_seeds(config: Config, step: int) -> list[int]:
     """The seeds of a run's evaluation after ``step`` environment steps, independent of the run."""
-    seed = config.seed * 1_000_000 + step
-    return [episode_seed(seed, episode) for episode in range(config.evaluation_episodes)]
+    millions, rest = divmod(step, 1_000_000)
+    seed = config.seed * 1_000_000 + rest
+    return [episode_seed(seed, episode, millions) for episode in range(config.evaluation_episodes)]
 
 
 @torch.no_grad()

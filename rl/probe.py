@@ -11,9 +11,9 @@ import torch
 from rl.agent import Contrast
 from rl.config import ProbeConfig, check
 from rl.data import Frames, frames_fingerprint, random_frames
-from rl.environment import renderer_in_use, task_fingerprint
 from rl.evaluation import embed, pixels, state_probe
 from rl.replay import gather
+from rl.simulator import renderer_in_use, task_fingerprint
 from rl.train import SAVE_EVERY, save_weights
 from shared.distributed import broadcast, local_slice, replicated
 from shared.experiment.domain import Metrics
