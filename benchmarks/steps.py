@@ -6,13 +6,12 @@ warm up, without waiting for the device in between. On a GPU the networks are th
 on a CPU small ones, which say so in their names.
 
 Printed for each step: seconds (mean over the timed steps), floating-point operations (torch's
-counter, which sees products and convolutions), bytes that operators read and write, operators that
-are launched, how often the host waits for the device, the host's own work, and the share of the
-peak. Waits and host work are those of a GPU. What a run captures in a CUDA graph is timed so, and
-its operators are counted as if it were not. The peak is what a product of two large matrices
-reaches on this machine, in the precision of the step and with as many threads. A GRU on a GPU is
-one operator that the counter does not know; its arithmetic is counted on the CPU for a few
-sentences and scaled.
+counter, which sees products and convolutions), how often the host waits for the device, the host's
+own work, and the share of the peak. Waits and host work are those of a GPU. What a run captures in
+a CUDA graph is timed so, and its operations are counted as if it were not. The peak is what a
+product of two large matrices reaches on this machine, in the precision of the step and with as many
+threads. A GRU on a GPU is one operator that the counter does not know; its arithmetic is counted on
+the CPU for a few sentences and scaled.
 """
 
 import argparse
@@ -32,9 +31,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -43,6 +40,8 @@ from shared.experiment.run import Run
 from shared.precision import without_tf32
 
 ON_GPU = torch.cuda.is_available()
+# Nodes, undirected edges and node labels of a graph of a TU set, on average.
+SIZES = {"MUTAG": (18, 20, 7), "DD": (284, 716, 89)}
 DEVICE = "cuda" if ON_GPU else "cpu"
 WARM, TIMED = (10, 40) if ON_GPU else (1, 3)  # steps
 SIDE = 8192 if ON_GPU else 1024  # of the matrices whose product gives the peak
@@ -58,7 +57,7 @@ class Step:
         precision: of its products.
         seconds: of the step.
         host: seconds until all of it is launched; None on a CPU.
-        work: its operators.
+        operations: floating-point operations, as torch counts them.
         waits: how often the host waits for the device; None on a CPU.
     """
 
@@ -66,7 +65,7 @@ class Step:
     precision: str
     seconds: float
     host: float | None
-    work: "Work"
+    operations: float
     waits: int | None
 
 
@@ -79,64 +78,9 @@ def product_operations(first: Any, second: Any, *, out_val: Any = None, **_: Any
 product_operations._get_raw = True  # type: ignore[attr-defined]  # tensors, not their shapes
 
 
-FORMULAS = {**flop_registry, torch.ops.aten.mm: product_operations}
-
-
-class Work(TorchDispatchMode):
-    """Sees the operators that reach the device's kernels, but for views.
-
-    Attributes:
-        each: floating-point operations of each operator, as torch counts them, and bytes of the
-            tensors that it reads and writes.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.each: list[tuple[float, float]] = []
-        self.steps = 1  # that were seen
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        tensors = [leaf for leaf in tree_leaves((args, kwargs, out)) if _is_dense(leaf)]
-        if not func.is_view and any(map(on_device, tensors)):
-            formula: Any = FORMULAS.get(func._overloadpacket)
-            operations = formula(*args, **kwargs, out_val=out) if formula else 0
-            self.each.append(
-                (operations, sum(tensor.numel() * tensor.itemsize for tensor in tensors))
-            )
-        return out
-
-    def shared(self, steps: int) -> "Work":
-        """The mean of so many steps that were seen: a part of each operator's work."""
-        mean = Work()
-        mean.each = [(operations / steps, count / steps) for operations, count in self.each]
-        mean.steps = steps
-        return mean
-
-    @property
-    def operators(self) -> int:
-        """How many are launched in a step."""
-        return round(len(self.each) / self.steps)
-
-    @property
-    def operations(self) -> float:
-        """Floating-point operations of all."""
-        return sum(operations for operations, _ in self.each)
-
-    @property
-    def bytes(self) -> float:
-        """Bytes that all read and write."""
-        return sum(count for _, count in self.each)
-
-
-def _is_dense(item: object) -> bool:
-    return isinstance(item, torch.Tensor) and item.layout == torch.strided
-
-
-def on_device(tensor: torch.Tensor) -> bool:
-    """Whether the device works on the tensor, not the host beside it."""
-    return tensor.is_cuda or not ON_GPU
+def counter() -> FlopCounterMode:
+    """Counts the floating-point operations inside."""
+    return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.mm: product_operations})
 
 
 @contextlib.contextmanager
@@ -171,10 +115,10 @@ class TimedRun(Run):
     """A run that times the steps of its loop, then leaves it.
 
     Attributes:
-        measured: seconds of a step, those of the host, its operators and waits, once timed.
+        measured: seconds of a step, those of the host, its operations and waits, once timed.
     """
 
-    measured: tuple[float, float | None, Work, int | None]
+    measured: tuple[float, float | None, float, int | None]
 
     def track(self, **objects: Any) -> int:
         """There is nothing to resume."""
@@ -190,9 +134,9 @@ class TimedRun(Run):
             yield next(step)
         host = (time.perf_counter() - start) / TIMED if ON_GPU else None
         seconds = (now() - start) / TIMED
-        with as_it_is(), waits() as waited, Work() as work:
+        with as_it_is(), waits() as waited, counter() as counted:
             yield next(step)
-        self.measured = seconds, host, work, waited()
+        self.measured = seconds, host, counted.get_total_flops(), waited()
         raise Finished
 
 
@@ -260,10 +204,11 @@ def text() -> Step:
     if ON_GPU:
         few = 8
         batch = text_tokens(config).batch(0, few, config.length)
-        with Work() as work:
+        with counter() as counted:
             f, g = QuickThought(shape_of(config, config.vocabulary))(batch.ids, batch.mask)
             (f.sum() + g.sum()).backward()
-        step.work.each.append((work.operations * config.batch_size / few, 0.0))
+        more = counted.get_total_flops() * config.batch_size / few
+        step = dataclasses.replace(step, operations=step.operations + more)
     return step
 
 
@@ -308,9 +253,15 @@ def rl() -> Step:
         updates(1 + 2 * WARM, 1 + 2 * WARM + 2 * TIMED)
         host = (time.perf_counter() - start) / (2 * TIMED) if ON_GPU else None
         seconds = (now() - start) / (2 * TIMED)
-        work, waited = rl_work(agent, replay, config)
+        # The mean of two, as if they were not captured: every second one trains the actor, too.
+        with waits() as waited, counter() as counted:
+            for step in (1, 2):
+                draw = replay.draw(config.batch_size, config.crop)
+                agent.update(replay.batch(draw, config.crop), step)
+        count = waited()
         replay.delete()
-    return Step(name, "float32", seconds, host, work, waited)
+    operations = counted.get_total_flops() / 2
+    return Step(name, "float32", seconds, host, operations, None if count is None else count // 2)
 
 
 def rl_agent(config: Any, folder: Path) -> tuple[Any, Any]:
@@ -323,7 +274,6 @@ def rl_agent(config: Any, folder: Path) -> tuple[Any, Any]:
     replay = Replay(
         folder / "replay",
         count,
-        task=config.task,
         frame_size=config.frame_size,
         stack=config.stack,
         action_dimensions=1,
@@ -335,19 +285,6 @@ def rl_agent(config: Any, folder: Path) -> tuple[Any, Any]:
         frame = generator.integers(256, size=shape, dtype=np.uint8)
         replay.add(generator.uniform(-1, 1, 1).astype(np.float32), 1.0, frame)
     return Agent(config, 1, torch.device(DEVICE)), replay
-
-
-def rl_work(agent: Any, replay: Any, config: Any) -> tuple[Work, int | None]:
-    """Operators and waits of an update, as if it were not captured.
-
-    The mean of two: every second one trains the actor, too.
-    """
-    with waits() as waited, Work() as work:
-        for step in (1, 2):
-            draw = replay.draw(config.batch_size, config.crop)
-            agent.update(replay.batch(draw, config.crop), step)
-    count = waited()
-    return work.shared(2), None if count is None else count // 2
 
 
 def graph() -> Step:
@@ -370,10 +307,8 @@ def loop_of(domain: str, config: Any) -> Loop:
 def graphs_like(name: str, count: int) -> Any:
     """``count`` random graphs of a data set's mean size and labels."""
     from graph.data import Graphs
-    from graph.datasets import DATASETS
 
-    about = DATASETS[name]
-    nodes, edges, labels = round(about.nodes), round(about.edges), about.features
+    nodes, edges, labels = SIZES[name]
     ends = torch.randint(nodes, (2, count, edges))
     ends = (ends + nodes * torch.arange(count)[:, None]).flatten(1)
     x = torch.eye(labels)[torch.randint(labels, (count * nodes,))]
@@ -466,19 +401,17 @@ def main() -> None:
     torch.manual_seed(0)
     where = torch.cuda.get_device_name() if ON_GPU else f"CPU, {options.threads} threads"
     print(f"One training step; {where}, torch {torch.__version__}\n")
-    columns = "step|precision|s|TFLOP|GB|operators|waits|host, ms|TFLOP/s|of the peak".split("|")
+    columns = "step|precision|s|TFLOP|waits|host, ms|TFLOP/s|of the peak".split("|")
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     with without_tf32():  # as in a run
         for domain in options.domains or STEPS:
             step = STEPS[domain]()
-            rate = step.work.operations / step.seconds
+            rate = step.operations / step.seconds
             cells = (
                 step.name,
                 step.precision,
                 f"{step.seconds:.4g}",
-                f"{step.work.operations / 1e12:.3g}",
-                f"{step.work.bytes / 1e9:.3g}",
-                step.work.operators,
+                f"{step.operations / 1e12:.3g}",
                 "" if step.waits is None else step.waits,
                 "" if step.host is None else f"{step.host * 1e3:.3g}",
                 f"{rate / 1e12:.3g}",

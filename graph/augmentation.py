@@ -9,10 +9,12 @@ its other edges, and they make the seed of a star one of its own neighbours. To 
 program, give :func:`augment` the batch with these loops; views never contain one.
 
 Sources: You et al. 2020, "Graph Contrastive Learning with Augmentations", section 3.1 and Table 1;
-the authors' program, unsupervised_TU/aug.py and gsimclr.py of Shen-Lab/GraphCL.
+the authors' program, unsupervised_TU/aug.py and gsimclr.py of Shen-Lab/GraphCL at 5003879, which
+corrects its first release (docs/papers.md).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -67,7 +69,7 @@ def augment(
         if not 0 <= value < 1:
             raise ValueError(f"{key} must lie in [0, 1), got {value}")
 
-    x, edge_index, batch = graphs.x, graphs.edge_index, graphs.batch
+    x, edge_index, batch, rows = graphs.x, graphs.edge_index, graphs.batch, graphs.rows
     kind = (_uniform(generator, graphs.num_graphs) * len(names)).long().to(x.device)
     applies = {name: kind == position for position, name in enumerate(names)}
     keep = torch.ones_like(batch, dtype=torch.bool)
@@ -86,6 +88,7 @@ def augment(
             )
             values = (0.5 + 0.5 * noise).to(x)
         x = x.index_copy(0, masked, values)
+        rows = None if rows is None else rows.index_fill(0, masked, 0)
     if "edge_perturb" in names:
         perturb = _replace_pairs if add_edges else _remove_edges
         edge_index = perturb(edge_index, batch, applies["edge_perturb"], ratio, generator)
@@ -102,7 +105,8 @@ def augment(
     node = keep.nonzero().squeeze(1)
     position = keep.cumsum(0) - 1
     edge_index = position[edge_index.index_select(1, edge)]
-    return Graphs(x.index_select(0, node), edge_index, batch[node], graphs.y)
+    kept = replace(graphs, x=x, rows=rows).of_nodes(node)
+    return Graphs(**kept, edge_index=edge_index, batch=batch[node], y=graphs.y)
 
 
 def add_self_loops_but_last(graphs: Graphs) -> Graphs:
@@ -114,7 +118,7 @@ def add_self_loops_but_last(graphs: Graphs) -> Graphs:
     last = torch.ones_like(graphs.batch, dtype=torch.bool)
     last[:-1] = graphs.batch[1:] != graphs.batch[:-1]
     loops = (~last).nonzero().squeeze(1).expand(2, -1)
-    return Graphs(graphs.x, torch.cat((graphs.edge_index, loops), 1), graphs.batch, graphs.y)
+    return replace(graphs, edge_index=torch.cat((graphs.edge_index, loops), 1))
 
 
 def _choose(owner: Tensor, eligible: Tensor, ratio: float, generator: torch.Generator) -> Tensor:

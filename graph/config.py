@@ -51,9 +51,6 @@ class Config:
     # "gin", GraphCL's; a network of torch_geometric.nn such as "GCN"; or a function from the width
     # of the node features to a network: see graph.encoder.make_encoder.
     network: str | Callable[[int], Any] = added("gin", was="gin")  # noqa: RUF009 (a field)
-    # Further arguments of a network of torch_geometric.nn, such as {"act": "elu", "aggr": "mean"};
-    # None: its defaults.
-    network_options: Mapping[str, Any] | None = option(None)
     # What training starts from instead of random weights; the SHA-256 alone is recorded.
     init: InitialWeights | None = option(None)  # noqa: RUF009 (a field)
     readout: Literal["sum", "mean", "max"] = added("sum", was="sum")  # of nodes; "gin" sums

@@ -7,49 +7,30 @@ in flat tensors. A batch is then a few gathers instead of a collation of many sm
 """
 
 import hashlib
-import io
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
 import torch
-from filelock import FileLock
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.io import read_tu_data
 from torch_geometric.utils import coalesce
 
-from graph.datasets import DATASETS, Statistics, command, missing, raw_files, raw_folder
+from graph.datasets import DATASETS, command, missing, raw_files, raw_folder
 from shared.errors import UserError
-from shared.experiment.data import fetch_archive, sha256_of_files
+from shared.experiment.data import fetch_archive, sha256_of_files, writing
 from shared.experiment.files import replacing
 from shared.experiment.states import read_state, write_state
 from shared.pixels import to_device
 
 ATLAS = "atlas"
 URL = "https://www.chrsmrrs.com/graphkerneldatasets"  # of the TU collection
-
-
-# SHA-256 of the collection's zip files, as also given by other packages that download them, such as
-# GraphDatasets.jl (src/TUDatasets.jl).
-ARCHIVES = {
-    "MUTAG": "c419bdc853c367d2d83da4973c45100954ae15e10f5ae2cddde6ca431f8207f6",
-    "DD": "d033d7aeb1a48c4b2b47cf0390e7fc9671de70d98c8df5b11e458d2ec5515cd2",
-    "REDDIT-BINARY": "982dc64ddade42a6365ba9c93f5080d0b9d315df0df492b57fd9fbb7e40dbe16",
-    "REDDIT-MULTI-5K": "68587783c33d54dd6107a1fc101594fd2b9d1af4e99cafe733636f383ae0c8ee",
-    "IMDB-BINARY": "b291ec8b26d85c70faa2ba0a2433e1f407ed2ef5d0fc072d36b9a95e49a1bb27",
-    "NCI1": "10e1458f3bd9224f14e6d7627e74dcfd13e48d376d73935e7bd2900590ef1d82",
-    "COLLAB": "cb5b772bc4f3a4690d0601378a3fc993b092aeafd63e2b0f2330137dda1cdcc6",
-}
-# No checksum of these is published: SHA-256 of their graphs as returned by load().
-CONTENTS = {
-    "PROTEINS": "fc9946484565f30016bc3b2c247a9e2b5539828fdbbdb7ccf6e4e10333bf01d5",
-    "IMDB-MULTI": "b98096e47f5304e9eef72baa31ca7da0d0f2112ce76b86a47a7f3034d74cdf1d",
-}
+STORED = ("x", "edge_index", "batch", "y")  # of Graphs, of a dataset
 
 
 @dataclass(frozen=True)
@@ -58,13 +39,15 @@ class Graphs:
 
     x: (V, F) float node features. edge_index: (2, E) directed edges, both directions of each
     undirected one. batch: (V,) the graph of each node, non-decreasing. y: (G,) class labels, -1
-    where there is none.
+    where there is none. rows: (V,) the row of each node in features that are kept elsewhere, in
+    place of x, which then has no columns; see :func:`graph.train.kept_features`.
     """
 
     x: Tensor
     edge_index: Tensor
     batch: Tensor
     y: Tensor
+    rows: Tensor | None = None
 
     @property
     def num_graphs(self) -> int:
@@ -74,8 +57,13 @@ class Graphs:
     def to(self, device: torch.device | str) -> "Graphs":
         """The same graphs on ``device``, by copies that do not block."""
         target = torch.device(device)
-        parts = (self.x, self.edge_index, self.batch, self.y)
-        return Graphs(*(to_device(part, target) for part in parts))
+        parts = {name: part for name, part in vars(self).items() if part is not None}
+        return Graphs(**{name: to_device(part, target) for name, part in parts.items()})
+
+    def of_nodes(self, nodes: Tensor) -> dict[str, Any]:
+        """Features and rows of some nodes, as arguments of a new :class:`Graphs`."""
+        rows = None if self.rows is None else self.rows.index_select(0, nodes)
+        return {"x": self.x.index_select(0, nodes), "rows": rows}
 
 
 def check(graphs: Graphs, name: str = "graphs") -> None:
@@ -124,32 +112,30 @@ def load(name: str, data_root: Path) -> Graphs:
     """The dataset ``name`` from ``data_root/TUDataset``, or the embedded one for ``"atlas"``.
 
     Node labels are one-hot features, constant 1 where there are none; edge labels and attributes
-    are dropped, self-loops removed, duplicate edges merged. The raw files are verified before they
-    are read for the first time and whenever they have changed since.
+    are dropped, self-loops removed, duplicate edges merged. The raw files are verified each time,
+    and read by PyG where they have changed since.
 
     Raises:
         MissingData: the raw files are not there.
-        UserError: the name is unknown, or a file is damaged.
+        UserError: the name is unknown, or the files are not the collection's.
     """
     if name == ATLAS:
         return _atlas()
-    _statistics(name)
-    raw, parsed = raw_folder(name, data_root), raw_folder(name, data_root).parent / "graphs.pt"
+    _check_name(name)
     if errors := missing(name, data_root):
         raise errors[0]
-    source = fingerprint(name, data_root)
+    raw, source = raw_folder(name, data_root), fingerprint(name, data_root)
+    if source != (DATASETS[name].files or source):
+        raise UserError(
+            f"{raw}: not the files of the collection; delete the folder and run: {command(name)}"
+        )
+    parsed = raw.parent / "graphs.pt"
     graphs = _stored_graphs(parsed, source)
     if graphs is None:
-        try:
-            with FileLock(raw.parent / "processing.lock"):
-                graphs = _stored_graphs(parsed, source)
-                if graphs is None:  # no other process has parsed it in the meantime
-                    verify_raw(raw, name)
-                    graphs = _parsed_graphs(raw, name)
-                    with replacing(parsed) as part:
-                        write_state(part, {"source": source, **vars(graphs)})
-        except OSError as error:
-            raise UserError(f"{parsed}: cannot store the parsed graphs: {error}") from error
+        graphs = _parsed_graphs(raw, name)
+        state = {part: vars(graphs)[part] for part in STORED}
+        with writing(parsed), replacing(parsed) as part:
+            write_state(part, {"source": source, **state})
     return graphs
 
 
@@ -157,27 +143,22 @@ def fetch(name: str, data_root: Path) -> None:
     """Download the dataset if it is not there, and verify it in any case."""
     if name == ATLAS:
         return
-    _statistics(name)
+    _check_name(name)
     raw = raw_folder(name, data_root)
     if not raw_files(name, data_root):
-        fetch_archive(name, f"{URL}/{name}.zip", raw.parent, ARCHIVES.get(name))
+        fetch_archive(name, f"{URL}/{name}.zip", raw.parent, DATASETS[name].archive)
         if not (raw.parent / name).is_dir():
             archive = raw.parent / f"{name}.zip"
             raise UserError(f"{archive}: has no folder {name}; delete it and run: {command(name)}")
         (raw.parent / name).replace(raw)
-    verify_raw(raw, name)
-    content = _sha256_of_graphs(load(name, data_root))
-    if content != CONTENTS.get(name, content):
-        raise UserError(
-            f"{raw}: not the published graphs; delete it and {raw.parent / name}.zip, and run: "
-            f"{command(name)}"
-        )
+    load(name, data_root)
 
 
 def fingerprint(name: str, data_root: Path) -> str:
     """SHA-256 over the raw files of a dataset, or over the arrays of the embedded one."""
     if name == ATLAS:
-        return _sha256_of_graphs(_atlas())
+        parts = (vars(_atlas())[name] for name in STORED)
+        return hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()
     return sha256_of_files(raw_files(name, data_root))
 
 
@@ -240,117 +221,9 @@ def batches(
         shift = (count.cumsum(0) - count - first_node[chosen])[owner]
         edge = edge if graph_layout.by_graph is None else graph_layout.by_graph[edge]
         edge_index = graphs.edge_index.index_select(1, edge) + shift
-        yield Graphs(graphs.x.index_select(0, node), edge_index, graph, graphs.y[chosen])
-
-
-def verify_raw(folder: Path, name: str) -> None:
-    """Check the raw TU files in ``folder`` against each other and the published statistics."""
-    files = _RawFiles(folder, name)
-    graph = _verified_indicator(files, _statistics(name))
-    _verify_labels(files, _statistics(name), graph)
-    _verify_edges(files, _statistics(name), graph)
-
-
-@dataclass(frozen=True)
-class _RawFiles:
-    """The files ``NAME_part.txt`` of a TU dataset."""
-
-    folder: Path
-    name: str
-
-    def path(self, part: str) -> Path:
-        return self.folder / f"{self.name}_{part}.txt"
-
-    def fault(self, part: str, text: str, line: int | None = None) -> UserError:
-        location = f"{self.path(part)}, line {line}" if line else f"{self.path(part)}"
-        return UserError(f"{location}: {text}; delete {self.folder} and run: {command(self.name)}")
-
-    def read(self, part: str, columns: int | None, number: type = int) -> np.ndarray:
-        """All rows; any number of columns if ``columns`` is None, but the same in every row."""
-        if not self.path(part).is_file():
-            raise self.fault(part, "file missing")
-        content = self.path(part).read_bytes()
-        lines = content.count(b"\n")
-        # PyG drops what follows the last line end.
-        if not content.endswith(b"\n"):
-            raise self.fault(part, "the file ends in the middle of the line", lines + 1)
-        try:
-            rows: np.ndarray = np.loadtxt(
-                io.BytesIO(content), dtype=number, delimiter=",", comments=None, ndmin=2
-            )
-        except ValueError:
-            raise self.fault(part, *_first_bad_line(content, columns, number)) from None
-        if len(rows) != lines or columns not in (None, rows.shape[1]):
-            raise self.fault(part, *_first_bad_line(content, columns, number))
-        return rows
-
-    def check_length(self, part: str, rows: np.ndarray, count: int, of: str) -> None:
-        if len(rows) != count:
-            raise self.fault(part, f"{len(rows)} lines for {count} {of}")
-
-
-def _verified_indicator(files: _RawFiles, published: Statistics) -> np.ndarray:
-    """The graph of each node, (V,), counted from 1."""
-    part = "graph_indicator"
-    graph: np.ndarray = files.read(part, 1)[:, 0]
-    step = np.diff(graph, prepend=0)
-    valid = (step == 0) | (step == 1)
-    valid[0] = graph[0] == 1
-    if not valid.all():
-        line = int(np.argmin(valid))
-        before = f"after graph {graph[line - 1]}" if line else "first"
-        raise files.fault(part, f"graph {graph[line]} comes {before}", line + 1)
-    graphs, mean = int(graph[-1]), len(graph) / int(graph[-1])
-    if graphs != published.graphs:
-        raise files.fault(part, f"{graphs} graphs, published are {published.graphs}")
-    if abs(mean - published.nodes) > 0.01:
-        raise files.fault(part, f"{mean:.2f} nodes per graph, published are {published.nodes}")
-    return graph
-
-
-def _verify_labels(files: _RawFiles, published: Statistics, graph: np.ndarray) -> None:
-    """Check labels of graphs and nodes, and node attributes if there are any."""
-    labels = files.read("graph_labels", 1)
-    files.check_length("graph_labels", labels, published.graphs, "graphs")
-    if (classes := len(np.unique(labels))) != published.classes:
-        text = f"{classes} classes, published are {published.classes}"
-        raise files.fault("graph_labels", text)
-    if published.features > 1 or files.path("node_labels").exists():
-        labels = files.read("node_labels", 1)
-        files.check_length("node_labels", labels, len(graph), "nodes")
-        if (width := int(np.ptp(labels)) + 1) != published.features:
-            text = f"labels span {width} values, published are {published.features}"
-            raise files.fault("node_labels", text)
-    if files.path("node_attributes").exists():
-        attributes = files.read("node_attributes", None, float)
-        files.check_length("node_attributes", attributes, len(graph), "nodes")
-
-
-def _verify_edges(files: _RawFiles, published: Statistics, graph: np.ndarray) -> None:
-    """Check that edges are within one graph, in both directions, and as many as published."""
-
-    def stop_at(wrong: np.ndarray, text: str) -> None:
-        if wrong.any():
-            line = int(np.argmax(wrong))
-            edge = f"edge {edges[line, 0]}, {edges[line, 1]}"
-            raise files.fault("A", f"{edge} {text}", line + 1)
-
-    edges: np.ndarray = files.read("A", 2)
-    for part, number in (("edge_labels", int), ("edge_attributes", float)):
-        if files.path(part).exists():
-            files.check_length(part, files.read(part, None, number), len(edges), "edges")
-    nodes = len(graph)
-    stop_at((edges.min(1) < 1) | (edges.max(1) > nodes), f"leaves the nodes 1 to {nodes}")
-    source, target = edges.T - 1
-    stop_at(graph[source] != graph[target], "joins two graphs")
-    backward = target * nodes + source
-    distinct = _distinct(source * nodes + target)
-    if not np.array_equal(distinct, _distinct(backward)):
-        stop_at(~np.isin(backward, distinct), "lacks its opposite direction")
-    mean = np.count_nonzero(distinct // nodes != distinct % nodes) / 2 / published.graphs
-    if abs(mean - published.edges) > published.edge_tolerance:
-        text = f"{mean:.2f} undirected edges per graph, published are {published.edges}"
-        raise files.fault("A", text)
+        yield Graphs(
+            **graphs.of_nodes(node), edge_index=edge_index, batch=graph, y=graphs.y[chosen]
+        )
 
 
 def _stored_graphs(parsed: Path, source: str) -> Graphs | None:
@@ -365,10 +238,7 @@ def _stored_graphs(parsed: Path, source: str) -> Graphs | None:
 
 
 def _parsed_graphs(raw: Path, name: str) -> Graphs:
-    """Verified raw files as read by PyG; its own processed file is not to be trusted.
-
-    Where ``weights_only`` refuses that file, PyG loads it without.
-    """
+    """Verified raw files as read by PyG; its own processed file could run code when loaded."""
     data, slices, sizes = read_tu_data(str(raw), name)
     unlabelled = data.x is None
     count = torch.tensor(data._num_nodes) if unlabelled else slices["x"].diff()
@@ -381,39 +251,9 @@ def _parsed_graphs(raw: Path, name: str) -> Graphs:
     return Graphs(data.x[:, sizes["num_node_attributes"] :].contiguous(), edge_index, batch, data.y)
 
 
-def _sha256_of_graphs(graphs: Graphs) -> str:
-    tensors = (graphs.x, graphs.edge_index, graphs.batch, graphs.y)
-    return hashlib.sha256(b"".join(t.numpy().tobytes() for t in tensors)).hexdigest()
-
-
-def _statistics(name: str) -> Statistics:
+def _check_name(name: str) -> None:
     if name not in DATASETS:
         raise UserError(f"unknown dataset {name!r}; known are {', '.join(DATASETS)} and {ATLAS}")
-    return DATASETS[name]
-
-
-def _first_bad_line(content: bytes, columns: int | None, number: type) -> tuple[str, int]:
-    """What is wrong with the first line that is not a row of numbers, and its number."""
-    pattern = r"\s*[+-]?\d{1,18}\s*" if number is int else r"\s*[+-]?[\d.]+([eE][+-]?\d+)?\s*"
-    lines = content.decode(errors="replace").split("\n")[:-1]
-    columns = columns or lines[0].count(",") + 1
-    for position, line in enumerate(lines, start=1):
-        fields = line.split(",")
-        if not line.strip():
-            return "the line is empty", position
-        if len(fields) != columns:
-            return f"{len(fields)} values instead of {columns}", position
-        for field in fields:
-            if not re.fullmatch(pattern, field):
-                kind = "an integer" if number is int else "a number"
-                return f"{field.strip()[:40]!r} is not {kind}", position
-    return "not a table of numbers", 1
-
-
-def _distinct(keys: np.ndarray) -> np.ndarray:
-    """Sorted distinct values; several times faster here than ``numpy.unique``."""
-    keys = np.sort(keys)
-    return keys[np.flatnonzero(np.diff(keys, prepend=-1))]
 
 
 def _concatenated_ranges(first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:

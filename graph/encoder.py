@@ -6,13 +6,11 @@ those made here also have ``features``, F.
 Shapes: V nodes, E directed edges, F node features, G graphs, H hidden units, L layers.
 """
 
-import contextlib
 import inspect
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,10 +21,8 @@ from torch_geometric.nn import GINConv, global_add_pool, global_max_pool, global
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from graph.config import Config
-from shared.errors import UserError, suggestion
-from shared.experiment.config import canonical
-from shared.experiment.export import is_safetensors, stating
-from shared.experiment.weights import read
+from shared.errors import suggestion
+from shared.experiment.export import stating
 from shared.modes import evaluating
 from shared.ranges import COUNT, require
 
@@ -75,10 +71,6 @@ NETWORKS: dict[str, Callable[..., Any]] = {
 }
 
 
-# Arguments of networks that cannot be told from the shapes of their weights.
-NOT_IN_WEIGHTS = {"act", "norm", "jk", "act_first"}
-
-
 class Pooled(nn.Module):
     """A graph encoder from a node-level network, ``(x, edge_index) -> (V, D)``.
 
@@ -121,17 +113,11 @@ def make_encoder(config: Config, features: int) -> nn.Module:
 
     Args:
         config: its ``network`` is ``"gin"``, a name of :data:`NETWORKS`, of which ``hidden`` and
-            ``layers`` are the widths and the depth and ``network_options`` further arguments, or a
-            function from F to a module: a node-level network, which is pooled by ``readout``, or an
-            encoder with ``dim``.
+            ``layers`` are the widths and the depth, or a function from F to a module: a node-level
+            network, which is pooled by ``readout``, or an encoder with ``dim``.
         features: F.
     """
-    network, options = config.network, dict(config.network_options or {})
-    if options and network not in NETWORKS:
-        raise ValueError(
-            f"network_options are of networks of torch_geometric.nn; "
-            f"{getattr(network, '__name__', network)} takes none"
-        )
+    network = config.network
     for name in ("layers", "hidden"):
         require(name, getattr(config, name), COUNT)
     if network == "gin":
@@ -147,23 +133,14 @@ def make_encoder(config: Config, features: int) -> nn.Module:
     if network not in NETWORKS:
         known = ["gin", *NETWORKS]
         raise ValueError(f"no network {network!r}{suggestion(network, known, 'there are')}")
-    try:
-        model = NETWORKS[network](features, config.hidden, config.layers, **options)
-    except (AssertionError, TypeError, ValueError) as error:
-        if not options:
-            raise
-        raise ValueError(f"{network} cannot be made with {options}: {error}") from error
+    model = NETWORKS[network](features, config.hidden, config.layers)
     return _with_facts(Pooled(model, features, config.readout), config)
 
 
 def _with_facts(encoder: nn.Module, config: Config) -> nn.Module:
     """The encoder with the facts that its export states, since no tensor shows them."""
     names = ("network", "layers", "hidden", "readout")
-    facts: dict[str, str | None] = {name: json.dumps(getattr(config, name)) for name in names}
-    options = config.network_options
-    return stating(
-        encoder, **facts, network_options=json.dumps(canonical(options)) if options else None
-    )
+    return stating(encoder, **{name: json.dumps(getattr(config, name)) for name in names})
 
 
 class ProjectionHead(nn.Sequential):
@@ -176,36 +153,6 @@ class ProjectionHead(nn.Sequential):
 
 def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
-
-
-def check_stated(config: Config, file: Path) -> None:
-    """Compare the facts that a file of weights states of its network with the configuration.
-
-    The file states them in ``config.json`` in its folder, as PyG's hub mixin writes it, or in the
-    ``hyper_parameters`` of a checkpoint of Lightning. They tell what no tensor shows, such as the
-    activation.
-    """
-    if config.network not in NETWORKS:
-        return
-    stated: dict[str, Any] = {}
-    if (beside := file.parent / "config.json").is_file():
-        with contextlib.suppress(ValueError):
-            stated.update(json.loads(beside.read_text(encoding="utf-8")))
-    if not is_safetensors(file):
-        hyper_parameters = read(file).get("hyper_parameters", {})
-        stated.update(hyper_parameters if isinstance(hyper_parameters, Mapping) else {})
-    options = dict(config.network_options or {})
-    for name in NOT_IN_WEIGHTS & stated.keys():
-        value = stated[name]
-        configured = options.get(name, inspect.signature(BasicGNN).parameters[name].default)
-        if not isinstance(value, (str, bool, type(None))):
-            continue
-        if str(value).lower() != str(configured).lower():
-            raise UserError(
-                f"{file}: its network has {name}={value!r}, not {configured!r}; set "
-                f"network_options to { {name: value}!r}, or remove {name} from what is stated "
-                f"beside the weights"
-            )
 
 
 @torch.no_grad()

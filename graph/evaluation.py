@@ -99,8 +99,8 @@ def calibrate(encoder: torch.nn.Module, graphs: Graphs, batch_size: int = 128) -
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # the plain mean over batches
-    encoder.train()
-    with torch.inference_mode():
+    with torch.inference_mode(), evaluating(encoder):  # which restores the modes at the end
+        encoder.train()
         for batch in batches(graphs, batch_size):
             batch = batch.to(device)
             encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)

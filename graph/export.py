@@ -46,8 +46,6 @@ from shared.functions import function_name
 # The fields of a configuration that determine the encoder and its input.
 KEPT = ("network", "readout", "layers", "hidden", "precision", "authors_augmentation", "dataset")
 
-OPTIONS = "network_options"  # only in files of networks that have any
-
 
 def save_encoder(
     encoder: nn.Module,
@@ -76,8 +74,7 @@ def save_encoder(
         dataset = OWN_DATA if config.dataset in (*DATASETS, ATLAS) else config.dataset
     config = dataclasses.replace(config, dataset=dataset)
     metadata = {"dim": str(network.dim), "features": str(features)}
-    names = (*KEPT, OPTIONS) if config.network_options else KEPT
-    metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in names}
+    metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in KEPT}
     save_weights(network, folder, metadata)
 
 
@@ -134,8 +131,7 @@ def _read(path: Path, network: Callable[[int], Any] | None) -> tuple[nn.Module, 
     """The encoder of a file, the stored part of its configuration, and the number of features."""
     state, metadata = read_weights(path, (*KEPT, "features"))
     with naming_damage(path):
-        names = (*KEPT, OPTIONS) if OPTIONS in metadata else KEPT
-        stated = {name: json.loads(metadata[name]) for name in names}
+        stated = {name: json.loads(metadata[name]) for name in KEPT}
         config = Config(**{**stated, "network": network_of(path, stated["network"], network)})
         features = int(metadata["features"])
         kind = {"float64": torch.float64, "float32": torch.float32}[config.precision]

@@ -13,7 +13,7 @@ from graph.augmentation import add_self_loops_but_last, augment
 from graph.config import Config
 from graph.data import ATLAS, Graphs, Layout, batches, check, layout, permutation
 from graph.datasets import DATASETS
-from graph.encoder import ProjectionHead, check_stated, make_encoder
+from graph.encoder import ProjectionHead, make_encoder
 from graph.evaluation import LOGISTIC, calibrate, embed, score, sizes
 from graph.export import save_encoder
 from graph.own import fingerprint, load
@@ -102,11 +102,7 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
     # Drawn in single precision, so that both precisions start from the same weights.
     encoder = make_encoder(config, graphs.x.shape[1]).to(device, dtype)
     if config.init is not None:
-        remedy = (
-            "set network, hidden, layers, readout and network_options as in the file, and take "
-            "data of its features"
-        )
-        check_stated(config, config.init.file)
+        remedy = "set network, hidden, layers and readout as in the file, and take its features"
         initialise(encoder, config.init, remedy)
     dim: int = encoder.dim  # type: ignore[assignment] # of every encoder
     head = ProjectionHead(dim).to(device, dtype)
@@ -137,7 +133,7 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
 def kept_features(
     config: Config, graphs: Graphs, device: torch.device | str
 ) -> tuple[Tensor | None, Graphs]:
-    """Features that stay on the device, and the graphs with their row there as the only feature.
+    """Features that stay on the device, and the graphs with ``rows`` of them in place of ``x``.
 
     Batches and views are then made of rows, which are few bytes. A masked node has row 0, which is
     zero. None, and the graphs as they are, where augmentations compute with features.
@@ -147,8 +143,8 @@ def kept_features(
         return None, graphs
     first = int(masks)
     x = nn.functional.pad(graphs.x, (0, 0, first, 0)) if masks else graphs.x
-    rows = torch.arange(first, first + len(graphs.x), dtype=torch.float64)
-    return x.to(device), dataclasses.replace(graphs, x=rows[:, None])
+    rows = torch.arange(first, first + len(graphs.x))
+    return x.to(device), dataclasses.replace(graphs, x=graphs.x[:, :0], rows=rows)
 
 
 def views(
@@ -227,9 +223,9 @@ def compare(
     device = next(encoder.parameters()).device
     on_device = [own_part(view).to(device) for view in (original, augmented)]
     if kept is not None:
-        rows = [view.x[:, 0].long() for view in on_device]
+        rows = [view.rows for view in on_device if view.rows is not None]
         on_device = [
-            dataclasses.replace(view, x=kept.index_select(0, row))
+            dataclasses.replace(view, x=kept.index_select(0, row), rows=None)
             for view, row in zip(on_device, rows, strict=True)
         ]
     features = [encoded(encoder, view, config.chunk) for view in on_device]

@@ -169,52 +169,6 @@ class ProbeConfig(Config):
     protocol: str = "state-probe-v1"
 
 
-@dataclass(frozen=True)
-class ImitationConfig(ProbeConfig):
-    """One contrastive encoder, trained on an expert's frames only, and a policy on its features.
-
-    The probe's numbers of episodes are here per level of skill.
-    """
-
-    quality: Literal["full", "fast"] = "fast"
-    filters: int = 16  # half of CURL's: for a CPU
-    batch_size: int = 64
-    precision: Literal["float32", "bfloat16", "bfloat16_convolutions"] = "bfloat16_convolutions"
-    protocol: str = "imitation-return-v1"
-    probe_episodes: int = 12
-    probe_test_episodes: int = 4
-    probe_steps: int = 125
-
-    # All additional. Expert and frames are the same for all seeds.
-    expert_decisions: int = 15_000  # each takes 8 ms of a CPU core
-    material_seed: int = 0  # of the expert, and of the rendered episodes
-    # What acts: a head on the features; or, without features, the expert or random actions.
-    acts: Literal["head", "expert", "random"] = "head"
-    head_hidden: int = 256
-    head_updates: int = 1000
-    head_batch: int = 256
-    head_learning_rate: float = 1e-3
-
-    ranges: ClassVar[Mapping[Range, tuple[str, ...]]] = {
-        **ProbeConfig.ranges,
-        COUNT: (*ProbeConfig.ranges[COUNT], "expert_decisions", "head_hidden", "head_batch"),
-        STEP: (*ProbeConfig.ranges[STEP], "head_updates"),
-        POSITIVE: (*ProbeConfig.ranges[POSITIVE], "head_learning_rate"),
-    }
-
-    def reduced(self) -> Self:
-        """The same run of a small network on few small frames, for the smoke tier."""
-        return dataclasses.replace(
-            super().reduced(),
-            probe_episodes=3,
-            probe_test_episodes=2,
-            expert_decisions=150,
-            head_hidden=16,
-            head_updates=20,
-            head_batch=16,
-        )
-
-
 def check(config: Config) -> None:
     """Check a configuration before anything is rendered."""
     require_words(config)
@@ -246,25 +200,16 @@ def check(config: Config) -> None:
 
 
 def _check_probe(config: ProbeConfig) -> None:
-    if config.protocol != type(config).protocol:
-        raise ValueError(f"protocol is {type(config).protocol!r} here; got {config.protocol!r}")
+    if config.protocol != ProbeConfig.protocol:
+        raise ValueError(f"protocol is {ProbeConfig.protocol!r} here; got {config.protocol!r}")
     if not config.contrastive:
         raise ValueError(
             "a probe's encoder is trained by the contrastive step alone: for an untrained one set "
             "train=False, not contrastive=False"
         )
-    encoder = config.probe_input == "embedding"
-    episodes = config.probe_episodes
-    if isinstance(config, ImitationConfig):
-        encoder &= config.acts == "head"
-        episodes *= 3  # levels of skill
-        longest = config.episode_steps // config.action_repeat
-        if config.probe_steps > longest:
-            raise ValueError(
-                f"probe_steps {config.probe_steps} are more than the {longest} decisions of an "
-                f"episode of {config.episode_steps} steps"
-            )
-    if config.train and not encoder:
+    if config.train and config.probe_input == "pixels":
         raise ValueError("nothing here reads an encoder: set train=False")
-    if episodes < 5:
-        raise ValueError(f"the probe needs 5 training episodes; probe_episodes gives {episodes}")
+    if config.probe_episodes < 5:
+        raise ValueError(
+            f"the probe needs 5 training episodes; probe_episodes gives {config.probe_episodes}"
+        )

@@ -14,7 +14,7 @@ They are stored below the data root, in a folder whose name depends on all setti
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from rl.config import TASKS
-from rl.environment import DeepMindControl, renderer_in_use, task_fingerprint
-from rl.expert import Expert, drawn_action
+from rl.environment import DeepMindControl
+from rl.simulator import renderer_in_use, task_fingerprint
 from shared.experiment.data import (
     build_once,
     check_prepared,
@@ -42,9 +42,6 @@ FORMAT = 1
 FILES = ("frames.bin", "states.bin", "meta.json")
 
 DATASETS = TASKS
-
-# An action (A,) float32, given the episode's number and its random generator.
-Act = Callable[[int, DeepMindControl, np.random.Generator], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def random_frames(
         episodes: number of episodes.
         steps: frames of each, including the first.
         frame_size: S, pixels.
-        quality: see :class:`rl.environment.DeepMindControl`.
+        quality: see :class:`rl.simulator.Task`.
         seed: of all that is random.
         data_root: ``prepared`` is made in it.
         progress: called during rendering with the frames done, their total, and a description.
@@ -97,67 +94,29 @@ def random_frames(
     """
     if min(episodes, steps) < 1:
         raise ValueError(f"{episodes} episodes of {steps} frames are none")
-    key = _key_of(task, action_repeat, episodes, steps, frame_size, quality, seed)
-
-    def uniform(
-        episode: int, environment: DeepMindControl, generator: np.random.Generator
-    ) -> np.ndarray:
-        return generator.uniform(-1, 1, environment.action_space.shape).astype(np.float32)
-
-    return _rendered(key, uniform, data_root, progress)
-
-
-def expert_frames(
-    expert: Expert,
-    task: str,
-    action_repeat: int,
-    *,
-    episodes: int,
-    test_episodes: int,
-    steps: int,
-    frame_size: int,
-    quality: str,
-    seed: int,
-    data_root: Path,
-    progress: Progress | None = None,
-) -> Frames:
-    """Frames of episodes of an expert's policies, which act with noise, rendered once.
-
-    First come ``episodes`` episodes of each level of skill, level by level, then the test episodes
-    in the same order.
-
-    Args:
-        expert: its policies act, see :func:`rl.expert.trained_expert`.
-        task: of DM Control.
-        action_repeat: environment steps from frame to frame.
-        episodes: of each level.
-        test_episodes: of each level, at the end.
-        steps: frames of an episode, which is cut off after them.
-        frame_size: S, pixels.
-        quality: see :class:`rl.environment.DeepMindControl`.
-        seed: of all that is random.
-        data_root: ``prepared`` is made in it.
-        progress: see :func:`random_frames`.
-
-    Raises:
-        UserError: see :func:`random_frames`.
-        ValueError: likewise.
-    """
-    if min(episodes, test_episodes, steps) < 1:
-        raise ValueError(f"{episodes} and {test_episodes} episodes of {steps} frames are none")
-    levels = list(expert.policies)
-    order = [level for count in (episodes, test_episodes) for level in levels for _ in range(count)]
-    key = _key_of(task, action_repeat, len(order), steps, frame_size, quality, seed) | {
-        "expert": expert.fingerprint,
-        "levels": order,
+    # The settings that determine the frames.
+    key = {
+        "task": task,
+        "fingerprint": task_fingerprint(task),
+        "renderer": renderer_in_use(),
+        "action_repeat": action_repeat,
+        "episodes": episodes,
+        "steps": steps,
+        "frame_size": frame_size,
+        "quality": quality,
+        "seed": seed,
+        "format": FORMAT,
     }
+    name = f"{task}-{frame_size}-{quality}-{short_hash(key)}"
+    folder = data_root / "prepared" / "rl" / name
 
-    def skilled(
-        episode: int, environment: DeepMindControl, generator: np.random.Generator
-    ) -> np.ndarray:
-        return drawn_action(expert.policies[order[episode]], environment.state, generator)
+    def build(part: Path) -> None:
+        with writing(part.parent):
+            names = _render(part, key, progress)
+            write_meta(part, key | {"names": names}, FILES)
 
-    return _rendered(key, skilled, data_root, progress)
+    build_once(folder, build)
+    return _read_frames(folder)
 
 
 def frames_fingerprint(frames: Frames) -> str:
@@ -178,47 +137,7 @@ def fetch(name: str, data_root: Path) -> None:
         environment.reset(seed=0)
 
 
-def _key_of(
-    task: str,
-    action_repeat: int,
-    episodes: int,
-    steps: int,
-    frame_size: int,
-    quality: str,
-    seed: int,
-) -> dict[str, Any]:
-    """The settings that determine the frames, by name; callers add those of a policy."""
-    return {
-        "task": task,
-        "fingerprint": task_fingerprint(task),
-        "renderer": renderer_in_use(),
-        "action_repeat": action_repeat,
-        "episodes": episodes,
-        "steps": steps,
-        "frame_size": frame_size,
-        "quality": quality,
-        "seed": seed,
-        "format": FORMAT,
-    }
-
-
-def _rendered(key: dict[str, Any], act: Act, data_root: Path, progress: Progress | None) -> Frames:
-    """The frames of a key, rendered unless they are stored."""
-    name = f"{key['task']}-{key['frame_size']}-{key['quality']}-{short_hash(key)}"
-    folder = data_root / "prepared" / "rl" / name
-    build_once(folder, lambda part: _build(part, key, act, progress))
-    return _read_frames(folder)
-
-
-def _build(part: Path, key: dict[str, Any], act: Act, progress: Progress | None) -> None:
-    with writing(part.parent):
-        names = _render(part, key, act, progress)
-        write_meta(part, key | {"names": names}, FILES)
-
-
-def _render(
-    folder: Path, key: dict[str, Any], act: Act, progress: Progress | None
-) -> tuple[str, ...]:
+def _render(folder: Path, key: dict[str, Any], progress: Progress | None) -> tuple[str, ...]:
     """Write frames and states; the names of the latter are returned."""
     episodes, steps = key["episodes"], key["steps"]
     settings = {name: key[name] for name in ("action_repeat", "frame_size", "quality")}
@@ -228,7 +147,7 @@ def _render(
         (folder / "states.bin").open("wb") as states,
     ):
         for episode in range(episodes):
-            for frame, state in _episode(environment, act, key["seed"], episode, steps):
+            for frame, state in _episode(environment, key["seed"], episode, steps):
                 frames.write(frame.tobytes())
                 states.write(state.astype("<f8").tobytes())
             if progress is not None:
@@ -237,14 +156,14 @@ def _render(
 
 
 def _episode(
-    environment: DeepMindControl, act: Act, seed: int, episode: int, steps: int
+    environment: DeepMindControl, seed: int, episode: int, steps: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Frame and state after the reset and after each of ``steps - 1`` actions."""
+    """Frame and state after the reset and after each of ``steps - 1`` random actions."""
     generator = np.random.default_rng([seed, episode])
     environment.reset(seed=int(generator.integers(2**31)))
     yield environment.frame, environment.state
     for step in range(1, steps):
-        action = act(episode, environment, generator)
+        action = generator.uniform(-1, 1, environment.action_space.shape).astype(np.float32)
         _, _, terminated, truncated, _ = environment.step(action)
         yield environment.frame, environment.state
         if (terminated or truncated) and step + 1 < steps:

@@ -1,6 +1,6 @@
 """The rl domain as one object; heavy modules are imported only when they are needed."""
 
-from rl.config import Config, ImitationConfig, ProbeConfig
+from rl.config import Config, ProbeConfig
 from rl.tables import TABLES
 from shared.experiment.domain import Domain, Experiment
 from shared.lazy import LazyImport
@@ -16,7 +16,6 @@ DOMAIN = Domain(
     experiments=(
         Experiment(Config, LazyImport("rl.train:measure"), steps=_steps),
         Experiment(ProbeConfig, LazyImport("rl.probe:measure"), several=True),
-        Experiment(ImitationConfig, LazyImport("rl.imitation:measure")),
     ),
     datasets=LazyImport("rl.data:DATASETS"),
     fetch=LazyImport("rl.data:fetch"),

@@ -16,9 +16,6 @@ episodes, is used on all training frames; ties go to the smallest. The score is 
 frames, relative to their own mean. The regression is solved in dual form, with a frames x frames
 matrix, which suits fifty features as well as raw pixels.
 
-``imitation-return-v1``: see :mod:`rl.imitation`. It includes the second version of the state probe,
-on one fixed set of an expert's frames instead of a random policy's frames, which differed by seed.
-
 Shapes: n frames (m of the test part), d features, t targets, E episodes, K frames of a stack, S
 pixels of a frame, C pixels of a crop, H width of the embedding, A dimensions of an action.
 """
@@ -38,13 +35,12 @@ from torch import Tensor
 from rl.config import Config
 from rl.data import Frames
 from rl.encoder import Encoder
-from rl.environment import make_environment, vector_of
-from rl.own_environment import Make, checked_maker
+from rl.environment import Make, checked_maker, make_environment, vector_of
 from rl.replay import gather
 from shared.modes import evaluating
 from shared.notices import Progress
 
-PROTOCOLS = ("dmc-return-v1", "dmc-return-v2", "state-probe-v1", "imitation-return-v1")
+PROTOCOLS = ("dmc-return-v1", "dmc-return-v2", "state-probe-v1")
 
 Curve = Sequence[Mapping[str, Any]]  # of each evaluation ``step`` and ``return`` at least
 
@@ -99,7 +95,7 @@ def evaluate_policy(
             description.
 
     Raises:
-        ValueError: what :class:`rl.OwnEnvironment` refuses of ``make``.
+        ValueError: what :class:`rl.Environment` refuses of ``make``.
         FloatingPointError: a reward or state that is not finite.
     """
     seeds = [episode_seed(seed, episode) for episode in range(config.evaluation_episodes)]
@@ -109,15 +105,17 @@ def evaluate_policy(
         return returns(act, environments, seeds, decisions, progress)
 
 
-def episode_seed(seed: int, episode: int) -> int:
+def episode_seed(seed: int, episode: int, millions: int = 0) -> int:
     """The seed, below 2^32, with which an episode of an evaluation starts."""
-    return int(np.random.SeedSequence((STREAM, seed, episode)).generate_state(1)[0])
+    # A sequence that ends in zero is the one without it.
+    return int(np.random.SeedSequence((STREAM, seed, episode, millions)).generate_state(1)[0])
 
 
 def evaluation_seeds(config: Config, step: int) -> list[int]:
     """The seeds of a run's evaluation after ``step`` environment steps, independent of the run."""
-    seed = config.seed * 1_000_000 + step
-    return [episode_seed(seed, episode) for episode in range(config.evaluation_episodes)]
+    millions, rest = divmod(step, 1_000_000)
+    seed = config.seed * 1_000_000 + rest
+    return [episode_seed(seed, episode, millions) for episode in range(config.evaluation_episodes)]
 
 
 @torch.no_grad()

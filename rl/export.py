@@ -15,7 +15,6 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save
@@ -57,12 +56,6 @@ NETWORK_FIELDS = (
     *("frame_size", "crop", "stack"),
     *("filters", "convolutions", "latent", "hidden", "precision"),
 )
-
-# By protocol, the encoder's training data; the names are filled in from the configuration.
-TRAINING_DATA = {
-    "state-probe-v1": "{probe_episodes} episodes of a random policy",
-    "imitation-return-v1": "{probe_episodes} episodes at each of three levels of an expert's skill",
-}
 
 
 def load(folder: Path) -> Policy | Encoder:
@@ -126,81 +119,54 @@ def _policy(config: Config, state: Mapping[str, Tensor]) -> Policy:
 
 
 def _describe(folder: Path, record: Record) -> Export:
-    config, details = record.config, record.result["metrics"]["details"]
-    crop, stack, size = config["crop"], config["stack"], config["frame_size"]
-    common = {
-        "losses": loss_names(config["objective"])
-        if config["contrastive"] and config["train"]
-        else (),
-        "modality": "tasks and renderers",
-        "evaluated": config["task"],
-        "data": f"Pictures rendered by DM Control's task `{config['task']}`.",
-        "projected": True,  # the exported network is the one that was scored
-    }
-    if isinstance(read(folder), Encoder):
-        shape = (1, 3 * stack, crop, crop)
-        targets = [f"{name} {value:.2f}" for name, value in details["targets"].items()]
-        return Export(
-            files={FILE: save(_without_prefix(load_file(folder / MODEL))), CONFIG: folder / CONFIG},
-            name=("encoder", config["task"]),
-            about=f"An encoder of pictures of DM Control's `{config['task']}`, "
-            f"{_training_of_encoder(config)}",
-            input=f"crops of {crop} x {crop} pixels of {stack} frames, RGB, 0 to 255, the oldest "
-            "first",
-            output=f"{config['latent']} features",
-            loading=_loading_code(f"features = encoder(torch.zeros({shape}, dtype=torch.uint8))"),
-            pipeline="image-feature-extraction",
-            notes=[f"R^2 by target: {', '.join(targets)}."],
-            **common,
-        )
-    shape = (1, 3 * stack, size, size)
-    curve = [
-        f"{evaluation['return']:.1f} after {evaluation['step']}" for evaluation in details["curve"]
-    ]
-    return Export(
-        files={POLICY: folder / MODEL, CONFIG: folder / CONFIG},
-        name=("policy", config["task"]),
-        about=f"A policy for DM Control's `{config['task']}` from pixels: soft actor-critic\n"
-        f"{_contrast_of_policy(config)}; {config['environment_steps']} environment steps, batches "
-        f"of {config['batch_size']},\nseed {config['seed']}",
-        input=f"{stack} frames of {size} x {size} pixels, RGB, 0 to 255, the oldest first; it "
-        f"sees\n  their centre crop of {crop} pixels",
-        output=f"an action in [-1, 1] for each dimension, repeated for {config['action_repeat']}\n"
-        "  environment steps; the mean of the policy, without noise",
-        loading=_loading_code(f"action = policy(torch.zeros({shape}, dtype=torch.uint8))"),
-        pipeline="reinforcement-learning",
-        notes=[f"Returns over the environment steps: {', '.join(curve)}."],
-        **common,
-    )
-
-
-def _training_of_encoder(config: Mapping[str, Any]) -> str:
+    config = record.config
+    is_encoder = isinstance(read(folder), Encoder)
+    losses = loss_names(config["objective"]) if config["contrastive"] and config["train"] else []
     if not config["train"]:
-        return training_of(config, "")
-    return (
-        f"trained without rewards by the contrastive loss "
-        f"`{' + '.join(loss_names(config['objective']))}` on\n"
-        f"{TRAINING_DATA[config['protocol']].format(**config)}: {config['probe_updates']} updates, "
-        f"batches of {config['batch_size']}, seed {config['seed']}"
+        training = training_of(config, "")
+    else:
+        how = f"by the contrastive loss `{' + '.join(losses)}`" if losses else "without contrast"
+        budget = (
+            f"{config['probe_updates']} updates on {config['probe_episodes']} episodes of a random "
+            f"policy, without rewards"
+            if is_encoder
+            else f"{config['environment_steps']} environment steps of soft actor-critic"
+        )
+        training = (
+            f"its encoder trained {how}:\n{budget}, batches of {config['batch_size']}, seed "
+            f"{config['seed']}"
+        )
+    what, use = ("encoder", "features") if is_encoder else ("policy", "action")
+    size = config["crop"] if is_encoder else config["frame_size"]
+    shape = (1, 3 * config["stack"], size, size)
+    output = (
+        f"{config['latent']} features"
+        if is_encoder
+        else f"an action in [-1, 1] for each dimension, repeated for {config['action_repeat']}\n"
+        "  environment steps; the mean of the policy, without noise"
     )
-
-
-def _contrast_of_policy(config: Mapping[str, Any]) -> str:
-    if not config["contrastive"]:
-        return "without a contrastive loss"
-    losses = " + ".join(loss_names(config["objective"]))
-    return f"whose encoder is trained by the contrastive loss `{losses}`, too"
-
-
-def _loading_code(use: str) -> str:
-    """How to load a network, for the card."""
-    network = use.partition("= ")[2].partition("(")[0]
-    return python_block(
-        "from pathlib import Path",
-        "",
-        "import torch",
-        "from rl.export import load",
-        "",
-        f'{network} = load(Path("."))  # this folder; checks every SHA-256',
-        use,
+    weights: Path | bytes = folder / MODEL
+    if is_encoder:
+        weights = save(_without_prefix(load_file(folder / MODEL)))
+    return Export(
+        files={FILE if is_encoder else POLICY: weights, CONFIG: folder / CONFIG},
+        name=(what, config["task"]),
+        losses=losses,
+        about=f"The {what} of pictures of DM Control's task `{config['task']}`, {training}",
+        input=f"{config['stack']} frames of {size} x {size} pixels, RGB, 0 to 255, oldest first",
+        output=output,
+        loading=python_block(
+            "from pathlib import Path",
+            "",
+            "import torch",
+            "from rl.export import load",
+            "",
+            f'{what} = load(Path("."))  # this folder; checks every SHA-256',
+            f"{use} = {what}(torch.zeros({shape}, dtype=torch.uint8))",
+        ),
+        pipeline="image-feature-extraction" if is_encoder else "reinforcement-learning",
+        modality="tasks and renderers",
+        evaluated=config["task"],
+        data=f"Pictures rendered by DM Control's task `{config['task']}`.",
+        projected=True,  # the exported network is the one that was scored
     )

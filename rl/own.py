@@ -13,8 +13,7 @@ import torch
 from rl.agent import Contrast
 from rl.config import Config, ProbeConfig, check
 from rl.data import Frames, frames_fingerprint
-from rl.environment import vector_of
-from rl.own_environment import Make, OwnEnvironment, checked_maker
+from rl.environment import Environment, Make, checked_maker, vector_of
 from rl.probe import pretrain as pretrain_on_frames
 from rl.train import Environments, check_agent, train_with
 from shared.experiment.run import Run
@@ -26,14 +25,14 @@ def train_agent(config: Config, make: Make, run: Run) -> dict[str, Any]:
 
     Args:
         config: how; ``task`` is the name of your environment. ``quality`` is not used.
-        make: see :class:`OwnEnvironment`; a function at the top level of a file.
+        make: see :class:`Environment`; a function at the top level of a file.
         run: where it is logged, saved and resumed from.
 
     Returns:
         As :func:`rl.measure`.
 
     Raises:
-        ValueError: as :func:`rl.measure` and :class:`OwnEnvironment`; a task of DM Control, or
+        ValueError: as :func:`rl.measure` and :class:`Environment`; a task of DM Control, or
             actions that are not numbers.
         FloatingPointError: training diverged, or a reward is not finite.
     """
@@ -59,14 +58,14 @@ def pretrain(config: ProbeConfig, make: Make, run: Run) -> Contrast:
     Args:
         config: how; ``task`` is the name of your environment, and there are ``probe_episodes`` of
             at most ``probe_steps`` frames.
-        make: see :class:`OwnEnvironment`; its actions may be of any space.
+        make: see :class:`Environment`; its actions may be of any space.
         run: where it is logged, saved and resumed from.
 
     Returns:
         The encoder with its momentum encoder, on the GPU if there is one.
 
     Raises:
-        ValueError: what :func:`rl.config.check` and :class:`OwnEnvironment` refuse, or a task of
+        ValueError: what :func:`rl.config.check` and :class:`Environment` refuse, or a task of
             DM Control.
         FloatingPointError: the training diverged.
     """
@@ -81,7 +80,7 @@ def pretrain(config: ProbeConfig, make: Make, run: Run) -> Contrast:
     return pretrain_on_frames(config, frames, run)
 
 
-def random_frames_of(environment: OwnEnvironment, episodes: int, steps: int, seed: int) -> Frames:
+def random_frames_of(environment: Environment, episodes: int, steps: int, seed: int) -> Frames:
     """Frames of episodes under random actions, a function of the seed; their states are empty.
 
     ``steps`` is the largest number of frames of an episode, including the first. The environment is

@@ -11,17 +11,16 @@ import torch
 from rl.agent import Contrast
 from rl.config import ProbeConfig, check
 from rl.data import Frames, frames_fingerprint, random_frames
-from rl.environment import renderer_in_use, task_fingerprint
 from rl.evaluation import embed, pixels, state_probe
 from rl.replay import gather
+from rl.simulator import renderer_in_use, task_fingerprint
 from rl.train import SAVE_EVERY, save_weights
 from shared.distributed import broadcast, local_slice, replicated
 from shared.experiment.domain import Metrics
 from shared.experiment.run import Run
 
 LOG_EVERY = 20  # updates averaged in a line of the log
-# Every third frame is used by the state probe during training and by rl.imitation.
-STRIDE = 3
+STRIDE = 3  # frames between two that the state probe reads during training
 
 
 def measure(config: ProbeConfig, run: Run) -> Metrics:

@@ -4,23 +4,20 @@ Shapes: F frames, T transitions, B of a batch, K frames of a stack, S pixels of 
 crop, A dimensions of an action. An episode of n transitions has n + 1 frames, each stored once.
 
     frames.bin      all frames in order, (3, S, S) bytes each
-    replay.json     settings that the frames depend on
 
-A frame is written to the file as soon as it is added. On the CPU batches are read from the
-memory-mapped file, which the operating system caches if there is room. On an accelerator with
-room for all frames a tensor holds them as well. Storing and resuming are therefore the same on
-every device.
+The file is a memory-mapped array, whose space on the disk is allocated when it is made: a run that
+does not fit ends before its first step. On the CPU batches are read from it, and the operating
+system caches it if there is room. On an accelerator with room for all frames a tensor holds them as
+well. Storing and resuming are therefore the same on every device.
 
-The file is append-only. A checksum for every ``CHUNK`` frames is part of the state, and so of the
-checkpoint, which is written after the frames have reached the disk, so that the two cannot
-disagree. Frames in the file beyond the checkpoint, as after a kill, are cut off and added again.
+Frames are only appended. The checkpoint is written after they have reached the disk; those beyond
+it, as after a kill, are overwritten.
 """
 
 import contextlib
-import io
-import json
+import errno
+import math
 import os
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +28,8 @@ from torch import Tensor
 
 from shared.errors import UserError
 from shared.experiment.data import writing
-from shared.experiment.files import write_atomically
 
-CHUNK = 500  # frames under one checksum, 15 MB at 100 pixels
+FRAMES = "frames.bin"
 
 
 @dataclass(frozen=True)
@@ -99,11 +95,10 @@ class Replay:
     Its state for checkpoints holds everything but the frames, which are in its folder.
 
     Args:
-        folder: for its files only.
+        folder: for its file only.
         capacity: number of transitions of the run.
         episodes: expected number of episodes; there is room for at least 1000, or a tenth of the
             transitions. None: there may be as many as transitions.
-        task: of DM Control.
         frame_size: S, pixels.
         stack: K.
         action_dimensions: A.
@@ -113,7 +108,9 @@ class Replay:
         device: the same.
         home: where batches are made from the frames: ``device`` if it is an accelerator and they
             need at most half of its free memory, else the CPU.
-        bytes_of_frames: size of the frames once the replay is full.
+
+    Raises:
+        UserError: there is no room for the frames.
     """
 
     def __init__(
@@ -121,7 +118,6 @@ class Replay:
         folder: Path,
         capacity: int,
         *,
-        task: str,
         frame_size: int,
         stack: int,
         action_dimensions: int,
@@ -130,28 +126,23 @@ class Replay:
     ) -> None:
         self.folder = folder
         self.device = device
-        self._about = {
-            "task": task,
-            "frame_size": frame_size,
-            "stack": stack,
-            "action_dimensions": action_dimensions,
-        }
         self._stack = stack
         # Each episode has a first frame in addition to those that transitions lead to.
         most = capacity if episodes is None else max(1000, capacity // 10, episodes)
-        frames = capacity + min(capacity, most) + 1
-        self._shape = (frames, 3, frame_size, frame_size)
-        self._frame_bytes = 3 * frame_size**2
-        self.bytes_of_frames = frames * self._frame_bytes
-        fits = (
-            device.type == "cuda"
-            and self.bytes_of_frames <= torch.cuda.mem_get_info(device)[0] // 2
-        )
+        self._shape = (capacity + min(capacity, most) + 1, 3, frame_size, frame_size)
+        file, size = folder / FRAMES, math.prod(self._shape)
+        self._kept = file.is_file() and file.stat().st_size == size  # of a run that is resumed
+        if not self._kept:
+            _allocate(file, size)
+        self._mapped: np.memmap[Any, Any] = np.memmap(file, np.uint8, "r+", shape=self._shape)
+        fits = device.type == "cuda" and size <= torch.cuda.mem_get_info(device)[0] // 2
         self.home = device if fits else torch.device("cpu")
-        # (F, 3, S, S); on the CPU, once there is a frame.
-        self._stored = torch.empty(self._shape if fits else 0, dtype=torch.uint8, device=self.home)
+        self._stored = (
+            torch.empty(self._shape, dtype=torch.uint8, device=self.home)
+            if fits
+            else torch.from_numpy(self._mapped)
+        )
         self._frames = 0
-        self._checksums: list[int] = []  # of each chunk; the last one may be incomplete
         self._episode = 0  # first frame of the latest episode
         self._transitions = 0
         # For each transition: the frame before the action, and the first frame of its episode.
@@ -162,7 +153,6 @@ class Replay:
             "frame": torch.zeros(capacity, dtype=torch.int64, device=self.home),
             "first": torch.zeros(capacity, dtype=torch.int64, device=self.home),
         }
-        self._stream: io.FileIO | None = None
 
     def __len__(self) -> int:
         return self._transitions
@@ -172,7 +162,6 @@ class Replay:
 
         Raises:
             ValueError: the frame has another shape, or there are too many.
-            UserError: it cannot be stored.
         """
         self._append(frame)
         self._episode = self._frames - 1
@@ -191,7 +180,6 @@ class Replay:
         Raises:
             ValueError: no episode has started, an argument has another shape, a number is not
                 finite, or the replay is full.
-            UserError: the frame cannot be stored.
         """
         actions, position = self._arrays["action"], self._transitions
         if not self._frames:
@@ -247,61 +235,41 @@ class Replay:
         parts = (*crops, drawn["action"], drawn["reward"], drawn["terminated"])
         return Batch(*(_moved(part, self.device) for part in parts))
 
-    def flush(self) -> None:
-        """Wait until all frames have reached the disk.
-
-        Raises:
-            UserError: they cannot be written there.
-        """
-        if self._stream is not None:
-            with self._writing():
-                os.fsync(self._stream.fileno())
-
     def state_dict(self) -> dict[str, Any]:
         """Everything but the frames, which have reached the disk when this returns."""
-        self.flush()
+        self._mapped.flush()
         return {
             "frames": self._frames,
-            "checksums": list(self._checksums),
             "episode": self._episode,
             # Copies, since saving a view would save its whole storage.
             **{name: array[: len(self)].cpu().clone() for name, array in self._arrays.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Restore the state, and read the folder's frames up to it.
+        """Restore the state; the frames up to it are those of the file.
 
         Raises:
-            UserError: the frames are from other settings, missing or damaged.
+            UserError: the file was missing or has another size.
         """
-        self.close()
+        if state["frames"] and not self._kept:
+            raise UserError(
+                f"{self.folder / FRAMES}: missing, or not of this run; delete the run's folder to "
+                f"start it again"
+            )
         self._frames, self._episode = state["frames"], state["episode"]
-        self._checksums = list(state["checksums"])
         self._transitions = len(state["reward"])
         for name, array in self._arrays.items():
-            # Older checkpoints are of environments that end by their time limit only.
-            array[: len(self)] = state.get(name, 0)
-        if self._frames:
-            self._check_header()
-            self._read()
-            self._open()
+            array[: len(self)] = state[name]
+        if self.home.type != "cpu":
+            self._stored[: self._frames] = torch.from_numpy(self._mapped[: self._frames])
 
     def delete(self) -> None:
-        """Delete the files and free the memory; the replay cannot be used afterwards."""
-        self.close()
+        """Delete the file and free the memory; the replay cannot be used afterwards."""
         self._stored = torch.empty(0, dtype=torch.uint8)
-        for file in (self._file, self._header):
-            file.unlink(missing_ok=True)
+        del self._mapped
+        (self.folder / FRAMES).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # already deleted, or it holds other files
             self.folder.rmdir()
-
-    @property
-    def _file(self) -> Path:
-        return self.folder / "frames.bin"
-
-    @property
-    def _header(self) -> Path:
-        return self.folder / "replay.json"
 
     def _append(self, frame: np.ndarray) -> None:
         if frame.shape != self._shape[1:] or frame.dtype != np.uint8:
@@ -310,82 +278,29 @@ class Replay:
         if self._frames == self._shape[0]:
             text = f"{self._frames} frames for {len(self)} transitions: the episodes are too short"
             raise ValueError(f"the replay is full: {text}")
-        stream = self._stream or self._open()
-        content = frame.tobytes()
-        with self._writing():
-            left = memoryview(content)
-            while left:
-                left = left[stream.write(left) :]
+        self._mapped[self._frames] = frame
         if self.home.type != "cpu":
             self._stored[self._frames] = torch.as_tensor(frame)
-        if self._frames % CHUNK == 0:
-            self._checksums.append(0)
-        self._checksums[-1] = zlib.crc32(content, self._checksums[-1])
         self._frames += 1
 
-    def _open(self) -> io.FileIO:
-        """Open the file for appending after the known frames; anything beyond is truncated."""
-        with self._writing():
-            if not self._frames:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                write_atomically(self._header, json.dumps(self._about, indent=2) + "\n")
-            # Unbuffered, so that writes show in the mapping at once. Writing to the mapping itself
-            # would crash the process without a message on a full disk.
-            stream = io.FileIO(self._file, "r+" if self._frames else "w")
-            stream.seek(stream.truncate(self._frames * self._frame_bytes))
-            if self.home.type == "cpu":
-                stream.truncate(self.bytes_of_frames)  # a hole takes no disk space
-        if self.home.type == "cpu":
-            file, size = str(self._file), self.bytes_of_frames
-            flat = torch.from_file(file, shared=True, size=size, dtype=torch.uint8)
-            self._stored = flat.view(self._shape)
-        self._stream = stream
-        return stream
 
-    def close(self) -> None:
-        """Close the file; adding a frame opens it again."""
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-    def _check_header(self) -> None:
+def _allocate(file: Path, size: int) -> None:
+    """Make a file of that many bytes whose space on the disk is taken."""
+    remedy = f"the frames of the whole run take {size / 1e9:.1f} GB; make room, and run it again"
+    with writing(file, remedy):
+        file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            header = json.loads(self._header.read_text(encoding="utf-8"))
-            stored = {name: header[name] for name in self._about}
-        except (OSError, ValueError, KeyError, TypeError):
-            raise self._fault(self._header, "missing or damaged") from None
-        if differences := [
-            f"{name} {stored[name]} there, {value} here"
-            for name, value in self._about.items()
-            if stored[name] != value
-        ]:
-            text = f"a replay with other settings ({'; '.join(differences)})"
-            raise self._fault(self._header, text)
-
-    def _read(self) -> None:
-        """Compare all chunks with their checksums, and copy them to the device if needed."""
-        try:
-            stream = self._file.open("rb")
-        except OSError as error:
-            raise self._fault(self._file, f"cannot be read ({error.strerror})") from None
-        with stream:
-            for number, checksum in enumerate(self._checksums):
-                start, stop = number * CHUNK, min((number + 1) * CHUNK, self._frames)
-                content = bytearray((stop - start) * self._frame_bytes)
-                if (length := stream.readinto(content)) < len(content):
-                    length = start + length // self._frame_bytes
-                    raise self._fault(self._file, f"{length} frames of {self._frames}")
-                if zlib.crc32(content) != checksum:
-                    raise self._fault(self._file, f"frames {start} to {stop - 1} are damaged")
-                if self.home.type != "cpu":
-                    frames = torch.frombuffer(content, dtype=torch.uint8)
-                    self._stored[start:stop] = frames.view(-1, *self._shape[1:])
-
-    def _fault(self, file: Path, text: str) -> UserError:
-        return UserError(f"{file}: {text}; delete the run's folder to start it again")
-
-    def _writing(self) -> contextlib.AbstractContextManager[None]:
-        return writing(self._file, "make room, and run it again")
+            with file.open("wb") as stream:
+                try:
+                    os.posix_fallocate(stream.fileno(), 0, size)
+                except (AttributeError, OSError) as error:
+                    if getattr(error, "errno", None) == errno.ENOSPC:
+                        raise
+                    for start in range(0, size, 2**24):  # not every file system has it
+                        stream.write(bytes(min(2**24, size - start)))
+        except OSError:
+            file.unlink(missing_ok=True)
+            raise
 
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:

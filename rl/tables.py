@@ -1,17 +1,15 @@
 """The control tables of the papers as data; their prose is in ``published/notes.toml``.
 
-Each is declared three times: as returns at 100K environment steps, and, for a CPU's budget, as two
-additional questions about the same rows: how well a policy on their frozen encoders imitates an
-expert (``-imitation``), and how much of the physics state the encoders hold (``-state-probe``, the
-earlier of the two). Returns of a few rows on two tasks also fit a CPU (``RETURNS_ON_A_CPU``).
+Each is declared twice: as returns at 100K environment steps, and, for a CPU's budget, as an
+additional question about the same rows: how much of the physics state their encoders hold
+(``-state-probe``). Returns of a few rows on two tasks also fit a CPU (``RETURNS_ON_A_CPU``).
 """
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rl.config import CURL, Config, ImitationConfig, ProbeConfig
+from rl.config import CURL, Config, ProbeConfig
 from shared import Term, term
 from shared.experiment.methods import (
     ALPHA,
@@ -26,7 +24,7 @@ from shared.experiment.methods import (
     trained_with,
 )
 from shared.experiment.published import load_notes, load_published, with_claims
-from shared.experiment.tables import Column, Published, Row, Seeds, Table
+from shared.experiment.tables import Column, Published, Row, Table
 from shared.lazy import debiased_nce, hard_nce, margin_nce
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -49,7 +47,6 @@ RUN = _column("Run", "cheetah_run", 4, 2e-4)
 WALK = _column("Walk", "walker_walk", 2)
 CATCH = _column("Catch", "ball_in_cup_catch", 4)
 COLUMNS = (SPIN, SWINGUP, EASY, RUN, WALK, CATCH)
-LABELS = tuple(column.label for column in COLUMNS)
 
 RAW = CURL.loss  # on raw bilinear scores
 # The row without the method, its loss, its similarity, and the names of its notes.
@@ -175,22 +172,26 @@ def _returns(
     )
 
 
-def _question(
-    returns: Table, suffix: str, measured: str, trivial: Sequence[Row], **changes: Any
-) -> Table:
-    """An additional question about the rows of ``returns`` that train an encoder contrastively.
-
-    measured: what it measures, in words. trivial: its rows that train no encoder. changes: further
-    fields of the table.
-    """
+def _probe(returns: Table, notes: str = "") -> Table:
+    """An additional question about the rows of ``returns`` that train an encoder contrastively."""
     about = f"about the rows of {returns.section}"
     return dataclasses.replace(
         returns,
-        name=f"{returns.name}-{suffix}",
+        name=f"{returns.name}-state-probe",
         section=f"Additional question {about}",
-        protocol=changes["config"].protocol,
+        title="DeepMind Control from pixels, physics state read from the embedding",
+        metric="r2",
+        unit="% of variance",
+        protocol=ProbeConfig().protocol,
+        config=ProbeConfig(),
         rows=(
-            *trivial,
+            row(
+                "raw pixels",
+                {"train": False, "probe_input": "pixels"},
+                "probe-pixels",
+                baseline=True,
+            ),
+            row("untrained encoder", {"train": False}, "untrained", baseline=True, untrained=True),
             *(
                 dataclasses.replace(
                     each,
@@ -201,123 +202,26 @@ def _question(
                 if each not in (RANDOM_ROW, SAC_ROW) and each.label != "CURL, batch 128"
             ),
         ),
-        published=Published(f"A question of this suite, {about}", measured, (), {}),
-        references=(),
-        **changes,
-    )
-
-
-UNTRAINED = {"train": False}
-PIXELS = {"train": False, "probe_input": "pixels"}
-
-
-def _probe(returns: Table, notes: str = "") -> Table:
-    return _question(
-        returns,
-        "state-probe",
-        "Physics state read from the embedding",
-        (
-            row("raw pixels", PIXELS, "probe-pixels", baseline=True),
-            row("untrained encoder", UNTRAINED, "untrained", baseline=True, untrained=True),
+        published=Published(
+            f"A question of this suite, {about}", "Physics state read from the embedding", (), {}
         ),
-        title="DeepMind Control from pixels, physics state read from the embedding",
-        metric="r2",
-        unit="% of variance",
-        config=ProbeConfig(),
-        columns=COLUMNS,
+        references=(),
         seeds={"short": (0, 1, 2), "smoke": (0,)},
         short={"batch_size": 64, "precision": "bfloat16"},
         varies="seed (frames, initialisation, batches)",
         notes=NOTES.lines(
-            "labels probe-question probe-setting probe-seeds probe-limits probe-chosen "
-            f"probe-closed fixed {notes}"
+            "labels probe-question probe-setting probe-seeds probe-limits probe-chosen fixed "
+            f"{notes}"
         ),
         also=("r2_position", "r2_velocity"),
         aggregates=(),
     )
 
 
-# Soft actor-critic on states needs more decisions than the 15,000 of Swingup and Catch here.
-EXPERTS = {label: {"expert_decisions": 60_000} for label in ("Spin", "Easy", "Run", "Walk")}
-# Rows without a claim: fewer seeds, on the task where contrast first had a visible effect.
-UNCLAIMED = ("CURL, single step", "DCL, raw scores", "HCL, raw scores", "margins", "MMCL")
-# Where a row without the method was measured below a trivial baseline.
-BELOW_A_BASELINE = {
-    "CURL": ("Spin", "Swingup", "Run", "Walk", "Catch"),
-    "CURL, cosine": ("Spin", "Swingup", "Run"),
-    "DCL": ("Spin", "Swingup", "Run"),
-    "HCL": ("Spin", "Swingup", "Run", "Walk"),
-}
-# There the rows with the method are not run, except for LMCL's three published rows, which had run
-# on all six tasks before this was decided.
-BASE_OF = {
-    "LMCL(CURL+DP), mean": "CURL",
-    "LMCL(CURL+DP), cosine": "CURL, cosine",
-    **{
-        f"CLLR({base}+{norm}-norm){suffix}": base
-        for base, *_ in BASES
-        for suffix in ("", OVER_BATCH)
-        for norm in NORMS
-    },
-    "CLLR(CURL+), authors' form": "CURL",
-}
-READ = ("action_r2", "r2", "r2_position", "r2_velocity")
-IMITATION_TRIVIAL = (
-    row("random actions", {**UNTRAINED, "acts": "random"}, "random-actions", baseline=True),
-    row("raw pixels", PIXELS, "imitation-pixels", baseline=True),
-    row("untrained encoder", UNTRAINED, "untrained", baseline=True, untrained=True),
-    row("state expert", {**UNTRAINED, "acts": "expert"}, "state-expert"),
-)
-
-
-def _imitation(returns: Table, notes: str = "") -> Table:
-    labels = [each.label for each in returns.rows]
-    unclaimed = tuple(label for label in UNCLAIMED if label in labels)
-    without_catch = tuple(label for label in LABELS if label != "Catch")
-    return _question(
-        returns,
-        "imitation",
-        "Imitation returns",
-        IMITATION_TRIVIAL,
-        title="DeepMind Control from pixels, an expert imitated from the embedding",
-        config=ImitationConfig(),
-        columns=tuple(
-            dataclasses.replace(
-                column,
-                changes={**column.changes, **EXPERTS.get(column.label, {})},
-            )
-            for column in COLUMNS
-        ),
-        seeds={"short": (0, 1, 2, 3), "smoke": (0,)},
-        fewer=(
-            *(
-                Seeds(seeds, columns, unclaimed, ("short",))
-                for seeds, columns in (((0, 1), ("Catch",)), ((), without_catch))
-                if unclaimed
-            ),
-            *(
-                Seeds((), BELOW_A_BASELINE[base], (label,), ("short",))
-                for label, base in BASE_OF.items()
-                if label in labels
-            ),
-        ),
-        varies="seed (initialisation, batches, head, episodes of evaluation)",
-        notes=NOTES.lines(
-            "labels imitation-question imitation-setting imitation-action imitation-state "
-            "imitation-seeds imitation-pilot imitation-declared imitation-experts "
-            f"imitation-left-out imitation-frames imitation-penalties fixed {notes}"
-        ),
-        also=READ,
-        units=dict.fromkeys(READ, "% of variance"),
-    )
-
-
 TABLE_5 = _returns("lmcl", "table-5", "Chen et al. 2021 (LMCL)", LMCL_ROWS, "0.7 to 6.1", 41)
 TABLE_5_PROBE = _probe(TABLE_5)
-TABLE_5_IMITATION = _imitation(TABLE_5)
 TABLE_4 = _returns("cllr", "table-4", "Chen et al. 2022 (CLLR)", CLLR_ROWS, "1.0 to 27.7", 42)
 TABLE_4_PROBE = _probe(TABLE_4, "probe-cllr alpha-of-512")
-TABLE_4_IMITATION = _imitation(TABLE_4, "imitation-cllr alpha-of-512")
 
 ON_A_CPU: dict[str, Any] = {"batch_size": 128, "precision": "bfloat16_convolutions"}
 # Unless an agent from pixels is shown to learn, this domain's returns are not evidence.
@@ -380,8 +284,8 @@ RETURNS_ON_A_CPU = dataclasses.replace(
 
 TABLES = with_claims(
     {
-        "lmcl": (TABLE_5, TABLE_5_PROBE, TABLE_5_IMITATION),
-        "cllr": (TABLE_4, TABLE_4_PROBE, TABLE_4_IMITATION),
+        "lmcl": (TABLE_5, TABLE_5_PROBE),
+        "cllr": (TABLE_4, TABLE_4_PROBE),
         "curl": (LEARNING_GATE, RETURNS_ON_A_CPU),
     },
     PUBLISHED / "claims.toml",

@@ -26,15 +26,10 @@ from torch import Tensor
 
 from rl.agent import Agent
 from rl.config import Config, check
-from rl.environment import (
-    make_environment,
-    make_vector,
-    renderer_in_use,
-    settings_of,
-    task_fingerprint,
-)
+from rl.environment import make_environment, make_vector, settings_of
 from rl.evaluation import SUMMARIES, Curve, evaluation_seeds, returns
 from rl.replay import Draw, Replay
+from rl.simulator import renderer_in_use, task_fingerprint
 from shared.capture import Captured, can_capture
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.files import replacing, write_atomically
@@ -117,7 +112,7 @@ def train_with(
     *,
     episodes: int | None,
 ) -> dict[str, Any]:
-    """The same in any environment with the interface of :class:`rl.environment.DeepMindControl`.
+    """The same in any :class:`rl.environment.Environment`.
 
     The configuration has been checked. ``make`` makes the environment to train in, ``several``
     those for all episodes of an evaluation; ``episodes`` are expected in training (None: any).
@@ -138,7 +133,6 @@ def train_with(
         replay = Replay(
             run.folder / "replay",
             decisions,
-            task=config.task,
             frame_size=config.frame_size,
             stack=config.stack,
             action_dimensions=dimensions,
@@ -146,7 +140,6 @@ def train_with(
             episodes=episodes,
         )
         progress = Progress(environment)
-        opened.callback(replay.close)
         run.keep_checkpoint = False
         run.temporary.append(replay.folder)  # the checkpoint cannot be used without it
         run.track(agent=agent, **agent.optimisers, replay=replay, progress=progress)

@@ -164,7 +164,7 @@ def filled_once(tmp_path_factory: pytest.TempPathFactory) -> FilledOnce:
 
 @pytest.fixture(scope="session")
 def built_data(filled_once: FilledOnce) -> Path:
-    """A data root that tests share: clips, frames, experts and tokens are built there once.
+    """A data root that tests share: clips, frames and tokens are built there once.
 
     For tests of what is done with them; those of how they are built take a folder of their own.
     """

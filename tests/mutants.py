@@ -31,7 +31,7 @@ MODULES = [
     *(f"text/{name}.py" for name in ("neighbours", "baselines", "tokens", "data")),
     *(f"video/{name}.py" for name in ("train", "evaluation", "augmentation", "encoder", "data")),
     *(f"rl/{name}.py" for name in ("train", "agent", "replay", "evaluation", "encoder")),
-    *(f"rl/{name}.py" for name in ("own_environment", "environment", "probe")),
+    *(f"rl/{name}.py" for name in ("environment", "simulator", "probe")),
     *(f"shared/{name}.py" for name in ("losses", "margins", "pairs", "penalties", "projection")),
     *(f"shared/{name}.py" for name in ("svm", "logistic", "pixels", "momentum", "distributed")),
 ]
@@ -50,7 +50,8 @@ TESTS = {
     "graph/encoder.py": [
         f"tests/graph/test_{name}.py" for name in ("encoder", "own", "init", "export")
     ],
-    "rl/own_environment.py": ["tests/rl/test_own.py"],
+    "rl/environment.py": ["tests/rl/test_environment.py", "tests/rl/test_own.py"],
+    "rl/simulator.py": ["tests/rl/test_environment.py"],
     "rl/probe.py": ["tests/rl/test_train.py"],
     "vision/methods/__init__.py": ["tests/vision/test_methods.py"],
     "vision/methods/base.py": ["tests/vision/test_methods.py"],

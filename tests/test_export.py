@@ -144,21 +144,6 @@ def test_an_edited_file_is_refused_without_its_folder(
     assert not (tmp_path / "export").exists()
 
 
-def test_a_bit_of_any_file_of_an_export_is_seen(tmp_path: Path) -> None:
-    finished(tmp_path / "run")
-    target = write(tmp_path / "run", tmp_path / "export")
-    for name in (FILE, CONFIG):
-        content = (target / name).read_bytes()
-        (target / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        with pytest.raises(UserError, match=f"export: damaged or edited .*the SHA-256 of {name}"):
-            load_encoder(target)
-        (target / name).unlink()
-        with pytest.raises(UserError, match=f"{name}"):
-            load_encoder(target)
-        (target / name).write_bytes(content)
-    load_encoder(target)
-
-
 def test_files_that_hold_no_weights_are_refused_in_one_line(tmp_path: Path) -> None:
     finished(tmp_path / "run")
     file = tmp_path / "run" / FILE

@@ -191,13 +191,13 @@ def test_links_pictures_and_paths_exist() -> None:
             if link.startswith("../../actions/workflows/"):  # of the code host
                 link = f".github/workflows/{link.split('/')[4]}"
             assert (page.parent / link).exists(), (page.name, link)
-        folders = "shared|graph|rl|text|video|vision|tests|benchmarks|results|docs"
+        folders = "shared|graph|rl|text|video|vision|tests|benchmarks|tools|results|docs"
         for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
             known = (ROOT / path).exists() or "PAPER" in path or path.startswith("docs/numerics")
             assert known, (page.name, path)
 
 
-MEASURED = (SHARES, ITERATIONS, "tuning.json")  # by benchmarks
+MEASURED = (SHARES, ITERATIONS, "tuning.json")  # by tools
 
 
 @pytest.mark.slow

@@ -569,7 +569,7 @@ def test_a_record_stays_unless_it_is_replaced(done: Path, tmp_path: Path, at_onc
 
 def test_the_scales_of_panels_beside_each_other_do_not_overlap() -> None:
     """No label of a scale reaches the next panel's, in pixels, in the widest committed pictures."""
-    widest = ("rl/cllr/table-4-imitation", "rl/lmcl/table-5-state-probe", "text/cllr/table-2-small")
+    widest = ("rl/lmcl/table-5-state-probe", "text/cllr/table-2-small")
     for name in widest:
         shown = json.loads(pictures.shown_by(ROOT / f"results/short/{name}.png"))
         panels = [

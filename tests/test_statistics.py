@@ -14,7 +14,6 @@ from shared.report.statistics import (
     gain_of,
     holm,
     interquartile_mean,
-    paired_gain,
     rank_test,
     stratified_bootstrap,
     summarise,
@@ -34,11 +33,6 @@ def test_summary_of_five_numbers() -> None:
 def test_a_summary_of_nothing_or_of_what_is_not_finite_is_refused(values: list[float]) -> None:
     with pytest.raises(ValueError, match=r"no values|must be finite"):
         summarise(values)
-
-
-def test_a_paired_gain_is_over_common_seeds() -> None:
-    gain = paired_gain({0: 2.0, 1: 4.0, 3: 9.0}, {0: 1.0, 1: 1.0, 2: 7.0})
-    assert (gain.n, gain.mean) == (2, 2.0)
 
 
 COLUMNS = [

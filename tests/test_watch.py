@@ -39,7 +39,6 @@ CASES = {
     "text": ("lmcl", "table-4", "QT", TEXT, {"next_sentence", "previous_sentence"}),
     "text, held out": ("cllr", "table-2-small", "QT", TEXT, {"next_sentence"}),
     "rl": ("lmcl", "table-5-state-probe", "CURL", {"probe_updates": 40}, {"r2"}),
-    "rl, imitation": ("lmcl", "table-5-imitation", "CURL", {}, {"r2"}),
     "graph": ("mmcl", "table-4", "GraphCL", {"epochs": 3}, {"accuracy"}),
     "video": ("mmcl", "table-5-small", "MoCo-v2", {}, {"R@1"}),
 }

@@ -335,13 +335,13 @@ def windows(
     return torch.arange(most) * last // max(most - 1, 1)
 
 
-def centre(clips: Tensor, size: int) -> Tensor:
-    """The largest central square (B, 3, T, S, S) float32 of clips, normalised.
+def centre(clips: Tensor, size: int, share: float = 1.0) -> Tensor:
+    """The central square (B, 3, T, S, S) float32 of clips, normalised.
 
-    clips: (B, 3, T, h, w) uint8.
+    clips: (B, 3, T, h, w) uint8. share: of the frame's short side.
     """
     height, width = clips.shape[-2:]
-    side = min(height, width)
+    side = round(min(height, width) * share)
     middle = _square(clips, (height - side) // 2, (width - side) // 2, side, size)
     return normalise(middle, MEAN, STD)
 

@@ -15,46 +15,39 @@ What is decoded is kept there, too, in a folder for everything that decides it:
 
     prepared/video/<dataset>-<modality>-<side>-<hash>/
         frames.bin        F frames in order, (3, h, w) bytes each
-        index.json        names and lengths of the videos, those that could not be used
+        meta.json         names and lengths of the videos, those that could not be used
         SHA256SUMS        of both
 """
 
-import contextlib
 import functools
-import hashlib
 import json
 import math
-import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from filelock import FileLock
 from PIL import Image
 from torch import Tensor
 
-from shared.errors import UserError, first_of, program, suggestion
+from shared.errors import UserError, first_of, program
 from shared.experiment.data import (
+    META,
     SUMS,
     MissingData,
     build_once,
     check_prepared,
-    check_sums,
-    made_again,
+    read_meta,
     remembered,
-    sha256_of,
     sha256_of_files,
     sha256_of_lines,
-    write_sums,
+    write_meta,
     writing,
 )
-from shared.experiment.files import write_atomically
-from shared.experiment.folders import MOST_NAMED, is_hidden, printable
+from shared.experiment.folders import MOST_NAMED, printable
 from shared.notices import Progress
 from shared.pixels import mapped_pixels
 from video.config import EMBEDDED, FOLDER, LISTS, SPLITS
@@ -62,34 +55,39 @@ from video.decoding import decode, fault_of
 from video.workers import in_order
 
 # Part of the key of stored frames; to be increased when the same files give other frames.
-FORMAT = 1
+FORMAT = 2
 
-FILES = ("frames.bin", "index.json")
+FILES = ("frames.bin", META)
 
 UCF101, HMDB51 = "ucf101", "hmdb51"
 DATASETS = (UCF101, HMDB51)
 MODALITIES = ("rgb", "flow")
 FLOWS = ("tvl1", "dis")
 SHORTEST = 2  # frames of a video that can be used; flow needs two
-_NAME = re.compile(r"v_\w+_g(\d+)_c\d+")
+UCF101_HEIGHT = 240  # pixels of its frames, of 4:3, which are not enlarged
+# A line of UCF-101's lists. Folders before that of the class are ignored; training lists add the
+# official number of the class, which classInd.txt has, too.
+_LINE = re.compile(r"(?:.*/)?([^/]+)/(v_\w+_g(\d+)_c\d+)(?:\.avi)?(?:\s+\d+)?", re.IGNORECASE)
 _SPLIT = re.compile(r"(.+)_test_split([123])\.txt")  # of HMDB51, a class and a split
+_LINE_OF_HMDB51 = re.compile(r"(.+?)(?:\.avi)?\s+([012])", re.IGNORECASE)
 _PART_OF = {"1": True, "2": False, "0": None}  # HMDB51: training part, test part, neither
 
 Read = Callable[[Path], Iterable[np.ndarray]]
-Resize = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Layout:
     """The folders of a data set: its classes, its lists, and what to do if files are missing.
 
-    hmdb51: whether names and lists are HMDB51's; UCF-101's otherwise.
+    hmdb51: whether names and lists are HMDB51's; UCF-101's otherwise. height: pixels of its frames,
+    where all have as many and 4:3 of them.
     """
 
     folder: Path
     lists: Path
     remedy: str
     hmdb51: bool = False
+    height: int | None = UCF101_HEIGHT
 
 
 @dataclass(frozen=True)
@@ -159,10 +157,10 @@ def load(
 ) -> Videos:
     """A split of a data set, decoded on first use and memory-mapped from then on.
 
-    Frames are stored as bytes, with their shorter side reduced to ``stored_side(size)`` pixels if
-    it has more: 3 h w bytes a frame, 36,864 for 128 x 96 pixels. All of UCF-101 at 128 pixels takes
-    215 GB of disk, and need not fit in memory. HMDB51's videos have different widths: the largest
-    central part of 4:3, the shape of UCF-101, is kept.
+    Frames are stored as bytes, the largest central part of 4:3, the shape of UCF-101, with its
+    shorter side reduced to ``stored_side(size)`` pixels if a file of UCF-101 has more: 3 h w bytes
+    a frame, 36,864 for 128 x 96 pixels. All of UCF-101 at 128 pixels takes 215 GB of disk, and need
+    not fit in memory.
 
     Videos are decoded once for all splits, by one process for all; an interrupted decoding starts
     again. Frames are checked against their checksum when first opened, whenever size or time of
@@ -177,15 +175,14 @@ def load(
         flow: "tvl1" or "dis", the method; see :mod:`video.flow`.
         size: pixels of a clip's side.
         workers: processes that decode.
-        allow_missing: omit videos that are listed and missing, cannot be decoded, have fewer
-            than two frames or another size than most; without it one error names them.
+        allow_missing: omit videos that are listed and missing, cannot be decoded or have fewer
+            than two frames; without it one error names them.
         progress: called, while it decodes, with the videos done, their number, and what is done.
 
     Raises:
         MissingData: the data set is not there.
-        UserError: a list is missing or damaged; lists and folders do not fit together; a video of a
-            present class cannot be used; the data root cannot be written, or kept frames are
-            damaged.
+        UserError: a list is missing or damaged; a video of a present class cannot be used; the data
+            root cannot be written, or kept frames are damaged.
         ValueError: there is no such split, modality, method or size.
     """
     if split not in SPLITS or modality not in MODALITIES or size < 1:
@@ -196,22 +193,23 @@ def load(
     classes = _present_classes(dataset, layout)
     listed = _listed_videos(layout, split, classes)
     files = _files(layout, classes)
-    unusable = _missing(layout, listed, files, classes)
+    unusable = {name: "missing" for name in listed if name not in files}
     _tolerate(layout, unusable, len(listed), allow_missing)
     side, prepared = stored_side(size), data_root / "prepared" / "video"
     key = [_sha256_of_videos(dataset, data_root, layout, files), str(FORMAT)]
-    key += _settings(modality, flow)
+    read: Read = decode
+    if modality == "flow":
+        from video.flow import settings_of, video_flow
+
+        key.append(json.dumps(settings_of(flow)))
+        flows = prepared / f"{dataset}-flow-{flow}-{sha256_of_lines(key)[:10]}"
+        read = functools.partial(video_flow, folder=flows, method=flow)
     folder = prepared / f"{dataset}-{modality}-{side}-{sha256_of_lines(key)[:10]}"
-    images = flow_folder(data_root, dataset, flow)
-    resize = functools.partial(_four_by_three if layout.hmdb51 else _resized, side=side)
+    stored = functools.partial(_stored_frames, read, min(side, layout.height or side))
 
     def build(part: Path) -> None:
         with writing(folder):
-            read, left_out = _rgb_or_flow(
-                modality, flow, images, list(files.values()), workers, progress
-            )
-            stored = functools.partial(_stored_frames, read, resize)
-            _store(part, files, stored, left_out, modality, workers, progress)
+            _store(part, files, stored, modality, workers, progress)
 
     build_once(folder, build, (SUMS,))
     frames, places, damaged = _read_frames(folder)
@@ -262,7 +260,7 @@ def fetch(name: str, data_root: Path) -> str:
     files = _files(layout, classes)
     for split in SPLITS:
         listed = _listed_videos(layout, split, classes)
-        missing = _missing(layout, listed, files, classes)
+        missing = {name: "missing" for name in listed if name not in files}
         _tolerate(layout, missing, len(listed), allow_missing=False)
         counts = Counter(video.label for video in listed.values())
         if unlisted := [
@@ -272,12 +270,6 @@ def fetch(name: str, data_root: Path) -> str:
     check_prepared(data_root / "prepared" / "video", f"{name}-*")
     counted = ", ".join(f"{name} {counts[label]}" for label, name in enumerate(classes))
     return f"{len(listed)} videos of {len(classes)} of {len(_numbers(layout))} classes: {counted}"
-
-
-def flow_folder(data_root: Path, dataset: str, method: str) -> Path:
-    """Where the images of a data set's flow are kept."""
-    name = f"{dataset}-flow" if method == "tvl1" else f"{dataset}-flow-{method}"
-    return data_root / "prepared" / "video" / name
 
 
 def stored_side(size: int) -> int:
@@ -300,14 +292,17 @@ def layout_of(dataset: str, data_root: Path) -> Layout:
             f"page at serre-lab.clps.brown.edu, unpack the first, and what it holds, to "
             f"{folder}/<class>/*.avi, and the second to {lists}/*.txt",
             hmdb51=True,
+            height=None,
         )
+    height = UCF101_HEIGHT
     if dataset == EMBEDDED:
+        from video import synthetic  # PyAV and scikit-learn take a second
+
+        height = synthetic.HEIGHT
         root = data_root / "prepared" / "video" / f"{EMBEDDED}-{FORMAT}"
 
         def build(part: Path) -> None:
             with writing(root):
-                from video import synthetic  # PyAV and scikit-learn take a second
-
                 synthetic.write(part)
 
         build_once(root, build, (f"{LISTS}/classInd.txt",))
@@ -319,27 +314,17 @@ def layout_of(dataset: str, data_root: Path) -> Layout:
         root / LISTS,
         f"UCF-101 has to be put there: unpack UCF101.rar to {FOLDER}/<class>/v_*.avi, all classes "
         f"or some, and the archive of its splits to {LISTS}/*.txt",
+        height=height,
     )
 
 
 def _present_classes(dataset: str, layout: Layout) -> tuple[str, ...]:
     """The classes that have a folder, in the order of their numbers."""
-    command = f"{program()} data video" + (" --dataset hmdb51" if layout.hmdb51 else "")
-    how = f"run {command} to see which files it needs"
-    if not layout.folder.is_dir():
-        raise MissingData(dataset, layout.folder, command, how)
-    numbers = _numbers(layout)
-    for folder in sorted(layout.folder.iterdir()):
-        visible = not is_hidden(folder.name)
-        if visible and folder.name not in numbers and _videos_in(folder, layout):
-            near = suggestion(folder.name, sorted(numbers), "classes are")
-            where = layout.lists if layout.hmdb51 else layout.lists / "classInd.txt"
-            raise UserError(
-                f"{printable(folder)}: holds videos and is not a class of {where}{near}; "
-                f"rename the folder"
-            )
+    numbers = _numbers(layout) if layout.folder.is_dir() else {}
     present = [name for name in numbers if (layout.folder / name).is_dir()]
     if not present:
+        command = f"{program()} data video" + (" --dataset hmdb51" if layout.hmdb51 else "")
+        how = f"run {command} to see which files it needs"
         raise MissingData(dataset, layout.folder, command, how)
     return tuple(sorted(present, key=numbers.__getitem__))
 
@@ -347,132 +332,68 @@ def _present_classes(dataset: str, layout: Layout) -> tuple[str, ...]:
 def _numbers(layout: Layout) -> dict[str, int]:
     """The number of each class: UCF-101's official one, of HMDB51 its place in the alphabet."""
     if layout.hmdb51:
-        files = sorted(layout.lists.glob("*.txt")) if layout.lists.is_dir() else []
-        names = sorted({match[1] for file in files if (match := _SPLIT.fullmatch(file.name))})
+        matches = (_SPLIT.fullmatch(file.name) for file in layout.lists.glob("*.txt"))
+        names = sorted({match[1] for match in matches if match})
         if not names:
             raise UserError(f"{layout.lists}: no <class>_test_split1.txt; {layout.remedy}")
         return {name: number for number, name in enumerate(names)}
-    numbers: dict[str, int] = {}
-    for location, line in _lines(layout.lists / "classInd.txt", layout):
-        number, _, name = line.replace("\t", " ").partition(" ")
-        name = name.strip()
-        if not number.isdecimal() or not name:
-            raise UserError(
-                f"{location}: {line!r} is not a number and the name of a class; {layout.remedy}"
-            )
-        if name in numbers or int(number) in numbers.values():
-            raise UserError(f"{location}: {line!r} is listed twice; {layout.remedy}")
-        numbers[name] = int(number)
-    return numbers
+    lines = _lines(layout.lists / "classInd.txt", re.compile(r"(\d+)\s+(.+)"), layout)
+    return {line[2]: int(line[1]) for line in lines}
 
 
 def _listed_videos(layout: Layout, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
     """The videos of present classes that the lists of a split have, by name."""
-    return (_listed_in_hmdb51 if layout.hmdb51 else _listed_in_ucf101)(layout, split, classes)
-
-
-def _listed_in_hmdb51(layout: Layout, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
-    """Videos belong to one group if their names are equal up to that of the class."""
     listed: dict[str, Video] = {}
-    groups: dict[str, int] = {}
-    for label, name in enumerate(classes):
-        for location, line in _lines(layout.lists / f"{name}_test_split{split}.txt", layout):
-            file, _, part = line.rpartition(" ")
-            video = re.sub(r"\.avi$", "", file.strip(), flags=re.IGNORECASE)
-            if part not in _PART_OF or not video or video in listed:
-                why = "is listed twice" if video in listed else "is not a video and 0, 1 or 2"
-                raise UserError(f"{location}: {line!r} {why}; {layout.remedy}")
-            group = groups.setdefault(video.rpartition(f"_{name}_")[0] or video, len(groups))
-            if (train := _PART_OF[part]) is not None:
-                listed[video] = Video(video, label, group, train)
-    return listed
-
-
-def _listed_in_ucf101(layout: Layout, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
-    """Folders before those of the classes are ignored: ``UCF-101/Punch/v_Punch_g01_c01.avi``."""
+    if layout.hmdb51:
+        # Videos belong to one group if their names are equal up to that of the class.
+        groups: dict[str, int] = {}
+        for label, name in enumerate(classes):
+            file = layout.lists / f"{name}_test_split{split}.txt"
+            for line in _lines(file, _LINE_OF_HMDB51, layout):
+                group = groups.setdefault(
+                    line[1].rpartition(f"_{name}_")[0] or line[1], len(groups)
+                )
+                if (train := _PART_OF[line[2]]) is not None:
+                    listed[line[1]] = Video(line[1], label, group, train)
+        return listed
     labels = {name: label for label, name in enumerate(classes)}
-    numbers = _numbers(layout)
-    listed: dict[str, Video] = {}
     for train in (True, False):
         file = layout.lists / f"{'train' if train else 'test'}list{split:02d}.txt"
-        for location, line in _lines(file, layout):
-            # Training lists add the official number of the class; classInd.txt has it, too.
-            path = re.sub(r"\s+\d+$", "", line).replace("\\", "/")
-            folder, _, base = path.rpartition("/")
-            folder = folder.rpartition("/")[2]
-            name = re.sub(r"\.avi$", "", base, flags=re.IGNORECASE)
-            matched = _NAME.fullmatch(name)
-            if not folder or not matched or name in listed:
-                why = "is listed twice" if name in listed else "is not <class>/v_*_g01_c01.avi"
-                raise UserError(f"{location}: {line!r} {why}; {layout.remedy}")
-            if folder not in numbers:
-                near = suggestion(folder, sorted(numbers), "classes are")
-                raise UserError(f"{location}: {folder!r} is not a class of classInd.txt{near}")
-            if folder in labels:
-                listed[name] = Video(name, labels[folder], int(matched[1]), train)
+        for line in _lines(file, _LINE, layout):
+            if line[1] in labels:
+                listed[line[2]] = Video(line[2], labels[line[1]], int(line[3]), train)
     return listed
 
 
-def _lines(file: Path, layout: Layout) -> Iterator[tuple[str, str]]:
-    """The lines that are not blank, each with its place for messages."""
+def _lines(file: Path, pattern: re.Pattern[str], layout: Layout) -> list[re.Match[str]]:
+    """The lines of a list that are not blank, each of which has to match."""
     try:
-        text = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UserError(f"{file}: missing; {layout.remedy}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{file}: is not text in UTF-8; {layout.remedy}") from None
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror}); {layout.remedy}") from None
+        text = file.read_text(encoding="utf-8-sig").replace("\\", "/")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: cannot be read ({error}); {layout.remedy}") from None
+    matches = []
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
-            yield f"{file}, line {number}", line.strip()
+            if (match := pattern.fullmatch(line.strip())) is None:
+                raise UserError(f"{file}, line {number}: {line!r} is damaged; {layout.remedy}")
+            matches.append(match)
+    return matches
 
 
 def _files(layout: Layout, classes: tuple[str, ...]) -> dict[str, Path]:
     """All videos of some classes by name, in the order in which they are kept."""
-    files: dict[str, Path] = {}
-    for file in (path for name in classes for path in _videos_in(layout.folder / name, layout)):
-        if file.stem in files:
-            raise UserError(f"{printable(file)}: {files[file.stem]} has the same name; keep one")
-        files[file.stem] = file
-    return files
-
-
-def _videos_in(folder: Path, layout: Layout) -> list[Path]:
-    """The readable videos of a folder itself, in the order of their names, without hidden ones."""
-    if not folder.is_dir():
-        return []
-    try:
-        return sorted(
-            file
-            for file in folder.iterdir()
-            if file.suffix.lower() == ".avi"
-            if not file.name.startswith(".") and (layout.hmdb51 or file.name.startswith("v_"))
-            if file.is_file() and os.access(file, os.R_OK)
-        )
-    except OSError as error:
-        raise UserError(f"{printable(folder)}: cannot be read ({error.strerror})") from None
-
-
-def _missing(
-    layout: Layout,
-    listed: Mapping[str, Video],
-    files: Mapping[str, Path],
-    classes: tuple[str, ...],
-) -> dict[str, str]:
-    """The listed videos that are not in the folder of their class, or cannot be read, and why."""
-    missing = {}
-    for name, video in listed.items():
-        folder = layout.folder / classes[video.label]
-        if name not in files or files[name].parent != folder:
-            exists = os.path.lexists(folder / f"{name}.avi")
-            missing[name] = "cannot be read" if exists else "missing"
-    return missing
+    pattern = "[!.]*" if layout.hmdb51 else "v_*"
+    return {
+        file.stem: file
+        for name in classes
+        for file in sorted((layout.folder / name).glob(pattern))
+        if file.suffix.lower() == ".avi" and file.is_file()
+    }
 
 
 def _tolerate(layout: Layout, unusable: dict[str, str], listed: int, allow_missing: bool) -> None:
     if unusable and not allow_missing:
-        named = [f"{name} ({why})" for name, why in unusable.items()]
+        named = [f"{printable(name)} ({why})" for name, why in unusable.items()]
         text = f"{len(unusable)} of {listed} videos cannot be used: {first_of(named, MOST_NAMED)}"
         remedy = "restore them, or continue without them: --allow-missing"
         raise UserError(f"{layout.folder}: {text}; {remedy}")
@@ -492,15 +413,13 @@ def _sha256_of_videos(dataset: str, data_root: Path, layout: Layout, files: dict
 # Decoding
 
 
-def _stored_frames(read: Read, resize: Resize, file: Path) -> np.ndarray | str:
+def _stored_frames(read: Read, side: int, file: Path) -> np.ndarray | str:
     """The frames of a video as they are kept, (T, 3, h, w) uint8, or why it cannot be used."""
     try:
-        frames = [resize(frame).transpose(2, 0, 1) for frame in read(file)]
+        frames = [_resized(frame, side).transpose(2, 0, 1) for frame in read(file)]
     except UserError as error:
         return fault_of(error, file)
-    if fault := too_short(len(frames)):
-        return fault
-    return np.ascontiguousarray(np.stack(frames))
+    return too_short(len(frames)) or np.ascontiguousarray(np.stack(frames))
 
 
 def too_short(frames: int) -> str | None:
@@ -509,17 +428,7 @@ def too_short(frames: int) -> str | None:
 
 
 def _resized(frame: np.ndarray, side: int) -> np.ndarray:
-    """A frame (H, W, 3) whose shorter side has at most ``side`` pixels, without aliasing."""
-    height, width, _ = frame.shape
-    shorter = min(height, width)
-    if shorter <= side:
-        return frame
-    size = round(width * side / shorter), round(height * side / shorter)
-    return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR))
-
-
-def _four_by_three(frame: np.ndarray, side: int) -> np.ndarray:
-    """The largest central part of 4:3 of a frame (H, W, 3), its shorter side ``side`` pixels."""
+    """The largest central part of 4:3 of a frame (H, W, 3), its height ``side``, not aliased."""
     height, width, _ = frame.shape
     high, wide = min(height, width * 3 / 4), min(width, height * 4 / 3)
     left, top = (width - wide) / 2, (height - high) / 2
@@ -534,142 +443,48 @@ def _four_by_three(frame: np.ndarray, side: int) -> np.ndarray:
 # What is kept
 
 
-def _settings(modality: str, method: str) -> list[str]:
-    """What else decides the frames of a modality."""
-    if modality == "rgb":
-        return []
-    from video import flow
-
-    return [json.dumps([flow.PARAMETERS[method], flow.BOUND, flow.FILLER, flow.QUALITY])]
-
-
-def _rgb_or_flow(
-    modality: str,
-    method: str,
-    images: Path,
-    files: Sequence[Path],
-    workers: int,
-    progress: Progress | None,
-) -> tuple[Read, dict[str, str]]:
-    """What gives the frames of a video, and why some have none: for flow, it is prepared first."""
-    if modality == "rgb":
-        return decode, {}
-    from video.flow import prepare_flow
-
-    faults = zip(files, in_order(_fault, files, workers), strict=True)
-    unusable = {file.stem: fault for file, fault in faults if fault is not None}
-    usable = [file for file in files if file.stem not in unusable]
-    # Frames of another size are kept in another folder, under another lock, but have this flow.
-    with FileLock(images.with_name(f".{images.name}.lock")):
-        prepare_flow(usable, images, workers, progress, method)
-    return functools.partial(_flow_of, images), unusable
-
-
-def _fault(file: Path) -> str | None:
-    """Why a video cannot be used; None: it can."""
-    try:
-        frames = sum(1 for _ in decode(file))
-    except UserError as error:
-        return fault_of(error, file)
-    return too_short(frames)
-
-
-def _flow_of(images: Path, file: Path) -> np.ndarray:
-    from video.flow import read_flow
-
-    return read_flow(images / f"{file.stem}.zip")
-
-
-@dataclass
-class _VideosOfOneSize:
-    """The videos of one size that are written to a file."""
-
-    file: Path
-    stream: BinaryIO
-    names: list[str] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-    digest: Any = field(default_factory=hashlib.sha256)
-
-    def add(self, name: str, frames: np.ndarray) -> None:
-        self.stream.write(frames.data)
-        self.digest.update(frames.data)
-        self.names.append(name)
-        self.lengths.append(len(frames))
-
-
 def _store(
     part: Path,
-    all_files: Mapping[str, Path],
+    files: Mapping[str, Path],
     stored_frames: Callable[[Path], np.ndarray | str],
-    left_out: dict[str, str],
     modality: str,
     workers: int,
     progress: Progress | None,
 ) -> None:
-    """Write the frames of all videos that can be used, of the most frequent size, and the index."""
-    files = [file for name, file in all_files.items() if name not in left_out]
-    stored = in_order(stored_frames, files, workers)
-    # By (3, h, w); the first video may be the odd one.
-    sizes: dict[tuple[int, ...], _VideosOfOneSize] = {}
-    with contextlib.ExitStack() as stack:
-        for done, (file, frames) in enumerate(zip(files, stored, strict=True), start=1):
+    """Write the frames of all videos that can be used, and which they are."""
+    lengths: dict[str, int] = {}
+    left_out: dict[str, str] = {}
+    shape: tuple[int, ...] = ()
+    every = in_order(stored_frames, list(files.values()), workers)
+    with (part / "frames.bin").open("wb") as stream:
+        for done, (name, frames) in enumerate(zip(files, every, strict=True), start=1):
             if isinstance(frames, str):
-                left_out[file.stem] = frames
+                left_out[name] = frames
             else:
-                same_size = sizes.get(frames.shape[1:])
-                if same_size is None:
-                    target = part / f"{len(sizes)}.bin"
-                    same_size = _VideosOfOneSize(target, stack.enter_context(target.open("wb")))
-                    sizes[frames.shape[1:]] = same_size
-                same_size.add(file.stem, frames)
+                stream.write(frames.data)
+                lengths[name], shape = len(frames), frames.shape[1:]
             if progress is not None:
                 progress(done, len(files), f"decoding ({modality})")
-    if not sizes:
+    if not lengths:
         first = ": ".join(next(iter(left_out.items())))
         raise UserError(f"{part.parent}: would hold no video, none can be used: {first}")
-    shape, same_size = max(sizes.items(), key=lambda item: len(item[1].names))
-    for (_, height, width), other in sizes.items():
-        if other is not same_size:
-            why = f"frames of {width} x {height} pixels, most others {shape[2]} x {shape[1]}"
-            left_out |= dict.fromkeys(other.names, why)
-            other.file.unlink()
-    same_size.file.rename(part / "frames.bin")
-    index = {
-        "names": same_size.names,
-        "lengths": same_size.lengths,
-        "shape": shape,
-        "left_out": {name: left_out[name] for name in all_files if name in left_out},
-    }
-    write_atomically(part / "index.json", json.dumps(index) + "\n")
-    sums = {
-        "frames.bin": same_size.digest.hexdigest(),
-        "index.json": sha256_of(part / "index.json"),
-    }
-    write_sums(part, sums)
+    write_meta(part, {"lengths": lengths, "shape": shape, "left_out": left_out}, FILES)
 
 
 def _read_frames(folder: Path) -> tuple[Tensor, dict[str, tuple[int, int]], dict[str, str]]:
     """The stored frames, start and length of each video, and why others are left out."""
-    file = folder / "frames.bin"
-
-    def fault(name: str, text: str) -> UserError:
-        return UserError(f"{folder / name}: {text}; delete {folder}, to have it made again")
-
-    try:
-        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-        names, lengths, left_out = (index[name] for name in ("names", "lengths", "left_out"))
-        shape = (sum(lengths), *index["shape"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise fault("index.json", "damaged") from None
-    size = file.stat().st_size if file.is_file() else 0
-    if size != (expected := math.prod(shape)):
-        raise fault("frames.bin", f"{size} bytes where index.json says {expected}")
 
     def intact() -> str:
-        check_sums(folder, made_again(folder), FILES)
+        read_meta(folder, FILES)
         return "intact"
 
     remembered(folder / ".verified", [folder / name for name in (*FILES, SUMS)], intact)
-    starts = np.cumsum([0, *lengths[:-1]]).tolist()
-    places = dict(zip(names, zip(starts, lengths, strict=True), strict=True))
-    return mapped_pixels(file, shape), places, left_out
+    meta = json.loads((folder / META).read_text(encoding="utf-8"))
+    lengths = meta["lengths"]
+    starts = np.cumsum([0, *lengths.values()]).tolist()
+    places = {name: (starts[n], lengths[name]) for n, name in enumerate(lengths)}
+    return (
+        mapped_pixels(folder / "frames.bin", (starts[-1], *meta["shape"])),
+        places,
+        meta["left_out"],
+    )

@@ -20,8 +20,6 @@ from shared.experiment.folders import printable
 COMPLETE = 0.9  # share of the container's stated frames or seconds that has to be there
 # Formats in which a file holds a video; a playlist would name another file.
 OPTIONS = {"format_whitelist": "avi,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mpeg,mpegts,asf,flv,ogg"}
-_EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"  # of Matroska and WebM
-_BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide")  # first ones of MP4 and QuickTime
 
 
 def decode(file: Path) -> Iterator[np.ndarray]:
@@ -30,11 +28,9 @@ def decode(file: Path) -> Iterator[np.ndarray]:
     The container's rotation and mirroring, as written by phones, is applied.
     """
     try:
-        _check_length(file)
-        avi = file.suffix.lower() == ".avi"
         with av.open(
             str(file),
-            format="avi" if avi else None,
+            format="avi" if file.suffix.lower() == ".avi" else None,
             container_options=OPTIONS,
             metadata_errors="replace",  # titles in other encodings
         ) as container:
@@ -116,55 +112,3 @@ def _upright(file: Path, frame: av.VideoFrame, pixels: np.ndarray) -> np.ndarray
         why = f"is rotated by {frame.rotation} degrees; rotate it upright first"
         raise UserError(f"{printable(file)}: {why}")
     return np.ascontiguousarray(pixels[:: 1 if down > 0 else -1, :: 1 if across > 0 else -1])
-
-
-def _check_length(file: Path) -> None:
-    """Compare a file's length with the container's: decoders stop silently where the data end."""
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        header = stream.read(64)
-        if not header:
-            raise UserError(f"{printable(file)}: empty")
-        riff = header[:4] == b"RIFF" and header[8:12] == b"AVI "
-        if file.suffix.lower() == ".avi" and not riff:
-            raise UserError(f"{printable(file)}: not an AVI file")
-        if riff:
-            end = 8 + int.from_bytes(header[4:8], "little")
-        elif header.startswith(_EBML):
-            end = _end_of_segment(header)
-        elif header[4:8] in _BOXES:
-            end = 0
-            while end < size:
-                stream.seek(end)
-                box = stream.read(16)
-                length = int.from_bytes(box[:4], "big")
-                if length == 1:  # the length follows in 64 bits
-                    length = int.from_bytes(box[8:16], "big")
-                if length < 8:  # 0: to the end of the file; smaller numbers are damage
-                    return
-                end += length
-        else:
-            return
-    if size < end:
-        raise UserError(f"{printable(file)}: truncated, {size} bytes of {end}")
-
-
-def _end_of_segment(header: bytes) -> int:
-    """The end of the single segment of a Matroska file; 0 if it is not stated, as in streams."""
-    length, offset = _ebml_number(header, len(_EBML))
-    offset += length
-    if header[offset : offset + 4] != _SEGMENT:
-        return 0
-    length, offset = _ebml_number(header, offset + 4)
-    return offset + length if length else 0
-
-
-def _ebml_number(data: bytes, offset: int) -> tuple[int, int]:
-    """A Matroska number at an offset, and the offset after it; 0 for an unknown number.
-
-    Leading zero bits of the first byte give the number of further bytes; all ones mean unknown.
-    """
-    width = 9 - data[offset].bit_length() if offset < len(data) and data[offset] else 8
-    bits = 7 * width
-    number = int.from_bytes(data[offset : offset + width], "big") & ((1 << bits) - 1)
-    return (0 if number == (1 << bits) - 1 else number), offset + width

@@ -14,9 +14,6 @@ video per epoch, last epoch. Test: ten crops of all windows of a video, mean of 
 Retrieval: central crop, mean over all windows, cosine of features centred by the training mean;
 test videos are the queries, training videos the gallery.
 
-``coclr-linear-retrieval-own-means``: each of the two sets is centred by its own mean, as in
-[CoCLR]'s program, which makes a query's neighbours depend on other queries.
-
 ``coclr-finetune``: the whole encoder and a linear layer on its features, of which nine in ten are
 dropped; Adam, the encoder at a tenth of the rate, crops and test as for the probe.
 
@@ -24,9 +21,13 @@ The second version of a protocol follows the program of [CoCLR], Han et al. 2020
 where the first did not: each window's feature is normalised before a video's windows are averaged,
 and three in ten of the probe's RGB training clips have colour jitter. It also has a second linear
 metric, ridge regression on the features of retrieval, whose penalty is chosen on groups of training
-videos that are left out, and records which test videos were classified correctly. Two habits of the
-program are in no protocol here, because they select on the test videos or make the score random: it
-reports the probe's best epoch on part of the test videos, and applies colour jitter to test clips.
+videos that are left out, and records which test videos were classified correctly. The third version
+follows the program in two further points: retrieval crops the centre of 7/8 of the short side (224
+of 256 pixels) in place of all of it, and videos of ``T // 2 + 1`` frames or fewer are left out, in
+training and test, in place of being padded. Three habits of the program are in no protocol here,
+because they select on the test videos, or make a score random or dependent on other queries: it
+reports the probe's best epoch on part of the test videos, applies colour jitter to test clips, and
+centres training and test features by their own means.
 """
 
 import copy
@@ -60,7 +61,7 @@ from video.augmentation import (
     windows,
 )
 from video.config import Config
-from video.data import Videos
+from video.data import Videos, part_of
 from video.encoder import autocast
 
 BATCH = 64  # clips per forward pass of the frozen encoder
@@ -85,18 +86,14 @@ After = Callable[[int, int], None]  # called with the amount done, and the total
 class Protocol:
     """What is measured."""
 
-    # Whether retrieval centres training and test features by their own means, instead of both by
-    # the training mean.
-    own_means: bool = False
-    version: int = 1  # or 2, see the module
+    version: int = 1  # to 3, see the module
     finetunes: bool = False  # the encoder is trained with a classifier; no probe, no retrieval
 
 
 PROTOCOLS: dict[str, Protocol] = {
     "coclr-linear-retrieval-v1": Protocol(),
     "coclr-linear-retrieval-v2": Protocol(version=2),
-    "coclr-linear-retrieval-own-means-v1": Protocol(own_means=True),
-    "coclr-linear-retrieval-own-means-v2": Protocol(own_means=True, version=2),
+    "coclr-linear-retrieval-v3": Protocol(version=3),
     "coclr-finetune-v1": Protocol(version=2, finetunes=True),
 }
 
@@ -143,8 +140,8 @@ def evaluate(
     if config.protocol not in PROTOCOLS:
         raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}; got {config.protocol!r}")
     videos.check(config.modality)
-    train, test = _parts(videos)
     protocol = PROTOCOLS[config.protocol]
+    train, test = _parts(long_enough(config, videos))
     device = _device_of(encoder)
     labels, test_labels = (_labels(part, device) for part in (train, test))
     classes = len(videos.classes)
@@ -181,7 +178,7 @@ def evaluate(
         video_features(config, embed, part, device, after=tell(f"features of {name} videos"))
         for name, part in (("training", train), ("test", test))
     )
-    neighbours = nearest(features, test_features, max(RANKS), own_means=protocol.own_means)
+    neighbours = nearest(features, test_features, max(RANKS))
     hit = labels[neighbours] == test_labels[:, None]
     metrics: dict[str, Any] = {}
     for rank in RANKS:
@@ -223,12 +220,20 @@ def retrieval_so_far(
     device, embed = _device_of(encoder), _embedding(config, encoder, project)
     train, test = (
         part.every(math.ceil(len(part.videos) / most))
-        for part, most in zip(_parts(videos), WATCHED_VIDEOS, strict=True)
+        for part, most in zip(_parts(long_enough(config, videos)), WATCHED_VIDEOS, strict=True)
     )
     features, queries = (video_features(config, embed, part, device) for part in (train, test))
-    neighbours = nearest(features, queries, 1, own_means=PROTOCOLS[config.protocol].own_means)
+    neighbours = nearest(features, queries, 1)
     hit = _labels(train, device)[neighbours[:, 0]] == _labels(test, device)
     return {"R@1": accuracy("R@1", hit)["R@1"]}
+
+
+def long_enough(config: Config, videos: Videos) -> Videos:
+    """The videos that a configuration's protocol does not leave out for their length."""
+    if PROTOCOLS[config.protocol].version < 3:
+        return videos
+    least = config.clip_frames // 2 + 2
+    return part_of(videos, (videos.length >= least).nonzero().flatten().tolist())
 
 
 def _device_of(encoder: nn.Module) -> torch.device:
@@ -387,10 +392,11 @@ def video_features(
     Of the configuration ``clip_frames``, ``size``, ``windows`` and ``protocol`` are used. ``after``
     is called after each batch with the number of windows done, and the total.
     """
-    unit = PROTOCOLS[config.protocol].version > 1
+    version = PROTOCOLS[config.protocol].version
+    unit, share = version > 1, 7 / 8 if version > 2 else 1.0
 
     def of_windows(clips: Tensor) -> Tensor:
-        features = embed(centre(clips, config.size))
+        features = embed(centre(clips, config.size, share))
         return of_length_one(features) if unit else features
 
     features = over_windows(
@@ -552,17 +558,16 @@ def over_windows(
     return torch.stack([features.mean(0) for features in torch.cat(values).split(counts)])
 
 
-def nearest(train: Tensor, test: Tensor, count: int, *, own_means: bool = False) -> Tensor:
+def nearest(train: Tensor, test: Tensor, count: int) -> Tensor:
     """The nearest training videos of each test video, (m, count) int64, nearest first.
 
-    Similarity is the cosine of centred features (n, H) and (m, H); for ``own_means`` see
-    :class:`Protocol`. There are n neighbours if that is less than ``count``.
+    Similarity is the cosine of features (n, H) and (m, H), centred by the training mean. There are
+    n neighbours if that is less than ``count``.
     """
     check_finite(train, "training")
     check_finite(test, "test")
     mean = train.double().mean(0)
-    test_mean = test.double().mean(0) if own_means else mean
-    gallery, query = of_length_one(train - mean), of_length_one(test - test_mean)
+    gallery, query = of_length_one(train - mean), of_length_one(test - mean)
     cosines = query @ gallery.T
     return cosines.topk(min(count, len(train))).indices
 

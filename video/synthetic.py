@@ -14,7 +14,7 @@ from video.config import FOLDER, LISTS, SPLITS
 _MOVES = ("Pan", "Rotate", "Zoom")
 _PICTURES = ("China", "Flower")  # of scikit-learn, in its order
 _GROUPS = 6  # one video of each group and class; split 1 tests the first two
-_WIDTH, _HEIGHT = 48, 36
+_WIDTH, HEIGHT = 48, 36
 
 
 def write(folder: Path) -> None:
@@ -60,11 +60,11 @@ def _moving_window(picture: Image.Image, move: str, seed: Sequence[int]) -> list
             scale = 1.4**time_
         # Where the pixel (x, y) of a frame lies in the picture: x' = a x + b y + c, y' = d x + ...
         a, b = scale * np.cos(angle), -scale * np.sin(angle)
-        c = centre[0] - a * _WIDTH / 2 - b * _HEIGHT / 2
-        f = centre[1] + b * _WIDTH / 2 - a * _HEIGHT / 2
+        c = centre[0] - a * _WIDTH / 2 - b * HEIGHT / 2
+        f = centre[1] + b * _WIDTH / 2 - a * HEIGHT / 2
         images.append(
             picture.transform(
-                (_WIDTH, _HEIGHT),
+                (_WIDTH, HEIGHT),
                 Image.Transform.AFFINE,
                 (a, b, c, -b, a, f),
                 Image.Resampling.BICUBIC,

@@ -23,7 +23,7 @@ from video import own
 from video.config import BASELINES, EMBEDDED, Config
 from video.data import DATASETS, Videos, load
 from video.encoder import GROUPS, Networks, autocast, check, compare
-from video.evaluation import evaluate, retrieval_so_far
+from video.evaluation import evaluate, long_enough, retrieval_so_far
 from video.export import save_encoder
 from video.loading import batches
 
@@ -62,7 +62,9 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
             progress=run.progress,
         )
     run.record_data(**{config.dataset: own.fingerprint(config.dataset, run.data_root)})
-    run.record(classes=f"{len(videos.classes)} present", left_out=str(len(videos.left_out)))
+    every, videos = len(videos.videos), long_enough(config, videos)
+    left_out = len(videos.left_out) + every - len(videos.videos)
+    run.record(classes=f"{len(videos.classes)} present", left_out=str(left_out))
     if config.init is not None:
         run.record_data(init=config.init.sha256)
 

@@ -8,7 +8,7 @@ Shapes: n images, h x w pixels of one.
         SHA256SUMS      of both
 
 Pixels are stored as they are, not as JPEG of that size: on one core, decoding such a JPEG takes
-longer than making two crops of 224 pixels (``benchmarks/images.py``).
+longer than making two crops of 224 pixels (measured by a script of commit dba64e36).
 """
 
 import contextlib

@@ -170,7 +170,7 @@ BY_BATCH_SIZE = tuple(
 # Reduced runs
 
 # The tables named -cifar10. The learning rate is that of [margins], by the rule in
-# benchmarks/vision_budget.py.
+# vision_budget.py (commit dba64e36).
 ON_CIFAR10: dict[str, Any] = {
     "backbone": "resnet8",
     "stem": "strided",

@@ -198,7 +198,7 @@ OTHERS = (
     ),
 )
 
-# SimCLR with the temperature that benchmarks/vision_tuning.py has chosen for this budget.
+# SimCLR with the temperature that results/tuning.py has chosen for this budget.
 TUNED = row("SimCLR, tuned temperature", trained_with(term(info_nce, temperature=0.1)), "tuned")
 
 # Rows for claims of MMCL on its slack and its kernels, and of margins' Figures 3 and 6, whose s = 1

@@ -9,14 +9,13 @@ import functools
 import math
 import statistics as plain
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import scipy  # loads scipy.special when it is first used
 from numpy.typing import ArrayLike, NDArray
 
-Values = Mapping[int, float]  # by seed
 LEVEL = 0.05
 CONFIDENCE = 1 - LEVEL
 ROUNDING = 1e-12  # relative, below which values are equal
@@ -81,11 +80,6 @@ def summarise(values: Iterable[float]) -> Summary:
     sd = plain.stdev(numbers)
     half = _critical(n - 1) * sd / math.sqrt(n)
     return Summary(n, mean, sd, mean - half, mean + half)
-
-
-def paired_gain(better: Values, than: Values) -> Summary:
-    """Summary of ``better - than`` over the seeds that both have."""
-    return summarise(better[seed] - than[seed] for seed in sorted(better.keys() & than.keys()))
 
 
 def interquartile_mean(values: ArrayLike) -> NDArray[np.float64]:

@@ -19,7 +19,6 @@ LOOKED_NOTE = f"{LOOKED} Some of the seeds were declared after others had been s
 METRICS: Mapping[str, str] = {
     "accuracy": "accuracy",
     "accuracy_standardised": "accuracy on standardised features",
-    "action_r2": "variance of the expert's actions that is explained",
     "few_shot_top1": "accuracy in few-shot episodes",
     "finetuned_mean_per_class": "mean accuracy of the classes, fine-tuned",
     "finetuned_top1": "accuracy, fine-tuned",

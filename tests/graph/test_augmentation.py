@@ -6,6 +6,7 @@ Every node's single feature is its number in the batch (plus one), so that views
 import dataclasses
 import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -307,3 +308,15 @@ def test_the_programs_mask_is_noise_of_mean_and_deviation_a_half() -> None:
     assert float(noise.std()) == pytest.approx(0.5, abs=0.03)
     assert kstest(noise.flatten().numpy(), "norm", (0.5, 0.5)).pvalue > 0.01
     assert torch.equal(view.x[~masked], graphs.x[~masked])
+
+
+def test_the_program_is_the_corrected_one_and_named() -> None:
+    """GraphCL's first release kept what should be dropped: of node dropping a tenth of a graph."""
+    complete = union([nx.complete_graph(50)])
+    for name, nodes in (("node_drop", 45), ("subgraph", 11)):
+        view = augment(complete, [name], generator(), ratio=0.1, **PROGRAM)
+        assert len(view.x) == nodes
+    for place in ("docs/papers.md", "graph/published/notes.toml"):
+        text = (Path(__file__).parents[2] / place).read_text(encoding="utf-8")
+        assert "337d512" in text
+        assert "5003879" in text

@@ -195,7 +195,9 @@ def test_calibrated_batch_norms_have_the_statistics_of_all_batches() -> None:
     handle = encoder.norms[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     before = embed(encoder, graphs)
     seen.clear()
+    encoder.eval()
     calibrate(encoder, graphs, batch_size=20)
+    assert not any(module.training for module in encoder.modules())
     handle.remove()
     assert len(seen) > 1
     means = torch.stack([batch.mean(0) for batch in seen]).mean(0)

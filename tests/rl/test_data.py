@@ -11,13 +11,11 @@ import rl.data
 from rl.data import (
     FILES,
     Frames,
-    expert_frames,
     fetch,
     frames_fingerprint,
     random_frames,
 )
 from rl.environment import DeepMindControl
-from rl.expert import Expert
 from tests.errors import error_of
 
 SIZE = 6
@@ -115,7 +113,7 @@ def test_they_are_rendered_once_and_mapped(tmp_path: Path, monkeypatch: pytest.M
     first = small(tmp_path, progress=lambda *message: told.append(message))
     assert told == [(n, 12, "rendering finger_spin") for n in (4, 8, 12)]
     assert Fake.closed == closed + 1
-    monkeypatch.delattr("rl.data._build")
+    monkeypatch.delattr("rl.data._render")
     second = small(tmp_path)
     for name in ("frames", "first", "episode", "state"):
         assert torch.equal(getattr(first, name), getattr(second, name))
@@ -187,64 +185,6 @@ def test_damage_is_reported(tmp_path: Path):
     small(tmp_path)
     (folder / "frames.bin").unlink()
     assert "frames.bin is missing" in error_of(lambda: small(tmp_path))
-
-
-# An expert's frames
-
-
-def skilled(fingerprint: str = "f") -> Expert:
-    """Policies whose actions tell the level, without noise."""
-    policies = {}
-    for level, mean in (("weak", 0.25), ("middle", 0.5), ("expert", 1.0)):
-        last = torch.nn.Linear(3, 4)
-        torch.nn.init.zeros_(last.weight)
-        last.bias.data = torch.tensor([mean, -mean, -50.0, -50.0])
-        policies[level] = torch.nn.Sequential(last)
-    return Expert(policies, {}, fingerprint)
-
-
-def small_of_expert(root: Path, expert: Expert | None = None, **changes: Any) -> Frames:
-    settings: dict[str, Any] = {
-        "task": "finger_spin",
-        "action_repeat": 2,
-        "episodes": 2,
-        "test_episodes": 1,
-        "steps": 4,
-        "frame_size": SIZE,
-        "quality": "fast",
-        "seed": 0,
-    }
-    return expert_frames(expert or skilled(), **(settings | changes), data_root=root)
-
-
-@pytest.mark.usefixtures("fake")
-def test_an_expert_s_frames_are_level_by_level_and_those_of_the_test_last(tmp_path: Path):
-    made = small_of_expert(tmp_path)
-    assert made.frames.shape == (36, 3, SIZE, SIZE)
-    assert made.episode.tolist() == [episode for episode in range(9) for _ in range(4)]
-    acted = made.state.view(9, 4, 3)[:, 1:, :2]  # of the fake: the action that led there
-    levels = [0.25, 0.25, 0.5, 0.5, 1.0, 1.0, 0.25, 0.5, 1.0]
-    for episode, mean in enumerate(levels):
-        expected = torch.tensor([mean, -mean], dtype=torch.float64).tanh().expand(3, 2)
-        torch.testing.assert_close(acted[episode], expected, rtol=1e-4, atol=1e-4)
-    starts = made.state.view(9, 4, 3)[:, 0, 0]
-    assert len(starts.unique()) == 9
-
-
-@pytest.mark.usefixtures("fake")
-def test_another_expert_has_other_frames(tmp_path: Path):
-    small_of_expert(tmp_path)
-    small_of_expert(tmp_path)
-    assert len(folders_of(tmp_path)) == 1
-    for changes in (
-        {"expert": skilled("g")},
-        {"episodes": 1, "test_episodes": 2},
-        {"seed": 1},
-    ):
-        small_of_expert(tmp_path, **changes)
-    assert len(folders_of(tmp_path)) == 4
-    with pytest.raises(ValueError, match="2 and 0 episodes of 4 frames are none"):
-        small_of_expert(tmp_path, test_episodes=0)
 
 
 # Real frames of real physics

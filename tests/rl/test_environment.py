@@ -1,4 +1,3 @@
-import ctypes
 import io
 import os
 import subprocess
@@ -16,13 +15,10 @@ import torch
 from gymnasium.utils.env_checker import check_env
 
 from rl import environment as module
+from rl import simulator
 from rl.config import ACTION_REPEATS, TASKS
-from rl.environment import (
-    DeepMindControl,
-    choose_renderer,
-    renderer_in_use,
-    task_fingerprint,
-)
+from rl.environment import DeepMindControl
+from rl.simulator import renderer_in_use, task_fingerprint
 from shared.errors import UserError
 
 SIZE = 24
@@ -63,6 +59,18 @@ def story(environment: DeepMindControl, actions: np.ndarray) -> list[bytes]:
     return [*told, observation.tobytes(), info["state"].tobytes()]
 
 
+def run(program: str, variables: dict[str, str], *paths: Path) -> Any:
+    """A program in a fresh process with these variables, and further paths to import from."""
+    path = os.pathsep.join([str(Path(module.__file__).parents[1]), *map(str, paths)])
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**variables, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def message_of(kind: type[Exception], action: Any, *args: Any, **keywords: Any) -> str:
     """What an error says, which is one line."""
     with pytest.raises(kind) as caught:
@@ -79,84 +87,28 @@ def cartpole() -> Iterator[DeepMindControl]:
     environment.close()
 
 
-@pytest.fixture
-def unchosen(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A Linux machine where nothing has been chosen, and both renderers work."""
-    monkeypatch.delitem(sys.modules, "dm_control._render", raising=False)
-    monkeypatch.setenv("MUJOCO_GL", "")  # so that what is chosen is forgotten afterwards
-    monkeypatch.delenv("MUJOCO_GL")
-    monkeypatch.delenv("PYOPENGL_PLATFORM", raising=False)
-    monkeypatch.setattr(sys, "platform", "linux")
-    for name in ("egl", "osmesa"):
-        monkeypatch.setitem(module._PROBES, name, lambda: True)
-    return monkeypatch
-
-
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the choice is DM Control's")
 @pytest.mark.parametrize(
-    ("egl", "osmesa", "chosen"), [(True, True, "egl"), (False, True, "osmesa")]
+    ("name", "value"),
+    [
+        ("MUJOCO_GL", "vulkan"),
+        ("PYOPENGL_PLATFORM", "glx"),
+        ("MUJOCO_EGL_DEVICE_ID", "70"),
+        ("MUJOCO_EGL_DEVICE_ID", "abc"),
+    ],
 )
-def test_the_first_renderer_that_works_is_chosen(
-    unchosen: pytest.MonkeyPatch, egl: bool, osmesa: bool, chosen: str
-) -> None:
-    unchosen.setitem(module._PROBES, "egl", lambda: egl)
-    unchosen.setitem(module._PROBES, "osmesa", lambda: osmesa)
-    assert choose_renderer() == chosen
-    assert os.environ["MUJOCO_GL"] == chosen
-
-
-def test_without_a_renderer_the_packages_are_named(unchosen: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise OSError(name)
-
-    unchosen.undo()
-    unchosen.delitem(sys.modules, "dm_control._render", raising=False)
-    unchosen.setenv("MUJOCO_GL", "")
-    unchosen.setattr(sys, "platform", "linux")
-    unchosen.setattr(ctypes, "CDLL", missing)
-    message = message_of(UserError, choose_renderer)
-    for package in ("libegl1", "libgl1", "libgl1-mesa-dri", "libosmesa6"):
-        assert package in message
-    assert os.environ["MUJOCO_GL"] == ""
-
-
-@pytest.mark.parametrize("value", ["osmesa", "glfw"])
-def test_a_renderer_that_is_asked_for_is_respected(
-    unchosen: pytest.MonkeyPatch, value: str
-) -> None:
-    unchosen.setenv("MUJOCO_GL", value)
-    assert choose_renderer() == value == os.environ["MUJOCO_GL"]
-
-
-@pytest.mark.parametrize(
-    ("value", "words"), [("vulkan", "egl, osmesa, glfw"), ("off", "unset"), ("osmesa", "install")]
-)
-def test_a_renderer_that_cannot_be_had_is_an_error(
-    unchosen: pytest.MonkeyPatch, value: str, words: str
-) -> None:
-    unchosen.setenv("MUJOCO_GL", value)
-    unchosen.setitem(module._PROBES, "osmesa", lambda: False)
-    message = message_of(UserError, choose_renderer)
-    assert f"MUJOCO_GL={value} " in message
-    assert words in message
-
-
-def test_the_platform_of_pyopengl_chooses_or_is_named(unchosen: pytest.MonkeyPatch) -> None:
-    unchosen.setenv("PYOPENGL_PLATFORM", "glx")
-    assert message_of(UserError, choose_renderer).startswith(
-        "PYOPENGL_PLATFORM=glx excludes egl and osmesa"
+def test_a_variable_that_leaves_no_renderer_is_named(name: str, value: str) -> None:
+    program = (
+        "from rl.environment import DeepMindControl\n"
+        "from shared.errors import UserError\n"
+        "try: DeepMindControl('cartpole_swingup', action_repeat=8, frame_size=8)\n"
+        "except UserError as error: print(error)"
     )
-    unchosen.setenv("PYOPENGL_PLATFORM", "osmesa")
-    assert choose_renderer() == "osmesa"
-    unchosen.setenv("MUJOCO_GL", "egl")
-    assert "PYOPENGL_PLATFORM=osmesa" in message_of(UserError, choose_renderer)
-
-
-@pytest.mark.parametrize("device", ["7", "abc", "-1", ""])
-def test_a_device_that_egl_lacks_is_named(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    if not module._egl_works():
-        pytest.skip("needs EGL")
-    monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", device)
-    assert f"MUJOCO_EGL_DEVICE_ID={device} " in message_of(UserError, module._egl_works)
+    others = {each: text for each, text in os.environ.items() if each not in simulator._VARIABLES}
+    done = run(program, {**others, name: value})
+    assert done.stdout.count("\n") == 1, done.stderr
+    assert f"unset {name}={value}, or install" in done.stdout
+    assert all(package in done.stdout for package in ("libegl1", "libosmesa6"))
 
 
 def test_a_process_forked_from_one_that_drew_says_so(cartpole: DeepMindControl) -> None:
@@ -176,26 +128,18 @@ def test_a_process_forked_from_one_that_drew_says_so(cartpole: DeepMindControl) 
 def test_a_fresh_process_chooses_and_stays_quiet() -> None:
     # The walker is one of the models that MuJoCo warns about.
     program = (
-        "import sys, rl.environment as module\n"
+        "import sys, rl.environment as module, rl.simulator\n"
         "assert 'dm_control' not in sys.modules and 'mujoco' not in sys.modules\n"
         "module.DeepMindControl('walker_walk', action_repeat=2, frame_size=8).close()\n"
-        "print(module.renderer_in_use())"
+        "print(rl.simulator.renderer_in_use())"
     )
     variables = {name: value for name, value in os.environ.items() if name != "MUJOCO_GL"}
-    root = Path(module.__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=root,
-        env={**variables, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(program, variables)
     assert (done.returncode, done.stderr) == (0, "")
     backend, _, device = done.stdout.strip().partition(": ")
     assert backend in ("egl", "osmesa")
     assert device
-    assert renderer_in_use().startswith(f"{choose_renderer()}: ")
+    assert renderer_in_use().startswith(f"{os.environ['MUJOCO_GL']}: ")
 
 
 def test_triton_is_imported_before_the_first_frame(tmp_path: Path) -> None:
@@ -211,14 +155,7 @@ def test_triton_is_imported_before_the_first_frame(tmp_path: Path) -> None:
         (tmp_path / "triton.py").touch()
     else:
         program += "rl.Agent(config, action_dimensions=1)"
-    path = os.pathsep.join([str(Path(module.__file__).parents[1]), str(tmp_path)])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(program, dict(os.environ), tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -227,7 +164,7 @@ def test_a_renderer_on_the_cpu_beside_a_gpu_is_noticed(
     there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(module, "SOFTWARE", (choose_renderer(),))
+    monkeypatch.setattr(simulator, "SOFTWARE", (renderer_in_use().partition(":")[0],))
     renderer_in_use.cache_clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -244,8 +181,8 @@ def test_decisions_are_those_of_dm_control(task: str) -> None:
     observation, info = environment.reset(seed=5)
     actions = actions_for(environment, 3)
 
-    domain, name = module._domain_and_name(task)
-    theirs = module._suite().load(domain, name, task_kwargs={"random": 5})
+    domain, name = simulator.domain_and_name(task)
+    theirs = simulator.suite().load(domain, name, task_kwargs={"random": 5})
     frames, states, rewards = [], [], []
     for decision in range(-1, len(actions)):
         steps = ACTION_REPEATS[task]
@@ -286,8 +223,8 @@ def test_an_episode_has_its_number_of_environment_steps() -> None:
     while environment._running:
         ends.append(environment.step(np.zeros(environment.action_space.shape))[2:4])
     assert ends == [(False, False)] * 10 + [(False, True)]
-    seconds = 1100 * environment._control.control_timestep()
-    assert environment._physics.time() == pytest.approx(seconds)
+    seconds = 1100 * environment._inner.control.control_timestep()
+    assert environment._inner.control.physics.time() == pytest.approx(seconds)
     with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
         environment.step(np.zeros(environment.action_space.shape))
     environment.close()
@@ -296,7 +233,7 @@ def test_an_episode_has_its_number_of_environment_steps() -> None:
 def test_a_task_that_ends_itself_terminates_within_a_decision(
     cartpole: DeepMindControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = cartpole._control.task
+    task = cartpole._inner.control.task
     monkeypatch.setattr(task, "get_reward", lambda physics: 1.0)
     monkeypatch.setattr(
         task, "get_termination", lambda physics: 0.0 if physics.time() > 0.105 else None
@@ -310,8 +247,7 @@ def test_a_task_that_ends_itself_terminates_within_a_decision(
     assert cartpole.step(np.zeros(1))[1:4] == (8.0, False, False)
 
 
-# An episode of the reacher begins with a change of its model, the place of the target.
-@pytest.mark.parametrize("task", [CARTPOLE, "reacher_easy"])
+@pytest.mark.parametrize("task", TASKS)
 def test_a_restored_environment_goes_on_to_the_bit(task: str) -> None:
     environment, fresh = make(task), make(task)
     actions = actions_for(environment, 12)
@@ -322,11 +258,10 @@ def test_a_restored_environment_goes_on_to_the_bit(task: str) -> None:
     for before, after in [(0, 3), (9, 12)]:
         for action in actions[:before]:
             environment.step(action)
-        environment._control.task.random.uniform()  # as some tasks do in mid-episode
         fresh.restore(through_disk(environment.snapshot()))
         for name in ("observation", "frame", "state"):
             np.testing.assert_array_equal(getattr(fresh, name), getattr(environment, name))
-        np.testing.assert_array_equal(fresh.picture(SIZE), environment.picture(SIZE))
+        np.testing.assert_array_equal(fresh._inner.draw(), environment._inner.draw())
         again = zip(fresh.snapshot().values(), environment.snapshot().values(), strict=True)
         assert all(str(one) == str(other) for one, other in again)
         assert story(fresh, actions[:after]) == story(environment, actions[:after])
@@ -352,9 +287,9 @@ def test_a_snapshot_keeps_its_moment_and_the_end_of_an_episode() -> None:
         fresh.step(actions[0])
     np.testing.assert_array_equal(fresh.reset()[0], environment.reset()[0])
 
-    other = make()
-    assert "'episode_steps': 24" in message_of(ValueError, other.restore, middle)
-    for one in (environment, fresh, other):
+    middle["state"] = middle["state"] + 1
+    assert "gave other frames" in message_of(ValueError, fresh.restore, middle)
+    for one in (environment, fresh):
         one.close()
 
 
@@ -369,8 +304,7 @@ def test_gymnasium_finds_the_tasks() -> None:
     )
     inside = environment.unwrapped
     assert isinstance(inside, DeepMindControl)
-    assert inside._settings["task"] == "ball_in_cup_catch"
-    assert inside._settings["action_repeat"] == 4
+    assert (inside._name, inside._repeat) == ("ball_in_cup_catch", 4)
     assert inside.observation_space.shape == (9, 8, 8)
     environment.close()
 
@@ -397,7 +331,7 @@ def test_fast_frames_are_dm_controls_without_multisampling_and_with_coarser_shad
     found += [fast.step(np.full(6, action, np.float32))[4]["frame"] for action in actions]
 
     def theirs(*, samples: bool, shadows: bool) -> list[np.ndarray]:
-        control = module._suite().load("walker", "walk", task_kwargs={"random": 5})
+        control = simulator.suite().load("walker", "walk", task_kwargs={"random": 5})
         if samples:
             control.physics.model.vis.quality.offsamples = 0
         if shadows:
@@ -431,44 +365,23 @@ def test_gymnasium_knows_how_to_render() -> None:
     assert shown.dtype == np.uint8
     control = made.unwrapped
     assert isinstance(control, DeepMindControl)
-    assert np.array_equal(shown, control.picture(240))
+    assert np.array_equal(shown, control._inner.draw(240))
     made.step(np.ones(1, np.float32))
     made.step(np.ones(1, np.float32))
     assert not np.array_equal(made.render(), shown)
     made.close()
 
 
-def test_states_are_those_beside_the_frames() -> None:
-    drawn, stated = make(), make(observe="state")
-    _, info = drawn.reset(seed=3)
-    state, stated_info = stated.reset(seed=3)
-    assert stated.observation_space.shape == (len(stated.state_names),)
-    assert set(stated_info) == {"state"}
-    np.testing.assert_array_equal(state, info["state"])
-    for action in actions_for(drawn, 5):
-        _, reward, *ends, info = drawn.step(action)
-        state, same, *same_ends, stated_info = stated.step(action)
-        np.testing.assert_array_equal(state, info["state"])
-        assert (reward, ends) == (same, same_ends)
-    with pytest.raises(ValueError, match="snapshots need an environment that observes pixels"):
-        stated.snapshot()
-    assert stated.picture(24).shape == (24, 24, 3)  # films can be made all the same
-    drawn.close()
-    stated.close()
-
-
 def test_a_picture_is_the_frame_upright(cartpole: DeepMindControl) -> None:
     cartpole.reset(seed=0)
-    np.testing.assert_array_equal(cartpole.picture(SIZE), cartpole.frame.transpose(1, 2, 0))
-    picture = cartpole.picture(96)
-    assert picture.shape == (96, 96, 3)
+    np.testing.assert_array_equal(cartpole._inner.draw(), cartpole.frame.transpose(1, 2, 0))
+    picture = cartpole.render()
     # The sky is above the floor, and brighter.
     assert picture[:16].mean() > picture[-16:].mean()
     # Rendering in another size leaves the frames alone.
     before = cartpole.frame
     cartpole.reset(seed=0)
     np.testing.assert_array_equal(cartpole.frame, before)
-    assert "1 to 480 pixels" in message_of(ValueError, cartpole.picture, 481)
 
 
 def test_fingerprints_tell_tasks_and_versions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,7 +389,7 @@ def test_fingerprints_tell_tasks_and_versions_apart(monkeypatch: pytest.MonkeyPa
     assert len(set(before.values())) == len(TASKS)
     assert all(len(value) == 64 for value in before.values())
     assert task_fingerprint(CARTPOLE) == before[CARTPOLE]
-    monkeypatch.setattr(module, "version", lambda name: f"{name} of tomorrow")
+    monkeypatch.setattr(simulator, "version", lambda name: f"{name} of tomorrow")
     assert task_fingerprint(CARTPOLE) != before[CARTPOLE]
 
 
@@ -495,19 +408,12 @@ def test_repeats_divide_the_episode() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"quality": "medium"},
-        {"action_repeat": 0},
-        {"stack": 0},
-        {"frame_size": 0},
-        {"frame_size": 481},
-        {"episode_steps": 0},
-    ],
+    ("name", "value"),
+    [("quality", "medium"), ("action_repeat", 0), ("frame_size", 0), ("frame_size", 481)],
 )
-def test_wrong_settings_are_errors(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=str(next(iter(changes.values())))):
-        make(**changes)
+def test_wrong_settings_are_errors(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=str(value)):
+        make(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -523,14 +429,14 @@ def test_a_reward_that_is_nan_is_an_error(
 ) -> None:
     cartpole.reset(seed=0)
     cartpole.step(np.zeros(1))
-    monkeypatch.setattr(cartpole._control.task, "get_reward", lambda physics: np.nan)
+    monkeypatch.setattr(cartpole._inner.control.task, "get_reward", lambda physics: np.nan)
     message = message_of(FloatingPointError, cartpole.step, np.zeros(1))
     assert CARTPOLE in message
-    assert "step 16 of the episode: reward" in message
+    assert "reward is nan in step 16 of the episode" in message
 
 
 def test_a_simulation_that_diverges_is_an_error(cartpole: DeepMindControl) -> None:
     cartpole.reset(seed=0)
-    cartpole._physics.data.qvel[:] = np.nan
+    cartpole._inner.control.physics.data.qvel[:] = np.nan
     message = message_of(FloatingPointError, cartpole.step, np.zeros(1))
-    assert f"{CARTPOLE}: the simulation diverged in step 1 " in message
+    assert f"{CARTPOLE}: the simulation diverged" in message

@@ -25,6 +25,7 @@ from rl.evaluation import (
     embed,
     episode_seed,
     evaluate_policy,
+    evaluation_seeds,
     ridge,
     state_probe,
 )
@@ -276,3 +277,16 @@ def test_the_second_version_of_returns_adds_their_mean_from_a_fifth_on() -> None
     # Random actions are evaluated once.
     assert SUMMARIES["dmc-return-v2"](curve[-1:]) == {"mean_return": 40.0, "return": 40.0}
     assert set(SUMMARIES) < set(PROTOCOLS)
+
+
+def test_evaluations_of_different_seeds_and_steps_share_no_episode() -> None:
+    """Below a million steps the seeds are those of the records, above they are others."""
+    for seed, step in ((0, 100_000), (3, 990_000)):
+        recorded = [
+            int(np.random.SeedSequence((0x65766131, seed * 10**6 + step, e)).generate_state(1)[0])
+            for e in range(10)
+        ]
+        assert evaluation_seeds(Config(seed=seed), step) == recorded
+    places = [(seed, step) for seed in range(3) for step in (10_000, 1_010_000, 2_010_000)]
+    found = [number for s, step in places for number in evaluation_seeds(Config(seed=s), step)]
+    assert len(set(found)) == len(found)

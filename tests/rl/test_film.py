@@ -1,12 +1,10 @@
 """Films of finished runs' policies."""
 
 import dataclasses
-import importlib.util
 import os
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from rl import train
 from rl.agent import Agent
 from rl.config import Config
 from rl.export import POLICY_NAMES
-from rl.film import codec_is_there, play, write, write_mp4
+from rl.film import play, write
 from rl.tables import TABLE_5
 from shared.errors import UserError
 from shared.experiment.frame import load
@@ -51,9 +49,7 @@ def test_films_show_an_episode(trained: Path) -> None:
     films = write("lmcl", "smoke", trained)
     random, curl, same = finished(load([TABLE_5], runs=trained), TABLE_5, "smoke", trained)
     assert same.folder == curl.folder  # "CURL, batch 128" is filmed once
-    suffixes = ("gif", "mp4") if codec_is_there() else ("gif",)
-    assert films == [run.folder / f"episode.{end}" for run in (random, curl) for end in suffixes]
-    films = [file for file in films if file.suffix == ".gif"]
+    assert films == [run.folder / "episode.gif" for run in (random, curl)]
     decisions = curl.config.episode_steps // curl.config.action_repeat
     for file, run in zip(films, (random, curl), strict=True):
         with Image.open(file) as picture:
@@ -121,35 +117,6 @@ def test_a_policy_that_is_lost_is_named(trained: Path, tmp_path: Path) -> None:
     (lost / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"model\.safetensors: there is no such file"):
         play(dataclasses.replace(curl, folder=lost))
-
-
-def shown_by(file: Path) -> tuple[np.ndarray, Any, str]:
-    """The pictures of an MP4, its pace and its comment."""
-    av = pytest.importorskip("av")
-    with av.open(str(file)) as container:
-        (stream,) = container.streams.video
-        pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
-        return np.stack(pictures).astype(int), stream.average_rate, container.metadata["comment"]
-
-
-@pytest.mark.skipif(not codec_is_there(), reason="no H.264: PyAV comes with the video extra")
-def test_an_mp4_has_the_pictures_in_their_order_and_pace(tmp_path: Path) -> None:
-    pictures = np.zeros((5, 32, 32, 3), dtype=np.uint8)
-    for place in range(5):
-        pictures[place] = 50 * place + 20
-    write_mp4(tmp_path / "film", pictures, "five greys")
-    shown, rate, comment = shown_by(tmp_path / "film")
-    assert shown.shape == pictures.shape
-    assert np.abs(shown - pictures).max() < 6
-    assert rate == 20
-    assert comment == "five greys"
-
-
-def test_without_a_codec_there_is_the_gif_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert not codec_is_there()
 
 
 def test_papers_and_tiers_without_a_policy_are_refused(tmp_path: Path) -> None:

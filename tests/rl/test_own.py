@@ -13,7 +13,7 @@ import torch
 import rl
 from rl import export
 from rl.config import Config, ProbeConfig
-from rl.own_environment import OwnEnvironment
+from rl.environment import Environment
 from shared.errors import UserError
 from shared.experiment.run import Run
 from tests.training import stop
@@ -142,9 +142,9 @@ CONFIG = dataclasses.replace(
 PROBE = dataclasses.replace(ProbeConfig().reduced(), **SETTINGS, convolutions=2, probe_updates=4)
 
 
-def environment(make: Any, **changes: int) -> OwnEnvironment:
+def environment(make: Any, **changes: int) -> Environment:
     settings = {"action_repeat": 2, "frame_size": SIZE, "stack": 3, "episode_steps": 40}
-    return OwnEnvironment(make, **settings | changes)
+    return Environment(make, **settings | changes)
 
 
 @pytest.mark.parametrize("make", [pendulum, channels_first, redrawn])

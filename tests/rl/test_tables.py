@@ -5,34 +5,23 @@
 
 import dataclasses
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
 
 from rl.agent import make_criterion
-from rl.config import Config, ImitationConfig
+from rl.config import Config
 from rl.tables import (
-    BASE_OF,
-    BELOW_A_BASELINE,
-    LABELS,
     TABLE_4,
-    TABLE_4_IMITATION,
     TABLE_4_PROBE,
     TABLE_5,
-    TABLE_5_IMITATION,
     TABLE_5_PROBE,
     TABLES,
-    UNCLAIMED,
 )
 from shared import Objective, query_key
 from shared.experiment.methods import ALPHA, OVER_BATCH
-from shared.experiment.records import read_records
 from shared.experiment.tables import Table
-from shared.report.measuring import highest
-from tests.measured import measure
 
-RESULTS = Path(__file__).parents[2] / "results"
 EVERY = tuple(itertools.chain.from_iterable(TABLES.values()))
 
 
@@ -60,7 +49,6 @@ def test_every_row_states_its_own_deviation(table: Table) -> None:
     [
         (TABLE_5, TABLE_4),
         (TABLE_5_PROBE, TABLE_4_PROBE),
-        (TABLE_5_IMITATION, TABLE_4_IMITATION),
     ],
 )
 def test_both_papers_share_the_runs_of_equal_rows(lmcl: Table, cllr: Table) -> None:
@@ -70,23 +58,6 @@ def test_both_papers_share_the_runs_of_equal_rows(lmcl: Table, cllr: Table) -> N
         for label in common:
             one, other = ({c.key for c in t.cells(tier, row=label)} for t in (lmcl, cllr))
             assert one == other
-
-
-@pytest.mark.parametrize("table", [TABLE_5_IMITATION, TABLE_4_IMITATION], ids=lambda t: t.address)
-def test_an_imitation_runs_what_its_claims_compare(table: Table) -> None:
-    (claims,) = (each.claims for each in TABLES[table.paper] if each.name == table.name)
-    comparisons = [each for claim in claims for each in claim.comparisons]
-    claimed = {label for each in comparisons for label in (each.better, each.than)}
-    assert not claimed & set(UNCLAIMED)
-    rows = {row.label: row for row in table.rows}
-    for each in comparisons:
-        run = [c.label for c in table.columns if table.seeds_of("short", rows[each.better], c)]
-        assert each.columns == tuple(run)
-        assert each.beside == "action_r2"
-        assert BASE_OF.get(each.better, each.than) == each.than
-    for cell in table.cells("short"):
-        assert isinstance(cell.config, ImitationConfig)
-        assert cell.config.material_seed == 0  # expert and frames are the same for all seeds
 
 
 @pytest.mark.parametrize("table", EVERY, ids=lambda table: table.address)
@@ -116,37 +87,14 @@ def test_the_largest_published_gain_is_told(table: Table) -> None:
     assert any(f"without the method is {max(gains):g}." in note for note in table.notes)
 
 
-def test_tables_say_what_alpha_over_the_batch_and_which_precision_their_runs_have() -> None:
+def test_the_probe_says_what_alpha_over_the_batch_its_runs_have() -> None:
     label = f"CLLR(DCL+l21-norm){OVER_BATCH}"
-    _, probe, imitation = TABLES["cllr"]
-    for table in (probe, imitation):
-        config = table.cells("short", row=label, column="Easy")[0].config
-        assert isinstance(config, Config)
-        assert config.objective.projection is not None
-        assert 8 * config.objective.projection.kwargs["alpha"] == ALPHA / config.batch_size
-        assert any("alpha = 10 / 512, an eighth of 10 / 64" in note for note in table.notes)
-        assert any("alpha = 10 / 512" in text for text in table.setting("short").differences)
-        (row,) = (row for row in table.rows if row.label == label)
-        assert "batch size of the paper scale (alpha = 10 / 512)" in row.deviation
-    for table in (imitation, TABLES["lmcl"][2]):
-        assert config_of(table, "DCL").precision == "bfloat16_convolutions"
-        for told in (table.notes, table.setting("short").differences):
-            assert any("convolutions in bfloat16" in text for text in told)
-
-
-def test_rows_said_to_lie_below_a_trivial_baseline_do_so_in_the_committed_records() -> None:
-    found = measure(TABLE_5_IMITATION, "short", read_records(RESULTS))
-    below: dict[str, tuple[str, ...]] = {}
-    for place, label in enumerate(LABELS):
-        column = [cells[place] for cells in found.cells]
-        trivial = highest((cell for cell in column if cell.row.baseline), "return")
-        assert trivial is not None
-        for cell in column:
-            if cell.row.label in BELOW_A_BASELINE and not cell.missing:
-                assert cell.summary is not None
-                if cell.summary.mean < trivial[0]:
-                    below[cell.row.label] = (*below.get(cell.row.label, ()), label)
-    assert below == BELOW_A_BASELINE
+    config = config_of(TABLE_4_PROBE, label)
+    assert config.objective.projection is not None
+    assert 8 * config.objective.projection.kwargs["alpha"] == ALPHA / config.batch_size
+    _, table = TABLES["cllr"]
+    assert any("alpha = 10 / 512, an eighth of 10 / 64" in note for note in table.notes)
+    assert any("alpha = 10 / 512" in text for text in table.setting("short").differences)
 
 
 # What every row trains

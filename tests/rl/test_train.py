@@ -21,9 +21,10 @@ from rl import probe, train
 from rl.agent import Agent
 from rl.config import CURL, Config, ProbeConfig
 from rl.data import random_frames
-from rl.environment import make_environment, renderer_in_use, task_fingerprint
+from rl.environment import make_environment
 from rl.evaluation import evaluate_policy
 from rl.replay import Batch, Replay
+from rl.simulator import renderer_in_use, task_fingerprint
 from shared import Objective, Projection, distance_polarization, term
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
@@ -506,7 +507,6 @@ def _compare_updates(tmp_path: Path, name: str, update_every: int) -> None:
     replay = Replay(
         tmp_path,
         40,
-        task=config.task,
         frame_size=config.frame_size,
         stack=config.stack,
         action_dimensions=2,

@@ -93,7 +93,7 @@ def of_name(videos: Videos, name: str) -> torch.Tensor:
 
 
 def test_a_split_has_the_listed_videos_of_the_present_classes(official: Path):
-    videos = load("ucf101", official, split=2, size=32)
+    videos = load("ucf101", official, split=2, size=21)
     assert videos.classes == ("Punch", "Archery")  # in the official order, Surfing is missing
     expected = tuple(
         Video(name_of(folder, group, clip), label, group, group != 2)
@@ -111,13 +111,13 @@ def test_a_split_has_the_listed_videos_of_the_present_classes(official: Path):
         assert part.classes == videos.classes
         for each in part.videos:
             assert torch.equal(of_name(part, each.name), of_name(videos, each.name))
-    other = load("ucf101", official, split=3, size=32)
+    other = load("ucf101", official, split=3, size=21)
     assert {video.group for video in other.of(train=False).videos} == {3}
     assert len(kept_folders(official)) == 1  # all splits share what is decoded
 
 
 def test_frames_are_those_of_the_files(official: Path):
-    videos = load("ucf101", official, size=32)
+    videos = load("ucf101", official, size=21)
     assert videos.frames.shape == (60, 3, HEIGHT, WIDTH)
     assert videos.frames.dtype == torch.uint8
     for each in videos.videos:
@@ -137,12 +137,10 @@ def test_frames_are_resized_to_the_shorter_side(official: Path):
     assert abs(of_name(videos, name)[4].float().mean() - shade(name, 4)) < 3
     assert kept_folders(official)[0].name.startswith("ucf101-rgb-10-")
     # An edge stays where it is.
-    edge = np.zeros((40, 60, 3), np.uint8)
+    edge = np.zeros((45, 60, 3), np.uint8)
     edge[:, 30:] = 255
-    np.testing.assert_array_equal(video.data._resized(edge, 20)[0, [13, 16], 0], [0, 255])
-    assert video.data._resized(edge, 20).shape == (20, 30, 3)
-    assert video.data._resized(edge.transpose(1, 0, 2), 20).shape == (30, 20, 3)
-    assert video.data._resized(edge, 40) is edge
+    np.testing.assert_array_equal(video.data._resized(edge, 15)[0, [8, 11], 0], [0, 255])
+    assert np.array_equal(video.data._resized(edge, 45), edge)
 
 
 def test_missing_lists_and_classes(official: Path):
@@ -151,9 +149,9 @@ def test_missing_lists_and_classes(official: Path):
     def message_without(file: str, split: int) -> str:
         content = (lists / file).read_text()
         (lists / file).unlink()
-        message = error_of(lambda: load("ucf101", official, split=split, size=32))
+        message = error_of(lambda: load("ucf101", official, split=split, size=21))
         (lists / file).write_text(content)
-        assert message.startswith(f"{lists / file}: missing; ")
+        assert message.startswith(f"{lists / file}: cannot be read")
         assert "UCF101.rar" in message
         return message
 
@@ -162,16 +160,16 @@ def test_missing_lists_and_classes(official: Path):
     message_without("testlist03.txt", 3)
     assert "UCF-101/<class>/v_*.avi" in error_of(lambda: fetch("ucf101", official / "empty"))
     (lists / "testlist02.txt").unlink()
-    load("ucf101", official, split=1, size=32)  # which does not need it
-    assert "testlist02.txt: missing" in error_of(lambda: fetch("ucf101", official))
+    load("ucf101", official, split=1, size=21)  # which does not need it
+    assert "testlist02.txt: cannot be read" in error_of(lambda: fetch("ucf101", official))
     (official / "UCF-101" / "Archery").rename(official / "elsewhere")
-    videos = load("ucf101", official, size=32)
+    videos = load("ucf101", official, size=21)
     assert videos.classes == ("Punch",)
     assert {video.label for video in videos.videos} == {0}
     (official / "UCF-101" / "Punch").rename(official / "Punch")
     for action in (
-        lambda: load("ucf101", official, size=32),
-        lambda: load("ucf101", official / "nowhere", size=32),
+        lambda: load("ucf101", official, size=21),
+        lambda: load("ucf101", official / "nowhere", size=21),
         lambda: fingerprint("ucf101", official / "nowhere"),
     ):
         with pytest.raises(MissingData, match=r"\./reproduce\.sh data video"):
@@ -179,32 +177,22 @@ def test_missing_lists_and_classes(official: Path):
 
 
 @pytest.mark.parametrize(
-    ("file", "line", "expected"),
-    [
-        ("trainlist01.txt", "Punch/Punch_1.avi 1", "line 9: 'Punch/Punch_1.avi 1' is not <class>"),
-        ("trainlist01.txt", "punch/v_Punch_g09_c01.avi 1", "'punch' is not a class of"),
-        ("testlist01.txt", "Punch/v_Punch_g02_c01.avi", "is listed twice"),
-        ("classInd.txt", "Four", "line 4: 'Four' is not a number and the name"),
-        ("classInd.txt", "3 Diving", "line 4: '3 Diving' is listed twice"),
-    ],
+    ("file", "line"),
+    [("trainlist01.txt", "Punch/Punch_1.avi 1"), ("classInd.txt", "Four")],
 )
-def test_damaged_lists(official: Path, file: str, line: str, expected: str):
+def test_damaged_lists(official: Path, file: str, line: str):
     path = official / "ucfTrainTestlist" / file
-    text = "".join(f"{each}\n" for each in path.read_text().split("\n") if "Surfing/" not in each)
-    path.write_text(text.rstrip("\n") + f"\n{line}\n")
-    message = error_of(lambda: load("ucf101", official, size=32))
-    assert message.startswith(f"{path}, line ")
-    assert expected in message
+    number = len([*path.read_text().splitlines()]) + 1
+    path.write_text(f"{path.read_text()}{line}\n")
+    message = error_of(lambda: load("ucf101", official, size=21))
+    assert message.startswith(f"{path}, line {number}: {line!r} is damaged; UCF-101 has to be put")
     path.write_bytes(b"\xff\xfe1\x00")
-    assert "not text in UTF-8" in error_of(lambda: load("ucf101", official, size=32))
-    path.unlink()
-    path.mkdir()
-    assert "cannot be read (Is a directory)" in error_of(lambda: fetch("ucf101", official))
+    assert "cannot be read" in error_of(lambda: load("ucf101", official, size=21))
 
 
 @pytest.mark.parametrize("before", ["/my data/UCF-101/", "..\\UCF-101\\"])
 def test_lists_of_other_programs_and_systems_are_read(official: Path, before: str):
-    expected = load("ucf101", official, size=32).videos
+    expected = load("ucf101", official, size=21).videos
     for file in (official / "ucfTrainTestlist").iterdir():
         lines = file.read_text().splitlines()
         if file.name == "classInd.txt":
@@ -213,7 +201,7 @@ def test_lists_of_other_programs_and_systems_are_read(official: Path, before: st
             lines = [before + line.replace("/", before[-1]) for line in lines if line]
         file.write_bytes(("\ufeff" + "\r\n".join(lines)).encode())
     assert fetch("ucf101", official) == "12 videos of 2 of 3 classes: Punch 6, Archery 6"
-    assert load("ucf101", official, size=32).videos == expected
+    assert load("ucf101", official, size=21).videos == expected
 
 
 def test_folders_and_lists_have_to_fit_together(official: Path):
@@ -227,29 +215,18 @@ def test_folders_and_lists_have_to_fit_together(official: Path):
     (videos / "Punch" / "again").symlink_to(videos / "Punch")
     assert fetch("ucf101", official) == "12 videos of 2 of 3 classes: Punch 6, Archery 6"
 
-    (videos / "Archery").rename(videos / "archery")
-    for action in (lambda: fetch("ucf101", official), lambda: load("ucf101", official, size=32)):
-        assert "archery: holds videos and is not a class of" in error_of(action)
-        assert "did you mean Archery?; rename the folder" in error_of(action)
-    (videos / "archery").rename(videos / "Archery")
-
-    astray = file_of(official, name_of("Archery", 2))
-    astray.rename(videos / "Punch" / astray.name)
-    assert f"1 of 12 videos cannot be used: {astray.stem} (missing)" in error_of(
+    gone = file_of(official, name_of("Archery", 2))
+    gone.unlink()
+    assert f"1 of 12 videos cannot be used: {gone.stem} (missing)" in error_of(
         lambda: fetch("ucf101", official)
     )
-    astray.symlink_to(official / "nowhere")
-    assert f"{astray.stem} (cannot be read)" in error_of(lambda: load("ucf101", official, size=32))
-    astray.unlink()
-    write_grays(astray, [10, 20])
-    assert "has the same name; keep one" in error_of(lambda: fetch("ucf101", official))
-    (videos / "Punch" / astray.name).unlink()
+    write_grays(gone, [10, 20])
 
     lists = official / "ucfTrainTestlist"
     for file in lists.glob("*list0*.txt"):
         file.write_text("".join(f"{e}\n" for e in file.read_text().split() if "Archery/" in e))
     assert "split 1 lists no video of Punch" in error_of(lambda: fetch("ucf101", official))
-    message = error_of(lambda: load("ucf101", official, size=32))
+    message = error_of(lambda: load("ucf101", official, size=21))
     assert message == f"{lists}: split 1 has no video of Punch that can be used"
 
 
@@ -322,34 +299,26 @@ def test_the_three_splits_of_hmdb51(hmdb51: Path):
 def test_the_centre_of_wide_and_high_frames_is_kept():
     wide = np.zeros((30, 80, 3), np.uint8)
     wide[:, 20:60] = 200
-    found = video.data._four_by_three(wide, 15)
+    found = video.data._resized(wide, 15)
     assert found.shape == (15, 20, 3)
     assert (found[:, 1:-1] == 200).all()  # what borders on the rest is blended with it
     assert (found[:, [0, -1]] > 150).all()
     high = np.zeros((60, 40, 3), np.uint8)
     high[15:45] = 200
-    found = video.data._four_by_three(high, 60)  # kept frames have one shape: enlarged
+    found = video.data._resized(high, 60)  # kept frames have one shape: enlarged
     assert found.shape == (60, 80, 3)
     assert (found[2:-2] == 200).all()
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("Film_9_brush_hair_u_nm_np1_fr_goo_0.avi", "is not a video and 0, 1 or 2"),
-        ("Film_1_brush_hair_u_nm_np1_fr_goo_0.avi 1", "is listed twice"),
-    ],
-)
-def test_damaged_splits_of_hmdb51(hmdb51: Path, line: str, expected: str):
+def test_damaged_splits_of_hmdb51(hmdb51: Path):
     path = hmdb51 / "testTrainMulti_7030_splits" / "brush_hair_test_split1.txt"
-    path.write_text(f"{path.read_text()}{line}\n")
+    path.write_text(f"{path.read_text()}Film_9_brush_hair_u_nm_np1_fr_goo_0.avi\n")
     message = error_of(lambda: load("hmdb51", hmdb51, size=16))
     assert message.startswith(f"{path}, line 9: ")
-    assert expected in message
     path.unlink()
-    assert f"{path}: missing; HMDB51 has to be put there" in error_of(
-        lambda: load("hmdb51", hmdb51, size=16)
-    )
+    message = error_of(lambda: load("hmdb51", hmdb51, size=16))
+    assert message.startswith(f"{path}: cannot be read")
+    assert "HMDB51 has to be put there" in message
 
 
 def test_missing_parts_of_hmdb51_are_named_in_one_line(hmdb51: Path, tmp_path: Path):
@@ -359,10 +328,6 @@ def test_missing_parts_of_hmdb51_are_named_in_one_line(hmdb51: Path, tmp_path: P
     assert where in message
     with pytest.raises(MissingData, match=r"\./reproduce\.sh data video --dataset hmdb51"):
         load("hmdb51", tmp_path / "empty", size=16)
-    (hmdb51 / "hmdb51_org" / "brush_hair").rename(hmdb51 / "hmdb51_org" / "brush")
-    message = error_of(lambda: load("hmdb51", hmdb51, size=16))
-    assert "brush: holds videos and is not a class of" in message
-    (hmdb51 / "hmdb51_org" / "brush").rename(hmdb51 / "hmdb51_org" / "brush_hair")
     gone = hmdb51 / "hmdb51_org" / "brush_hair" / "Film_1_brush_hair_u_nm_np1_fr_goo_0.avi"
     gone.unlink()
     assert f"1 of 14 videos cannot be used: {gone.stem} (missing)" in error_of(
@@ -379,31 +344,25 @@ def test_missing_parts_of_hmdb51_are_named_in_one_line(hmdb51: Path, tmp_path: P
 
 def damage(root: Path) -> dict[str, str]:
     """Make some videos unusable; their names in the order of the videos, and why."""
-    cut, short, other = (name_of("Punch", group, 2) for group in (1, 2, 3))
+    cut, short = (name_of("Punch", group, 2) for group in (1, 2))
     gone, text = name_of("Archery", 1, 2), name_of("Archery", 2, 2)
     content = file_of(root, cut).read_bytes()
-    file_of(root, cut).write_bytes(content[:-100])
+    file_of(root, cut).write_bytes(content[: len(content) // 2])
     write_grays(file_of(root, short), [100])
-    write_grays(file_of(root, other), [100] * 4, size=(48, 32))
     file_of(root, gone).unlink()
     file_of(root, text).write_text("no video")
-    return {
-        gone: "missing",
-        cut: f"truncated, {len(content) - 100} bytes of {len(content)}",
-        short: "1 frames, fewer than 2",
-        other: "frames of 48 x 32 pixels, most others 32 x 24",
-        text: "not an AVI file",
-    }
+    why = "cannot be decoded (Invalid data found when processing input)"
+    return {gone: "missing", cut: why, short: "1 frames, fewer than 2", text: why}
 
 
 def test_unusable_videos_stop_or_are_left_out(official: Path):
     faults = damage(official)
-    missing = error_of(lambda: load("ucf101", official, size=32))
+    missing = error_of(lambda: load("ucf101", official, size=21))
     assert missing.startswith(f"{official / 'UCF-101'}: 1 of 12 videos cannot be used: v_Archery")
     assert not kept_folders(official)
-    videos = load("ucf101", official, size=32, allow_missing=True)
+    videos = load("ucf101", official, size=21, allow_missing=True)
     assert videos.left_out == tuple(f"{name}: {why}" for name, why in faults.items())
-    assert len(videos.videos) == 7
+    assert len(videos.videos) == 8
     assert not {video.name for video in videos.videos} & set(faults)
     for each in videos.videos:
         frames = of_name(videos, each.name)
@@ -411,8 +370,8 @@ def test_unusable_videos_stop_or_are_left_out(official: Path):
         assert abs(frames[2].float().mean() - shade(each.name, 2)) < 3
     # Once the missing one is back, the others are what stops a run, all at once.
     write_grays(file_of(official, next(iter(faults))), [10, 20])
-    message = error_of(lambda: load("ucf101", official, size=32))
-    assert "4 of 12 videos cannot be used" in message
+    message = error_of(lambda: load("ucf101", official, size=21))
+    assert "3 of 12 videos cannot be used" in message
     assert "--allow-missing" in message
     for name, why in list(faults.items())[1:]:
         assert f"{name} ({why})" in message
@@ -420,31 +379,22 @@ def test_unusable_videos_stop_or_are_left_out(official: Path):
 
 def test_worker_processes_change_nothing(official: Path):
     damage(official)
-    alone = load("ucf101", official, size=32, allow_missing=True)
+    alone = load("ucf101", official, size=21, allow_missing=True)
     (folder,) = kept_folders(official)
     folder.rename(official / "alone")
-    together = load("ucf101", official, size=32, allow_missing=True, workers=2)
+    together = load("ucf101", official, size=21, allow_missing=True, workers=2)
     assert kept_folders(official) == [folder]
     assert torch.equal(together.frames, alone.frames)
     assert together.videos == alone.videos
     assert together.left_out == alone.left_out
 
 
-def test_the_size_of_most_decides_and_not_the_first(official: Path):
-    first = name_of("Punch", 1)
-    write_grays(file_of(official, first), [100] * 4, size=(48, 32))
-    assert f"{first} (frames of 48 x 32 pixels, most others 32 x 24)" in error_of(
-        lambda: load("ucf101", official, size=32)
-    )
-    videos = load("ucf101", official, size=32, allow_missing=True)
-    assert len(videos.videos) == 11
+def test_frames_of_another_size_are_resized(official: Path):
+    other = name_of("Punch", 1)
+    write_grays(file_of(official, other), [100] * 4, size=(48, 32))
+    videos = load("ucf101", official, size=21)
     assert videos.frames.shape[1:] == (3, HEIGHT, WIDTH)
-    for each in videos.videos:
-        assert abs(of_name(videos, each.name)[2].float().mean() - shade(each.name, 2)) < 3
-    assert sorted(file.name for file in kept_folders(official)[0].iterdir() if file.suffix) == [
-        "frames.bin",
-        "index.json",
-    ]
+    assert abs(of_name(videos, other)[2].float().mean() - 100) < 3
 
 
 # What is kept
@@ -452,10 +402,10 @@ def test_the_size_of_most_decides_and_not_the_first(official: Path):
 
 def test_videos_are_decoded_once(official: Path, monkeypatch: pytest.MonkeyPatch):
     told: list[tuple[int, int, str]] = []
-    first = load("ucf101", official, size=32, progress=lambda *message: told.append(message))
+    first = load("ucf101", official, size=21, progress=lambda *message: told.append(message))
     assert told == [(n, 12, "decoding (rgb)") for n in range(1, 13)]
     monkeypatch.delattr("video.data._store")
-    again = load("ucf101", official, size=32)
+    again = load("ucf101", official, size=21)
     assert torch.equal(again.frames, first.frames)
     assert torch.equal(again.start, first.start)
     assert again.videos == first.videos
@@ -464,19 +414,19 @@ def test_videos_are_decoded_once(official: Path, monkeypatch: pytest.MonkeyPatch
     file = file_of(official, name_of("Punch", 1))
     file.write_bytes(file.read_bytes() + b"\0")
     with pytest.raises(NameError):
-        load("ucf101", official, size=32)
+        load("ucf101", official, size=21)
     assert len(kept_folders(official)) == 1
 
 
 def test_damage_is_reported(official: Path):
-    load("ucf101", official, size=32)
+    load("ucf101", official, size=21)
     (folder,) = kept_folders(official)
-    frames, index = folder / "frames.bin", folder / "index.json"
+    frames, meta = folder / "frames.bin", folder / "meta.json"
 
     def message_with(file: Path, content: bytes) -> str:
         good = file.read_bytes()
         file.write_bytes(content)
-        message = error_of(lambda: load("ucf101", official, size=32))
+        message = error_of(lambda: load("ucf101", official, size=21))
         file.write_bytes(good)
         assert message.startswith(str(folder))
         assert message.endswith(f"delete {folder}, to have it made again")
@@ -485,18 +435,17 @@ def test_damage_is_reported(official: Path):
     content = frames.read_bytes()
     flipped = bytes([content[0] ^ 1]) + content[1:]
     assert "the SHA-256 of frames.bin is not" in message_with(frames, flipped)
-    assert f"{len(content) - 1} bytes where" in message_with(frames, content[:-1])
-    assert "damaged" in message_with(index, b"{}")
+    assert "the SHA-256 of meta.json is not" in message_with(meta, meta.read_bytes()[:-1])
     # A file that was touched and is whole is hashed once.
-    load("ucf101", official, size=32)
+    load("ucf101", official, size=21)
     with pytest.MonkeyPatch.context() as patch:
-        patch.delattr("video.data.check_sums")
-        load("ucf101", official, size=32)
+        patch.delattr("video.data.read_meta")
+        load("ucf101", official, size=21)
     # What the file system does not tell is found where it is asked for.
     status = frames.stat()
     frames.write_bytes(flipped)
     os.utime(frames, ns=(status.st_atime_ns, status.st_mtime_ns))
-    load("ucf101", official, size=32)
+    load("ucf101", official, size=21)
     assert "the SHA-256 of frames.bin is not" in error_of(lambda: fetch("ucf101", official))
 
 
@@ -505,46 +454,35 @@ def test_damage_is_reported(official: Path):
 
 def test_flow_is_kept_as_frames_are(official: Path, monkeypatch: pytest.MonkeyPatch):
     moved = np.linspace(0, 255, 60 * HEIGHT * WIDTH * 3).astype(np.uint8)
-    asked: list[list[str]] = []
+    asked: set[Path] = set()
 
-    def prepare_flow(
-        files: Sequence[Path], folder: Path, workers: int, progress: object, method: str
-    ) -> None:
-        if method == "dis":
-            assert folder == official / "prepared" / "video" / "ucf101-flow-dis"
-            return
-        asked.append([file.stem for file in files])
-        assert folder == official / "prepared" / "video" / "ucf101-flow"
-        folder.mkdir()
-
-    def read_flow(file: Path) -> np.ndarray:
-        length = length_of(file.stem)
+    def video_flow(file: Path, folder: Path, method: str) -> np.ndarray:
+        asked.add(folder)
+        length = len([*decode(file)])
         return moved[: length * HEIGHT * WIDTH * 3].reshape(length, HEIGHT, WIDTH, 3)
 
-    monkeypatch.setattr(video.flow, "prepare_flow", prepare_flow)
-    monkeypatch.setattr(video.flow, "read_flow", read_flow)
+    monkeypatch.setattr(video.flow, "video_flow", video_flow)
     faults = damage(official)
-    videos = load("ucf101", official, size=32, modality="flow", allow_missing=True)
-    # The one of another size has flow, and is of the size that is expected here.
-    bad = {name: why for name, why in faults.items() if "pixels" not in why}
-    assert {each.partition(": ")[0] for each in videos.left_out} == set(bad)
-    assert not set(asked[0]) & set(bad)
-    assert len(asked[0]) == 8
+
+    def loaded(**changes: str) -> Videos:
+        options = {"modality": "flow", **changes}
+        return load("ucf101", official, size=21, allow_missing=True, **options)  # type: ignore[arg-type]
+
+    videos = loaded()
+    assert {each.partition(": ")[0] for each in videos.left_out} == set(faults)
     for each in videos.videos:
-        expected = torch.from_numpy(read_flow(Path(each.name))).permute(0, 3, 1, 2)
-        assert torch.equal(of_name(videos, each.name), expected)
-    assert len(kept_folders(official, "flow-24")) == 0
-    assert len(kept_folders(official, f"flow-{stored_side(32)}")) == 1
-    # Other settings of flow, another folder.
-    (official / "prepared" / "video" / "ucf101-flow").rmdir()
+        expected = torch.from_numpy(video_flow(file_of(official, each.name), official, "tvl1"))
+        assert torch.equal(of_name(videos, each.name), expected.permute(0, 3, 1, 2))
+    asked.discard(official)
+    assert [folder.name[:17] for folder in asked] == ["ucf101-flow-tvl1-"]
+    # Other settings of flow and another method, other folders.
     monkeypatch.setattr(video.flow, "BOUND", 15.0)
-    load("ucf101", official, size=32, modality="flow", allow_missing=True)
-    assert len(kept_folders(official, f"flow-{stored_side(32)}")) == 2
-    # Another method, too.
-    load("ucf101", official, size=32, modality="flow", flow="dis", allow_missing=True)
-    assert len(kept_folders(official, f"flow-{stored_side(32)}")) == 3
+    loaded()
+    loaded(flow="dis")
+    assert len(asked) == 3
+    assert len(kept_folders(official, f"flow-{stored_side(21)}")) == 3
     with pytest.raises(ValueError, match="flow is by tvl1 or dis; got 'raft'"):
-        load("ucf101", official, size=32, modality="flow", flow="raft")
+        loaded(flow="raft")
 
 
 # The hash of what was used

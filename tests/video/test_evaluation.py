@@ -27,6 +27,7 @@ from video.evaluation import (
     evaluate,
     finetune,
     linear_probe,
+    long_enough,
     nearest,
     of_length_one,
     random_crops,
@@ -131,8 +132,7 @@ def test_wilson_intervals(hits: int, total: int, low: float, high: float) -> Non
 # retrieval
 
 
-@pytest.mark.parametrize("own_means", [False, True])
-def test_retrieval_is_by_cosines_of_centred_features(own_means: bool) -> None:
+def test_retrieval_is_by_cosines_of_centred_features() -> None:
     points, _ = clusters(60, 4, 0.5, width=6)
     train, test = points[:40] + 3.0, points[40:] + 3.5
 
@@ -143,9 +143,8 @@ def test_retrieval_is_by_cosines_of_centred_features(own_means: bool) -> None:
 
     by_own, by_training = expected(test.mean(0)), expected(train.mean(0))
     assert by_own != by_training
-    found = nearest(train, test, 20, own_means=own_means)
-    assert found.tolist() == [row[:20] for row in (by_own if own_means else by_training)]
-    assert nearest(train, test, 100, own_means=own_means).shape == (20, 40)
+    assert nearest(train, test, 20).tolist() == [row[:20] for row in by_training]
+    assert nearest(train, test, 100).shape == (20, 40)
 
 
 # the probe
@@ -350,8 +349,36 @@ def test_the_second_version_keeps_who_was_right(tmp_path: Path, encoder: nn.Modu
         hits = int(digits, 16).bit_count()
         assert metrics[name] == pytest.approx(100 * hits / 14)
     assert metrics["ridge"] > 80
-    own = dataclasses.replace(config, protocol="coclr-linear-retrieval-own-means-v2")
-    assert set(scored(tmp_path / "own", encoder, videos, own)) == set(metrics)
+
+
+def test_the_third_version_crops_and_leaves_out_as_the_program(
+    tmp_path: Path, encoder: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of clips of T frames, videos of T / 2 + 1 are left out and those of one more are not."""
+    third = dataclasses.replace(SECOND, protocol="coclr-linear-retrieval-v3")
+    frames = third.clip_frames
+    videos = made_videos(classes=2)
+    length = videos.length.clone()
+    length[:2] = torch.tensor([frames // 2 + 1, frames // 2 + 2])
+    videos = dataclasses.replace(videos, length=length)
+    kept = long_enough(third, videos)
+    every = zip(videos.videos, length.tolist(), strict=True)
+    assert kept.videos == tuple(video for video, n in every if n > frames // 2 + 1)
+    assert videos.videos[1] in kept.videos
+    assert long_enough(SECOND, videos) is videos
+    seen = []
+    monkeypatch.setattr(
+        "video.evaluation.centre",
+        lambda clips, size, share: seen.append(share) or centre(clips, size, share),
+    )
+    metrics = scored(tmp_path / "three", encoder, videos, third)
+    assert metrics["details"]["training_videos"] == len(kept.of(train=True).videos)
+    scored(tmp_path / "two", encoder, videos, SECOND)
+    assert set(seen) == {7 / 8, 1.0}
+    # 7/8 of the short side: the frame of a picture whose border is white is not seen.
+    border = torch.zeros(1, 3, 1, 32, 32, dtype=torch.uint8)
+    border[..., :2, :] = 255
+    assert float(centre(border, 28, 7 / 8).std((3, 4)).max()) < 1e-5
 
 
 def test_embedding_leaves_the_mode_and_the_buffers() -> None:
@@ -378,26 +405,13 @@ def test_embedding_in_bfloat16_is_rounded() -> None:
 # everything
 
 
-def test_with_few_classes_there_is_no_top5_and_protocols_differ(
-    tmp_path: Path, encoder: nn.Module
-) -> None:
+def test_with_few_classes_there_is_no_top5(tmp_path: Path, encoder: nn.Module) -> None:
     videos = made_videos(classes=2)
     metrics = scored(tmp_path / "v1", encoder, videos)
     assert "top1" in metrics
     assert "top5" not in metrics
-    # test videos in another light: by a mean of their own they lie where the others do
-    bright = videos.frames.clone()
-    for row, video in enumerate(videos.videos):
-        if not video.train:
-            start = int(videos.start[row])
-            bright[start : start + int(videos.length[row])] += 55
-    videos = dataclasses.replace(videos, frames=bright)
-    config = dataclasses.replace(CONFIG, protocol="coclr-linear-retrieval-own-means-v1")
-    shifted = scored(tmp_path / "shifted", encoder, videos)
-    assert scored(tmp_path / "own", encoder, videos, config)["R@1"] > shifted["R@1"]
-    names = (CONFIG.protocol, config.protocol)
     of_probes = {name for name, protocol in PROTOCOLS.items() if not protocol.finetunes}
-    assert of_probes == {name[:-1] + version for name in names for version in "12"}
+    assert of_probes == {CONFIG.protocol[:-1] + version for version in "123"}
 
 
 def test_a_projection_is_what_is_scored(tmp_path: Path, encoder: nn.Module) -> None:

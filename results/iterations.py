@@ -2,7 +2,7 @@
 
 The steps are those of the suite's own training loop on the table's data and network. In each round
 every row trains for a few steps, baselines included; a ratio is that of two medians of one round.
-``python benchmarks/iterations.py --data-root DATA`` writes ``results/iterations.json``, from which
+``python results/iterations.py --data-root DATA`` writes ``results/iterations.json``, from which
 the pages say what a method costs; to be run on an idle machine.
 """
 

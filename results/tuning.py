@@ -11,11 +11,11 @@ the table's is chosen.
 
 Where the best value of a loss by the sum of both read-outs is the smallest or the largest tried,
 the range goes on at that end: at most two further values of a loss, then it is said that the best
-is at an edge. SimCLR (0.07, no better than 0.1) and MMCL INV (0.0625, not run yet) go on for this
-reason, which was decided on 2026-11-29, after the first three values of both had been seen; MMCL
-PGD is tried as MMCL INV was, which was not run yet either.
+is at an edge. SimCLR (0.07) and MMCL INV (0.0625, then 0.03125) go on for this reason, which was
+decided on 2026-11-29, after the first three values of both had been seen; MMCL PGD is tried as MMCL
+INV was.
 
-``python benchmarks/vision_tuning.py --data-root DATA --runs FOLDER`` writes what is missing in
+``python results/tuning.py --data-root DATA --runs FOLDER`` writes what is missing in
 ``results/tuning.json``; twenty minutes on one core for each value. Interrupted, it continues from
 ``FOLDER``.
 """
@@ -23,20 +23,34 @@ PGD is tried as MMCL INV was, which was not run yet either.
 import argparse
 import dataclasses
 import json
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from vision_budget import PART, SEED, chosen, scores, split
 
 from shared import Objective
 from shared.experiment.config import canonical, run_key, slug
 from shared.experiment.environment import current_environment
 from shared.experiment.files import write_atomically
+from shared.experiment.run import Run
+from shared.projection import extractor_of
 from vision.config import Config
+from vision.data import load, permutation
+from vision.datasets import DATASETS
+from vision.evaluation import PROTOCOLS, knn, regularised_probe
+from vision.features import embed
+from vision.images import Images
 from vision.tables_margins import TABLE_2_CIFAR10 as TABLE
+from vision.train import pretrain
 
-IMAGES = 45_000
+SEED = 100  # no table has it
+IMAGES, HELD_OUT = 45_000, 5_000
+MARGIN = 1.0  # points by which both read-outs must be better
+CIFAR10 = DATASETS["CIFAR10"]
+PART = "CIFAR10-part"  # names the images of these runs
+Scores = tuple[float, float]
 FILE = Path(__file__).resolve().parents[1] / "results" / "tuning.json"
 # By row: the hyperparameter, the table's value, and two others.
 VALUES = {
@@ -64,6 +78,65 @@ def with_value(objective: Objective, name: str, value: float) -> Objective:
         return dataclasses.replace(objective, projection=projection)
     kwargs = {**objective.loss.kwargs, name: value}
     return dataclasses.replace(objective, loss=dataclasses.replace(objective.loss, kwargs=kwargs))
+
+
+def split(data: Path, size: int) -> tuple[Images, Images]:
+    """Of CIFAR-10's training images ``size`` to train on, and others that are held out."""
+    images = load("CIFAR10", data, "train")
+    assert isinstance(images, Images)
+    order = torch.from_numpy(permutation(len(images), SEED, 0))
+    train, held_out = map(images.subset, order[: size + HELD_OUT].split([size, HELD_OUT]))
+    return train, held_out
+
+
+def scores(config: Config, train: Images, held_out: Images, folder: Path, name: str) -> Scores:
+    """Accuracy in percent of the regularised probe and of nearest neighbours.
+
+    Args:
+        config: of the pretraining.
+        train: the images of the pretraining, to which the read-outs are fitted, too.
+        held_out: the images that are scored.
+        folder: of the run, which continues there after an interruption.
+        name: of what is tried, in the line that is printed.
+    """
+    torch.manual_seed(config.seed)
+    start = time.process_time()
+    with Run(folder, config, tier="short") as run:
+        networks, criterion = pretrain(config, train, run, mean=CIFAR10.mean, std=CIFAR10.std)
+    features, others = (
+        embed(networks.encoder, images, 32, CIFAR10.mean, CIFAR10.std, precision=config.precision)
+        for images in (train, held_out)
+    )
+    if project := extractor_of(criterion.projection, config.projection_dimensions):
+        features, others = project(features), project(others)
+    protocol = PROTOCOLS["linear-l2-v1"]
+    penalty, predicted = regularised_probe(features, train.labels, others, protocol.penalties)
+    l2 = 100 * float((predicted == held_out.labels).double().mean())
+    near = knn(
+        features,
+        train.labels,
+        others,
+        held_out.labels,
+        classes=CIFAR10.classes,
+        temperature=protocol.temperature,
+    )
+    print(
+        f"{name}: l2 {l2:.2f} (penalty {penalty:g}), k-NN {near:.2f}; "
+        f"{time.process_time() - start:.0f} CPU-seconds",
+        flush=True,
+    )
+    return l2, near
+
+
+def chosen(by_value: Mapping[float, Scores], usual: float) -> float:
+    """The usual value, or the one that is better by more than the margin in both read-outs."""
+    base = by_value[usual]
+    better = {
+        value: sum(pair)
+        for value, pair in by_value.items()
+        if all(ours > theirs + MARGIN for ours, theirs in zip(pair, base, strict=True))
+    }
+    return max(better, key=better.__getitem__) if better else usual
 
 
 def recorded() -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 Runs record it since it was introduced; for rows whose records are older the run of their first seed
 is made again, and the median over its recorded steps is kept. ``docs/claims.md`` says what it
-decides. ``python benchmarks/shares.py --data-root DATA`` measures what the file lacks of the rows
+decides. ``python results/shares.py --data-root DATA`` measures what the file lacks of the rows
 below and writes ``results/shares.json``.
 """
 
