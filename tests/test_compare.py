@@ -674,7 +674,7 @@ def test_graphs_in_a_file_are_read_without_running_it(molecules: Path, tmp_path:
     assert torch.equal(again.edge_index, found.edge_index)
     assert torch.equal(again.x, found.x)
     torch.save({"x": torch.ones(3)}, saved)
-    with pytest.raises(UserError, match=r"saved\.pt: graph 0 .*; save a list of torch_geometric"):
+    with pytest.raises(UserError, match=r"saved\.pt: graph 0: .*; save a list of torch_geometric"):
         graph.own.file(saved)
     torch.save(Path("x"), saved)
     with pytest.raises(UserError, match="it holds other objects than tensors and PyG's Data"):
