@@ -149,28 +149,23 @@ class LowRankProjection(nn.Module):
             return nuclear_norm(matrix)
         return matrix.new_zeros(())
 
-    def project(
-        self, features: Tensor, *, dimensions: int = 256, selection: Selection | None = None
-    ) -> Tensor:
+    def project(self, features: Tensor, *, dimensions: int = 256) -> Tensor:
         """The evaluated feature of a batch, (B, H) -> (B, R); see :meth:`extractor`."""
-        return self.extractor(dimensions=dimensions, selection=selection)(features)
+        return self.extractor(dimensions=dimensions)(features)
 
     @torch.no_grad()
-    def extractor(
-        self, *, dimensions: int = 256, selection: Selection | None = None
-    ) -> Callable[[Tensor], Tensor]:
+    def extractor(self, *, dimensions: int = 256) -> Callable[[Tensor], Tensor]:
         """The function to the evaluated feature: ``L features`` with L reduced to ``dimensions``.
 
         Args:
-            dimensions: kept columns or singular directions; all of them where H is smaller.
-            selection: ``"columns"``: those of largest norm (default for l2,1); ``"svd"``: the
-                largest singular values (default otherwise).
+            dimensions: kept columns of largest norm for l2,1, else singular directions of largest
+                value; all of them where H is smaller.
 
         Returns:
             A function (B, H) -> (B, R) without gradient, for any number of batches.
         """
         self.warn_if_collapsed()
-        selection = selection or ("columns" if self.norm == "l21" else "svd")
+        selection: Selection = "columns" if self.norm == "l21" else "svd"
         matrix = reduce_matrix(upcast(self.matrix.detach()), dimensions, selection)
 
         @torch.no_grad()
