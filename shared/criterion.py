@@ -67,7 +67,6 @@ class Criterion(nn.Module):
         self._objective = objective
         self.similarity = similarity
         self._term_names = _unique_names(terms)
-        self.monitor = Monitor(objective.loss, self._term_names[0], check_every, needs_cosines)
         given = _learned_parameters(terms)
         # A parameter that terms share stays shared.
         place = {id(number): at for at, number in enumerate(given)}
@@ -80,6 +79,8 @@ class Criterion(nn.Module):
         self.projection: LowRankProjection | None = None
         if objective.projection is not None:
             self.projection = LowRankProjection(dim, **objective.projection.kwargs)
+        name = self._term_names[0]
+        self.monitor = Monitor(objective.loss, name, check_every, needs_cosines, self.projection)
 
     @property
     def objective(self) -> Objective:
@@ -252,10 +253,7 @@ class Criterion(nn.Module):
         Raises:
             FloatingPointError: NaN or infinite embeddings or loss, at an earlier step.
         """
-        replayed, parts = self.monitor.after_replay(parts, step)
-        if replayed and self.projection is not None:
-            self.projection.check_norm()
-        return parts
+        return self.monitor.after_replay(parts, step)
 
 
 def _imported(objective: Objective) -> Objective:

@@ -48,8 +48,8 @@ def info_nce(
 ) -> Tensor:
     """InfoNCE / NT-Xent: ``-s_p + log sum_j exp(s_j)``.
 
-    The sum runs over negatives and positives (SimCLR, CPC; quick-thoughts with several positives),
-    or over negatives alone (GraphCL's ``loss_cal``; the value may then be negative).
+    The sum runs over negatives and all positives (SimCLR, CPC; quick-thoughts, SupCon's L_out), or
+    over negatives alone (GraphCL's ``loss_cal``; the value may then be negative).
 
     Args:
         pairs: N anchors, M candidates.
@@ -66,7 +66,7 @@ def info_nce(
     positives = pairs.positives()
     kept = pairs.negative | pairs.positive if positive_in_denominator else pairs.negative
     total, score = _logsumexp_and_pick(scores, 1 / divisor, positives, ~kept)
-    # In GraphCL's form as well, an anchor without negatives has loss 0.
+    # In GraphCL's form as well, an anchor without negatives has loss 0, by convention.
     loss = torch.where(total[:, None] == -math.inf, 0.0, total[:, None] - score)
     return mean_over_positives(loss, positives)
 
@@ -386,7 +386,7 @@ def _picked(similarity: Tensor, index: Tensor, scale: float) -> Tensor:
 
 
 def scale_gradient(value: Tensor, factor: Tensor | float) -> Tensor:
-    """``value``, bit for bit, with its gradient multiplied by ``factor``.
+    """``value``, bit for bit, with its gradient multiplied by ``factor``, which broadcasts.
 
     It is the line through ``value`` with slope ``factor``, both constant. A loss L applied to it
     therefore has the second derivative ``factor L'' factor``, that of a loss whose input moves

@@ -76,7 +76,7 @@ def margin_nce(
         ratio: the margins only determine the ratio r_i and are not part of the loss; r_i
             multiplies the gradient of the anchor's whole row (as the paper's text has it) or of
             its positive (Algorithm 4); None: off.
-        attenuation: alpha of :func:`attenuation_weight`; 0: off.
+        attenuation: alpha of :func:`attenuation_weight`, in [0, 1]; 0: off.
         attenuation_scope: ``"row"`` is type I, ``"positive"`` type II.
 
     Returns:
@@ -234,7 +234,7 @@ def margin_ratio(
 def attenuation_weight(
     pairs: Pairs, similarity: Tensor, *, temperature: Temperature, alpha: float
 ) -> Tensor:
-    """``1 / (1 - alpha q)`` with q the softmax probability of the anchor's positives (Eq. 12).
+    """``1 / (1 - alpha q)`` with q the softmax probability of all the anchor's positives (Eq. 12).
 
     Algorithms 5 and 6 print ``p / (p - alpha q)``, which is 0 / 0 at alpha = 0; here the weight is
     computed directly, and capped at 100, since for alpha = 1 it is unbounded as q goes to 1.

@@ -22,6 +22,7 @@ from shared.margins import margin_nce
 from shared.notices import notice
 from shared.objective import SHARE_PREFIX, Term
 from shared.pairs import Pairs
+from shared.projection import LowRankProjection
 
 Parts = dict[str, Tensor]
 
@@ -52,11 +53,20 @@ class Monitor:
         name: of the loss among the parts.
         check_every: the number of steps between two checks on an accelerator.
         needs_cosines: whether the loss is defined for cosines only.
+        projection: whose collapse is noticed, too.
     """
 
-    def __init__(self, loss: Term, name: str, check_every: int, needs_cosines: bool) -> None:
+    def __init__(
+        self,
+        loss: Term,
+        name: str,
+        check_every: int,
+        needs_cosines: bool,
+        projection: LowRankProjection | None,
+    ) -> None:
         self.loss, self.name, self.check_every = loss, name, check_every
-        self.needs_cosines = needs_cosines
+        self.needs_cosines, self.projection = needs_cosines, projection
+        self._warns_of_projection = True
         self._checks_at_chance = 0  # in a row
         # Whether a loss of the user's is yet to have a gradient, or a notice that it has none.
         self._looks_for_gradient = "@" in loss.identity
@@ -128,6 +138,8 @@ class Monitor:
         ``to_check`` holds the mean of this process's losses, and where it is compared with that,
         the mean of identical embeddings, ``chance``.
         """
+        if self.projection is not None and (moment.captured or moment.due):
+            to_check = {**to_check, "projection": self.projection.share_left()}
         finite, checked = _finiteness(pairs, loss, everywhere=moment.on_cpu or moment.due)
         if moment.on_cpu:
             _check_finite(finite, checked, moment.step)
@@ -142,8 +154,8 @@ class Monitor:
             self._deferred.append(_DeferredCheck(moment.step, to_check))
         return parts
 
-    def after_replay(self, parts: Mapping[str, Tensor], step: int) -> tuple[bool, Parts]:
-        """Whether a CUDA graph has made the parts of a step, and those without what it adds.
+    def after_replay(self, parts: Mapping[str, Tensor], step: int) -> Parts:
+        """The parts of a step without what a CUDA graph adds.
 
         A graph can neither check its loss nor omit what is due at some steps only. The code
         that replays it calls this after each step, which may also have run eagerly.
@@ -159,8 +171,7 @@ class Monitor:
                 to_check.pop("chance", None)
             self._deferred.append(_DeferredCheck(step, to_check))
         undue = () if step % SHARES_EVERY == 0 else (SHARE_PREFIX,)
-        kept = {name: x for name, x in parts.items() if not name.startswith((DEFERRED, *undue))}
-        return bool(to_check), kept
+        return {name: x for name, x in parts.items() if not name.startswith((DEFERRED, *undue))}
 
     def _run_deferred_checks(self, step: int | None) -> None:
         """Read and check what an accelerator computed at steps before this one."""
@@ -171,7 +182,9 @@ class Monitor:
             self._check_collapse(found, check.step)
 
     def _check_collapse(self, found: Mapping[str, Tensor], step: int | None) -> None:
-        """Warn once if the loss stays near that of identical embeddings."""
+        """Warn once if the loss stays near that of identical embeddings, or L near 0."""
+        if self.projection is not None and "projection" in found and self._warns_of_projection:
+            self._warns_of_projection = not self.projection.warn_if_collapsed(found["projection"])
         if "chance" not in found:
             return
         mean, chance = found["mean"], found["chance"]

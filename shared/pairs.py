@@ -125,6 +125,9 @@ def two_views(
 
     Returns:
         Pairs with one positive and 2G - 2 negatives per anchor, fewer with duplicates.
+
+    Raises:
+        ValueError: views of different shapes, or other anchors.
     """
     _check_views(first, second)
     if anchors not in ("both", "second"):

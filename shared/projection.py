@@ -3,7 +3,6 @@
 Shapes: B instances, H dimensions of the feature, R rows of L.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -11,14 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from shared.distributed import gather, row_counts, share_of_mean
-from shared.late import Late
+from shared.notices import notice
 from shared.objective import check_projection
 from shared.pairs import unit_rows
 from shared.precision import full_precision, upcast
 from shared.ranges import COUNT, one_of, require
 
 COLLAPSED = 1e-3  # of its initial norm: the features of L then carry no information
-CHECK_EVERY = 100  # calls between two checks of the norm of L
 
 Form = Literal["paper", "authors"]
 Norm = Literal["l21", "nuclear", "none"]
@@ -32,7 +30,7 @@ class LowRankProjection(nn.Module):
     norms) or the nuclear norm. ``form="authors"``: what their program computes, without a norm of
     L: features and reconstructions are scaled to unit length, and each view contributes the
     Frobenius norm of their difference, divided by B. For features of length 1 and alpha >= 2 the
-    paper's penalty is smallest at L = 0; a collapse raises a ``RuntimeWarning``. Features take the
+    paper's penalty is smallest at L = 0; a criterion warns of a collapse. Features take the
     precision of L, single precision if that is half; autocast has no effect on the penalty.
 
     Args:
@@ -82,9 +80,6 @@ class LowRankProjection(nn.Module):
         self.form, self.norm, self.alpha, self.unit_features = form, norm, alpha, unit_features
         self.matrix = nn.Parameter(start)
         self.register_buffer("initial_norm", torch.linalg.matrix_norm(start))
-        self._calls = 0
-        self._share: Late | None = None  # of the initial norm, to be read
-        self._has_warned = False  # in training
 
     def forward(
         self, features: Tensor | Sequence[Tensor], *, together: bool = False
@@ -102,9 +97,6 @@ class LowRankProjection(nn.Module):
         views = list(features) if isinstance(features, Sequence) else [features]
         self._check_features(views)
         views = [view.to(upcast(self.matrix).dtype) for view in views]
-        # A CUDA graph cannot read a number; the code that replays it calls check_norm.
-        if not (self.matrix.is_cuda and torch.cuda.is_current_stream_capturing()):
-            self.check_norm()
         with full_precision(self.matrix):
             if self.form == "authors":
                 views = [unit_rows(view) for view in views]
@@ -157,28 +149,23 @@ class LowRankProjection(nn.Module):
             return nuclear_norm(matrix)
         return matrix.new_zeros(())
 
-    def project(
-        self, features: Tensor, *, dimensions: int = 256, selection: Selection | None = None
-    ) -> Tensor:
+    def project(self, features: Tensor, *, dimensions: int = 256) -> Tensor:
         """The evaluated feature of a batch, (B, H) -> (B, R); see :meth:`extractor`."""
-        return self.extractor(dimensions=dimensions, selection=selection)(features)
+        return self.extractor(dimensions=dimensions)(features)
 
     @torch.no_grad()
-    def extractor(
-        self, *, dimensions: int = 256, selection: Selection | None = None
-    ) -> Callable[[Tensor], Tensor]:
+    def extractor(self, *, dimensions: int = 256) -> Callable[[Tensor], Tensor]:
         """The function to the evaluated feature: ``L features`` with L reduced to ``dimensions``.
 
         Args:
-            dimensions: kept columns or singular directions; all of them where H is smaller.
-            selection: ``"columns"``: those of largest norm (default for l2,1); ``"svd"``: the
-                largest singular values (default otherwise).
+            dimensions: kept columns of largest norm for l2,1, else singular directions of largest
+                value; all of them where H is smaller.
 
         Returns:
             A function (B, H) -> (B, R) without gradient, for any number of batches.
         """
         self.warn_if_collapsed()
-        selection = selection or ("columns" if self.norm == "l21" else "svd")
+        selection: Selection = "columns" if self.norm == "l21" else "svd"
         matrix = reduce_matrix(upcast(self.matrix.detach()), dimensions, selection)
 
         @torch.no_grad()
@@ -189,41 +176,22 @@ class LowRankProjection(nn.Module):
 
         return extract
 
-    def check_norm(self) -> None:
-        """Check the norm of L at each hundredth call; on a GPU it is read at the call after that.
-
-        The forward pass calls it, but for one that a CUDA graph replays. It warns once.
-        """
-        if self._has_warned:
-            return
-        if self._share is not None:
-            self._has_warned = self._warn(*self._share.read())
-            self._share = None
-        if self._calls % CHECK_EVERY == 0:
-            share = Late(self._share_left())
-            if share.is_here:
-                self._has_warned = self._warn(*share.read())
-            else:
-                self._share = share
-        self._calls += 1
-
-    def warn_if_collapsed(self) -> None:
-        """Raise a ``RuntimeWarning`` when L has shrunk to under 1/1000 of its initial norm."""
-        self._warn(float(self._share_left()))
-
-    def _share_left(self) -> Tensor:
+    def share_left(self) -> Tensor:
+        """The norm of L as a share of its initial one, a scalar."""
         share: Tensor = torch.linalg.matrix_norm(self.matrix.detach()) / self.initial_norm
         return share
 
-    def _warn(self, share: float) -> bool:
-        """Warn if so small a share of the norm is left, and say whether it is."""
-        has_collapsed = share < COLLAPSED
+    def warn_if_collapsed(self, share: Tensor | None = None) -> bool:
+        """Raise a ``RuntimeWarning`` when under 1/1000 of the norm is left, and say whether it is.
+
+        ``share`` is :meth:`share_left`, of an earlier step or of now.
+        """
+        share = self.share_left() if share is None else share
+        has_collapsed = bool(share < COLLAPSED)
         if has_collapsed:
-            warnings.warn(
-                f"the projection L has collapsed to {share:.1e} of its initial norm: its features "
-                f"carry no information; lower alpha ({self.alpha})",
-                RuntimeWarning,
-                stacklevel=3,
+            notice(
+                f"the projection L has collapsed to {float(share):.1e} of its initial norm: its "
+                f"features carry no information; lower alpha ({self.alpha})"
             )
         return has_collapsed
 

@@ -142,7 +142,7 @@ def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
                     bordered, complement, positive, others, pairs.negative, excess, ridge
                 ).clamp_(0, cost)
             if dual.solver != "closed_form":
-                first = _first_of_momentum(points, dual.momentum)
+                first = _first_of_momentum(pairs, points, dual.momentum)
                 negative = pairs.negative & present[:, None]
                 tensors: tuple[Tensor, ...] = (points, positive, negative, weights, first)
                 if excess is not None:
@@ -176,14 +176,15 @@ def _random_start(pairs: Pairs, points: Tensor) -> Tensor:
     return broadcast(every_draw)[:, before : before + counts[rank()]].flatten(0, 1)
 
 
-def _first_of_momentum(points: Tensor, momentum: Momentum) -> Tensor:
-    """The first number of the momentum's sequence, a scalar; equal on all processes.
+def _first_of_momentum(pairs: Pairs, points: Tensor, momentum: Momentum) -> Tensor:
+    """The first number of the momentum's sequence, a scalar; of a global batch that of process 0.
 
     1, or for ``"nesterov"`` a number above 0 and below 1, drawn as the authors' program does.
     """
     if momentum != "nesterov":
         return points.new_ones(())
-    return broadcast(torch.rand_like(points[0, 0]).clamp(min=1e-8))
+    first = torch.rand_like(points[0, 0]).clamp(min=1e-8)
+    return broadcast(first) if pairs.blocks else first
 
 
 def _check_ridge(

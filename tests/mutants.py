@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = [
     *(f"graph/{name}.py" for name in ("train", "evaluation", "augmentation", "encoder", "data")),
     *(f"vision/{name}.py" for name in ("train", "evaluation", "features", "transfer")),
-    *(f"vision/{name}.py" for name in ("augmentation", "encoder", "data")),
+    *(f"vision/{name}.py" for name in ("augmentation", "encoder", "data", "image_sets")),
     *(f"vision/methods/{name}.py" for name in ("__init__", "base", "moco", "swav", "cmc")),
     *(f"text/{name}.py" for name in ("train", "evaluation", "encoder", "senteval")),
     *(f"text/{name}.py" for name in ("neighbours", "baselines", "tokens", "data")),
@@ -53,6 +53,7 @@ TESTS = {
     "rl/environment.py": ["tests/rl/test_environment.py", "tests/rl/test_own.py"],
     "rl/simulator.py": ["tests/rl/test_environment.py"],
     "rl/probe.py": ["tests/rl/test_train.py"],
+    "vision/image_sets.py": ["tests/vision/test_data.py", "tests/vision/test_transfer_data.py"],
     "vision/methods/__init__.py": ["tests/vision/test_methods.py"],
     "vision/methods/base.py": ["tests/vision/test_methods.py"],
     "vision/methods/moco.py": ["tests/vision/test_methods.py"],

@@ -205,7 +205,7 @@ def vision_step(method: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], 
     from vision.config import Config
     from vision.methods import networks_of
     from vision.methods.base import Step
-    from vision.train import losses
+    from vision.train import loss_of_views
 
     config = dataclasses.replace(
         Config().reduced(),
@@ -220,7 +220,7 @@ def vision_step(method: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], 
 
     def step(config: Config) -> Tensor:
         networks.config = config
-        return losses(config, networks, criterion, batch, Step())[0]
+        return loss_of_views(config, networks, criterion, batch, Step())[0]
 
     return config, [networks], step
 
@@ -229,7 +229,7 @@ def text_step(kind: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step
     from text.config import Config
     from text.encoder import QuickThought
     from text.tokens import Batch
-    from text.train import losses, make_criterion, make_optimiser, shape_of
+    from text.train import loss_of_batch, make_criterion, make_optimiser, shape_of
 
     config = dataclasses.replace(Config().reduced(), encoder=kind, batch_size=10)
     model = QuickThought(shape_of(config, 40)).to(dtype)
@@ -237,7 +237,7 @@ def text_step(kind: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step
     make_optimiser(config, model, criterion)
     mask = torch.arange(7) < torch.randint(1, 8, (10, 1))
     batch = Batch(torch.randint(2, 40, (10, 7)) * mask, mask, torch.zeros(10, dtype=torch.int64))
-    return config, [model], lambda config: losses(config, model, criterion, batch, 0)[0]
+    return config, [model], lambda config: loss_of_batch(config, model, criterion, batch, 0)[0]
 
 
 def rl_step(_: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step]:

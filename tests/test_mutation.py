@@ -86,7 +86,7 @@ FUNCTIONS = {
     """,
     "projection": """
         LowRankProjection.forward LowRankProjection.reconstruct LowRankProjection.norm_of_matrix
-        LowRankProjection._warn reduce_matrix
+        reduce_matrix
     """,
 }
 # Mutants that no test can reject, by the reason.
@@ -150,7 +150,6 @@ EQUIVALENT = {
         "svm._bordered_inverse: centred.diagonal().mean().clamp(min=0)"
         " -> centred.diagonal().mean()",
     ],
-    "the line that a warning names": ["projection.LowRankProjection._warn: 3 -> 1"],
     "what is left there is 0 but for rounding": [
         "svm._with_positive: weights.scatter_add -> weights.scatter",
     ],
@@ -266,7 +265,7 @@ MISTAKES = [
         "torch.linalg.vector_norm(matrix, dim=0)",
         "torch.linalg.vector_norm(matrix, dim=1)",
     ),
-    ("projection.LowRankProjection._warn", "share < COLLAPSED", "share > COLLAPSED"),
+    ("projection.LowRankProjection.warn_if_collapsed", "share < COLLAPSED", "share > COLLAPSED"),
     ("projection.nuclear_norm", "torch.where(real, squares, 1.0).sqrt()", "squares"),
     (
         "projection.LowRankProjection.forward",

@@ -5,8 +5,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared import LowRankProjection
-from shared.projection import CHECK_EVERY, nuclear_norm, reduce_matrix
+from shared import (
+    Criterion,
+    LowRankProjection,
+    Objective,
+    Projection,
+    info_nce,
+    term,
+    two_views,
+)
+from shared.projection import nuclear_norm, reduce_matrix
 from tests import layouts, reference
 
 FORMS: list[dict[str, Any]] = [
@@ -96,18 +104,26 @@ def test_a_collapse_is_warned_about(core: Any) -> None:
         made.warn_if_collapsed()
     with pytest.warns(RuntimeWarning, match="collapsed"):
         made.project(features().float())
+
+
+def test_a_collapse_is_warned_about_once_in_training() -> None:
+    objective = Objective(term(info_nce, temperature=0.5), projection=Projection(0.1))
+    criterion = Criterion(objective, 5, check_every=4)
+    assert criterion.projection is not None
+    pairs = two_views(*torch.randn(2, 3, 5))
+    with torch.no_grad():
+        criterion.projection.matrix.mul_(1e-4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for _ in range(CHECK_EVERY - 1):
-            made(features().float())
+        for step in (1, 2, 3):
+            criterion(pairs, step=step)
     with pytest.warns(RuntimeWarning, match="collapsed"):
-        made(features().float())
-    with warnings.catch_warnings():  # once in training; whoever takes its features is told again
+        criterion(pairs, step=4)
+    with warnings.catch_warnings():  # whoever takes its features is told again
         warnings.simplefilter("error")
-        for _ in range(CHECK_EVERY + 1):
-            made(features().float())
+        criterion(pairs, step=8)
     with pytest.warns(RuntimeWarning, match="collapsed"):
-        made.warn_if_collapsed()
+        criterion.projection.warn_if_collapsed()
 
 
 def test_the_warning_survives_a_reload() -> None:

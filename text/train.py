@@ -45,7 +45,7 @@ SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
 LOG_EVERY = 100  # steps averaged in a line of the log
 WATCHED_BLOCKS = 20  # of consecutive sentences, at most, that are scored during the training
 
-Forward = Callable[..., tuple[Tensor, dict[str, Tensor]]]  # see losses
+Forward = Callable[..., tuple[Tensor, dict[str, Tensor]]]  # see loss_of_batch
 
 
 def measure(config: Config, run: Run) -> dict[str, object]:
@@ -209,7 +209,7 @@ def pretrain(
     optimiser = make_optimiser(config, model, criterion)
     run.keep_checkpoint = False
     first = run.track(model=model, criterion=criterion, optimiser=optimiser)
-    forward = replicated(losses, model, criterion)
+    forward = replicated(loss_of_batch, model, criterion)
 
     model.train()
     total = config.epochs * per_epoch
@@ -241,7 +241,7 @@ def make_optimiser(
     return torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
 
 
-def losses(
+def loss_of_batch(
     config: Config, model: QuickThought, criterion: Criterion, batch: Batch, step: int
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of B consecutive sentences and its parts."""
@@ -268,12 +268,12 @@ def train_step(
     optimiser: torch.optim.Optimizer,
     batch: Batch,
     step: int,
-    forward: Forward = losses,
+    forward: Forward = loss_of_batch,
 ) -> dict[str, Tensor]:
     """One step of the optimiser on B consecutive sentences; the parts of the loss.
 
-    On several processes the batch is this one's part of it, and ``forward`` is :func:`losses`
-    wrapped by :func:`shared.distributed.replicated`.
+    On several processes the batch is this one's part of it, and ``forward`` is
+    :func:`loss_of_batch` wrapped by :func:`shared.distributed.replicated`.
     """
     loss, parts = forward(config, model, criterion, batch, step)
     optimiser.zero_grad()

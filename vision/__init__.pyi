@@ -14,11 +14,11 @@ from .evaluation import linear_probe as linear_probe
 from .export import load_encoder as load_encoder
 from .export import save_encoder as save_encoder
 from .features import embed as embed
+from .hub import hub_images as hub_images
 from .images import ImageFiles as ImageFiles
 from .images import Images as Images
 from .methods import networks_of as networks_of
 from .own import folder as folder
-from .own import hub_images as hub_images
 from .tables import TABLES as TABLES
 from .train import measure as measure
 from .train import pretrain as pretrain

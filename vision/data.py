@@ -20,12 +20,9 @@ decoded once, at a reduced size, see :mod:`vision.prepared`.
 
 import functools
 import hashlib
-import re
 import shutil
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -35,7 +32,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from shared.errors import UserError, first_line, first_of
+from shared.errors import UserError, first_line
 from shared.experiment.data import (
     APPROXIMATE,
     MARKER,
@@ -46,31 +43,23 @@ from shared.experiment.data import (
     sha256_of_files,
     sha256_of_lines,
 )
-from shared.experiment.files import write_atomically
-from shared.experiment.folders import class_files
-from vision import crops, prepared
+from vision import archives, crops, image_sets, prepared
 from vision.augmentation import Policy
 from vision.crops import Crops
 from vision.datasets import (
-    _DIGITS,
-    _STREAMED,
-    DATASETS,
     DIGITS,
     OWN,
     Part,
     Split,
     describe,
-    fetching_command,
     folder_of,
     how_to_get,
 )
-from vision.images import Column, ImageFiles, Images, fault_of, size_of
+from vision.images import Column, ImageFiles, Images
 from vision.images import decode as _decode
 from vision.prepared import PreparedImages
-from vision.transfer_data import SOURCES, torchvision_datasets
+from vision.transfer_data import SOURCES
 
-# The classes of ImageNet-100: github.com/HobbitLong/CMC, imagenet100.txt (Tian et al. 2020).
-_IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
 # Where the archives are, by https where torchvision has http, and their SHA-256: of the CIFARs as
 # Keras, of STL-10 as TensorFlow Datasets has it, of TinyImageNet as several projects publish it.
 _DOWNLOADS = {
@@ -133,18 +122,22 @@ def load(
         raise ValueError(f"split must be one of {', '.join(get_args(Split))}, got {split!r}")
     part: Part = "test" if split == "test" else "train"
     if prepared_side is not None:
-        return _prepared(name, data_root, part, prepared_side)
+        image_sets.check_preparable(name)
+        source = fingerprint(name, data_root)
+        return image_sets.prepared_images(name, data_root, part, prepared_side, source)
     if name == DIGITS:
-        return _digits(part)
+        return archives.digits(part)
     if name.startswith(OWN):
         from vision import own  # torchvision takes a second
 
         return own.folder(describe(name).folder, part, skip_damaged=allow_missing)
-    if name in _ARCHIVES:
-        return _archive(name, data_root, split)
+    if name in archives.ARCHIVES:
+        fingerprint(name, data_root)  # verifies the files
+        return archives.archive(name, data_root, split)
     if name == "TinyImageNet":
-        return _tiny_imagenet(data_root, part, allow_missing)
-    return _imagenet(name, data_root, part, allow_missing)
+        source = fingerprint(name, data_root)
+        return image_sets.tiny_imagenet(data_root, part, source, allow_missing)
+    return image_sets.image_files(name, data_root, part, allow_missing)
 
 
 def fetch(name: str, data_root: Path) -> None:
@@ -159,14 +152,14 @@ def fetch(name: str, data_root: Path) -> None:
     folder = data_root / describe(name).folder
     if not folder.is_dir():
         _download(name, data_root)
-    if name in _ARCHIVES:
-        _verify_checksums(name, folder)
+    if name in archives.ARCHIVES:
+        archives.verify_checksums(name, folder)
     elif describe(name).streams:
-        _decode_all(name, data_root)
+        image_sets.decode_all(name, data_root, fingerprint(name, data_root))
     load(name, data_root, "train")
     if describe(name).test:
         load(name, data_root, "test")
-    check_prepared(data_root / PREPARED, f"{name}-*")
+    check_prepared(data_root / image_sets.PREPARED, f"{name}-*")
 
 
 def prepare(name: str, data_root: Path, side: int, say: Callable[[str], None] = print) -> None:
@@ -175,15 +168,15 @@ def prepare(name: str, data_root: Path, side: int, say: Callable[[str], None] = 
     ``side`` is in pixels, of the shorter side; smaller images keep their size. ``say`` is told the
     size before anything is written, and then the progress.
     """
-    _check_preparable(name)
+    image_sets.check_preparable(name)
     parts: list[Part] = ["train", "test"] if describe(name).test else ["train"]
     files: list[Path] = []
     for part in parts:
         load(name, data_root, part)  # checks that none is missing or damaged
-        files += _listing(name, folder_of(name, data_root), part)[0]
-    folder = _prepared_folder(name, fingerprint(name, data_root), data_root, side)
+        files += image_sets.listing(name, folder_of(name, data_root), part)[0]
+    folder = image_sets.prepared_folder(name, fingerprint(name, data_root), data_root, side)
     prepared.prepare(folder, files, side, say)
-    prepared.read(folder, _preparing(name, side, folder))  # which compares the checksums
+    prepared.read(folder, image_sets.preparing(name, side, folder))  # which compares the checksums
 
 
 def read_own(path: Path, data_root: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
@@ -203,7 +196,7 @@ def fingerprint(name: str, data_root: Path) -> str:
     result until a size or time of modification has changed.
     """
     if name == DIGITS:
-        parts = (_digits("train"), _digits("test"))
+        parts = (archives.digits("train"), archives.digits("test"))
         arrays = [tensor.numpy() for part in parts for tensor in (part.pixels, part.labels)]
         return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
     folder = folder_of(name, data_root)
@@ -214,8 +207,8 @@ def fingerprint(name: str, data_root: Path) -> str:
         return sha256_of_lines(names) + end
 
     def verified() -> str:
-        if name in _ARCHIVES:
-            _verify_checksums(name, folder)
+        if name in archives.ARCHIVES:
+            archives.verify_checksums(name, folder)
         return sha256_of_files(file for file in files if file.is_file())
 
     return remembered(folder / ".verified", files, verified) + end
@@ -307,264 +300,6 @@ def central_crops(
         yield view
 
 
-# Sets in archives: CIFAR, STL-10 and the embedded digits
-
-
-@functools.cache
-def _digits(part: Part) -> Images:
-    """Scikit-learn's digits, 17 grays spread over the 256 of a byte; the last 500 are "test"."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    gray = torch.from_numpy(np.rint(bunch.images * (255 / 16)).astype(np.uint8))
-    digits = Images(gray[:, None].repeat(1, 3, 1, 1), torch.from_numpy(bunch.target).long())
-    train, test = torch.arange(len(digits)).split([_DIGITS.train, _DIGITS.test])
-    return digits.subset(test if part == "test" else train)
-
-
-_UNLABELLED = "unlabeled_X.bin"
-_ARCHIVES = ("CIFAR10", "CIFAR100", "STL10")
-
-
-def _reader(name: str) -> Any:
-    """Torchvision's class for an archive, whose files need not be hashed again at every load."""
-    verified = {"_check_integrity": lambda self: True}
-    return type(name, (getattr(torchvision_datasets(), name),), verified)
-
-
-def _archive(name: str, data_root: Path, split: Split) -> Images:
-    fingerprint(name, data_root)  # verifies the files
-    if name == "STL10":
-        folder = folder_of(name, data_root)
-        # An approximate copy may lack the unlabelled images.
-        everything = "train+unlabeled" if (folder / _UNLABELLED).is_file() else "train"
-        source = _reader(name)(data_root, everything if split == "pretrain" else split)
-        pixels, labels = source.data, source.labels
-    else:
-        source = _reader(name)(data_root, train=split != "test")
-        pixels, labels = source.data.transpose(0, 3, 1, 2), source.targets
-    pixels = torch.from_numpy(np.ascontiguousarray(pixels))
-    return Images(pixels, torch.from_numpy(np.array(labels, dtype=np.int64)))
-
-
-def _checksums(name: str, folder: Path) -> dict[str, str]:
-    """The MD5 of each file: as torchvision has them, or as the marker of a copy says."""
-    if (marker := approximation(folder)) is not None:
-        return dict(marker.md5)
-    source = _reader(name)
-    checksums = dict(source.train_list + source.test_list)
-    if name != "STL10":
-        checksums[source.meta["filename"]] = source.meta["md5"]
-    return checksums
-
-
-def _verify_checksums(name: str, folder: Path) -> None:
-    remedy = _remedy(name, folder)
-    for part, checksum in _checksums(name, folder).items():
-        if not (folder / part).is_file():
-            raise UserError(f"{folder}: expected {part}, found {_content(folder)}; {remedy}")
-        if not torchvision_datasets().utils.check_integrity(folder / part, checksum):
-            raise UserError(f"{folder / part}: its MD5 is not {checksum}; {remedy}")
-
-
-# Sets of single image files: TinyImageNet and the ImageNets
-
-
-def _tiny_imagenet(data_root: Path, part: Part, allow_missing: bool) -> Images:
-    """All images of a part without damaged ones, decoded once, see :mod:`vision.prepared`."""
-    name = "TinyImageNet"
-    source, side = fingerprint(name, data_root), describe(name).size
-    if _verdict(name, data_root)[:1] != [source]:
-        _decode_all(name, data_root)
-    files = _imagenet(name, data_root, part, allow_missing)
-    assert isinstance(files.files, tuple)
-    folder = _prepared_folder(f"{name}-{part}", source, data_root, side)
-    prepared.prepare(folder, files.files, side, lambda _: None)
-    stored = prepared.read(folder, f"delete {folder} and run again")
-    pixels = stored.pixels.view(len(files), side, side, 3).permute(0, 3, 1, 2)
-    return Images(pixels.contiguous(), files.labels)
-
-
-def _imagenet(name: str, data_root: Path, part: Part, allow_missing: bool) -> ImageFiles:
-    """The files of a part, without those that :func:`fetch` found damaged."""
-    folder = folder_of(name, data_root)
-    files, labels = _listing(name, folder, part)
-    _check_count(name, folder, part, len(files), allow_missing)
-    known = {folder / damaged for damaged in _verdict(name, data_root)[1:]}
-    images = ImageFiles(tuple(files), torch.tensor(labels))
-    damaged = [_name(folder, file) for file in files if file in known]
-    if not damaged:
-        return images
-    _leave_out(name, folder, damaged, allow_missing)
-    intact = [position for position, file in enumerate(files) if file not in known]
-    return images.subset(torch.tensor(intact))
-
-
-def _decode_all(name: str, data_root: Path) -> None:
-    """Decode all images of an ImageNet, unless that was done, and note the damaged ones."""
-    source = fingerprint(name, data_root)
-    if _verdict(name, data_root) == [source]:
-        return
-    folder = folder_of(name, data_root)
-    files = _raw_files(name, folder)
-    side = describe(name).size if name == "TinyImageNet" else None
-    with ThreadPool() as pool:  # Pillow decodes without Python's lock
-        faults = pool.imap(functools.partial(_is_damaged, side=side), files, chunksize=64)
-        damaged = [_name(folder, file) for file, fault in zip(files, faults, strict=True) if fault]
-    verdict = _verdict_file(name, data_root)
-    try:
-        write_atomically(verdict, "\n".join([source, *damaged]) + "\n")
-    except OSError as error:
-        raise UserError(f"{verdict}: cannot store which images are damaged: {error}") from error
-
-
-def _is_damaged(file: Path, side: int | None) -> bool:
-    """Whether an image cannot be decoded, or has other sides than these."""
-    return fault_of(file) is not None or (side is not None and size_of(file) != (side, side))
-
-
-def _verdict(name: str, data_root: Path) -> list[str]:
-    """The fingerprint of the ImageNet whose images were all decoded, and the damaged ones."""
-    file = _verdict_file(name, data_root)
-    return file.read_text().splitlines() if file.exists() else []
-
-
-def _verdict_file(name: str, data_root: Path) -> Path:
-    return data_root / f"{name}-decoded.txt"  # the folder of the images is often not ours
-
-
-def _listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[Any]]:
-    """The files of a part and their classes, numbered in the order of the names."""
-    if name in SOURCES:
-        return _suite_listing(name, folder, part)
-    classes = {wnid: label for label, wnid in enumerate(_classes(name, folder))}
-    if name == "TinyImageNet" and part == "test":
-        return _annotated(name, folder / "val", classes)
-    folder_of_part = folder / ("val" if part == "test" else "train")
-    for wnid in classes:
-        if not (folder_of_part / wnid).is_dir():
-            raise _wrong_layout(name, folder_of_part, f"a folder {wnid}")
-    entries = class_files(folder_of_part, classes, torchvision_datasets().folder.IMG_EXTENSIONS)
-    return [file for file, _ in entries], [label for _, label in entries]
-
-
-def _suite_listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[Any]]:
-    root = Path(*folder.parts[: -len(Path(describe(name).folder).parts)])
-    try:
-        entries = SOURCES[name].files(root, part)
-    # What a loader raises depends on which file is missing.
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{folder}: not {name} as torchvision lays it out ({first_line(error)}); "
-            f"{_remedy(name, folder)}"
-        ) from error
-    return [file for file, _ in entries], [label for _, label in entries]
-
-
-def _classes(name: str, folder: Path) -> list[str]:
-    if name == "ImageNet100":
-        return _IMAGENET100.read_text().split()
-    names = (path.name for path in (folder / "train").glob("n*") if path.is_dir())
-    classes = sorted(wnid for wnid in names if re.fullmatch(r"n\d{8}", wnid))
-    if len(classes) != (expected := describe(name).classes):
-        what = f"{expected} folders named like n01440764 (there are {len(classes)})"
-        raise _wrong_layout(name, folder / "train", what)
-    return classes
-
-
-def _annotated(name: str, folder: Path, classes: dict[str, int]) -> tuple[list[Path], list[int]]:
-    """The validation images of TinyImageNet as its annotations list them, there or not."""
-    annotations = folder / "val_annotations.txt"
-    for path in (annotations, folder / "images"):
-        if not path.exists():
-            raise _wrong_layout(name, folder, path.name)
-    files, labels = [], []
-    lines = annotations.read_text(errors="replace").splitlines()
-    for number, line in enumerate(lines, start=1):
-        file, _, rest = line.partition("\t")
-        wnid = rest.partition("\t")[0]
-        if wnid not in classes:
-            text = f"{wnid!r} is not a class of {folder.parent / 'train'}"
-            raise UserError(f"{annotations}, line {number}: {text}; {_remedy(name, folder.parent)}")
-        files.append(folder / "images" / file)
-        labels.append(classes[wnid])
-    return files, labels
-
-
-def _check_count(name: str, folder: Path, part: Part, count: int, allow_missing: bool) -> None:
-    expected: int = getattr(describe(name), part)
-    if count and approximation(folder) is not None:
-        return
-    if not expected:
-        raise UserError(f"{name} has no {part} images: it is one part, for few-shot episodes")
-    searched = folder
-    if name not in SOURCES:
-        searched = folder / ("val" if part == "test" else "train")
-    if count > expected or not count:
-        raise UserError(
-            f"{searched}: {count} images, {name} has {expected}; {_remedy(name, folder)}"
-        )
-    if count < expected:
-        fault = f"{searched}: {expected - count} of {expected} images missing"
-        _tolerate(name, fault, allow_missing)
-
-
-def _leave_out(name: str, folder: Path, damaged: list[str], allow_missing: bool) -> None:
-    fault = f"{folder}: {len(damaged)} images damaged or missing: {first_of(damaged, 5)}"
-    _tolerate(name, fault, allow_missing)
-
-
-def _tolerate(name: str, fault: str, allow_missing: bool) -> None:
-    if not allow_missing:
-        command = fetching_command(name)
-        remedy = f"restore them and run: {command}, or continue without them: --allow-missing"
-        raise UserError(f"{fault}; {remedy}")
-    warnings.warn(f"{fault}; continuing without them", stacklevel=2)
-
-
-def _wrong_layout(name: str, folder: Path, expected: str) -> UserError:
-    remedy = _remedy(name, folder.parent)
-    return UserError(f"{folder}: expected {expected}, found {_content(folder)}; {remedy}")
-
-
-# Prepared images
-
-
-PREPARED = Path("prepared", "vision")  # below the data root
-
-
-def _prepared(name: str, data_root: Path, part: Part, side: int) -> ImageFiles:
-    """A part of a dataset as :func:`prepare` decoded it, training images first."""
-    _check_preparable(name)
-    files, labels = _listing(name, folder_of(name, data_root), part)
-    _check_count(name, folder_of(name, data_root), part, len(files), allow_missing=False)
-    folder = _prepared_folder(name, fingerprint(name, data_root), data_root, side)
-    if not folder.is_dir():
-        others = sorted(folder.parent.glob(f"{name}-{side}-*"))
-        stale = f"; {others[0]} is of other files, and can be deleted" if others else ""
-        raise UserError(f"{folder}: not prepared; {_preparing(name, side)}{stale}")
-    images = prepared.read(folder, _preparing(name, side, folder))
-    first = 0 if part == "train" else len(images) - len(files)
-    return ImageFiles(images.chosen(slice(first, first + len(files))), torch.tensor(labels))
-
-
-def _prepared_folder(name: str, source: str, data_root: Path, side: int) -> Path:
-    """Where the images are that are decoded from the files of this fingerprint."""
-    key = sha256_of_lines([source, str(prepared.FORMAT)])
-    return data_root / PREPARED / f"{name}-{side}-{key[:10]}"
-
-
-def _check_preparable(name: str) -> None:
-    if name.startswith(OWN) or not describe(name).streams:
-        able = ", ".join(dataset for dataset in DATASETS if describe(dataset).streams)
-        raise UserError(f"{name} cannot be prepared; these can, which are streamed: {able}")
-
-
-def _preparing(name: str, side: int, damaged: Path | None = None) -> str:
-    first = "" if damaged is None else f"delete {damaged} and "
-    return f"{first}run: {fetching_command(name)} --prepare {side}"
-
-
 # What all sets need
 
 
@@ -604,9 +339,9 @@ def _raw_files(name: str, folder: Path) -> list[Path]:
 
         return own.every_file(folder)
     marker = [folder / MARKER] if (folder / MARKER).is_file() else []
-    if name in _ARCHIVES:
-        return [*marker, *(folder / part for part in _checksums(name, folder))]
-    files = _listing(name, folder, "train")[0] + _listing(name, folder, "test")[0]
+    if name in archives.ARCHIVES:
+        return [*marker, *(folder / part for part in archives.checksums(name, folder))]
+    files = [file for part in get_args(Part) for file in image_sets.listing(name, folder, part)[0]]
     if name == "TinyImageNet":
         files.append(folder / "val" / "val_annotations.txt")
     if name in SOURCES:
@@ -622,24 +357,6 @@ def _size_of(file: Path) -> str:
         return str(file.stat().st_size)
     except OSError:
         return "missing"
-
-
-def _name(folder: Path, file: Path) -> str:
-    return file.relative_to(folder).as_posix()
-
-
-def _content(folder: Path) -> str:
-    """The first names in a folder, for messages."""
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") or "nothing"
-
-
-def _remedy(name: str, folder: Path) -> str:
-    if name in SOURCES and (how := SOURCES[name].how):
-        return how
-    if folder.name in _STREAMED:
-        return f"{name} belongs in {folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
-    return f"delete {folder} and run: {fetching_command(name)}"
 
 
 # Reading image files

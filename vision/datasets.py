@@ -172,3 +172,18 @@ def how_to_get(name: str, folder: Path) -> str:
         return ""
     layout = f"{folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
     return f"get {_STREAMED[folder.name]} and unpack it to {layout}"
+
+
+def content_of(folder: Path) -> str:
+    """The first names in a folder, for messages."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") or "nothing"
+
+
+def remedy_of(name: str, folder: Path) -> str:
+    """What to do where the files of a dataset are others than they should be."""
+    if name in SOURCES and (how := SOURCES[name].how):
+        return how
+    if folder.name in _STREAMED:
+        return f"{name} belongs in {folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
+    return f"delete {folder} and run: {fetching_command(name)}"

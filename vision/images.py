@@ -249,7 +249,7 @@ class Column(Protocol):
 class ImageFiles:
     """Images on disk, of any size; :func:`stream` and :func:`central_crops` read them.
 
-    files: n paths, a column of a dataset (:func:`vision.own.hub_images`), or prepared images.
+    files: n paths, a column of a dataset (:func:`vision.hub.hub_images`), or prepared images.
     labels: (n,) int64, -1 where there is none; of VOC2007 (n, C), see :mod:`vision.transfer_data`.
     """
 

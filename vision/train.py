@@ -9,7 +9,7 @@ Shapes: n images of the training set, B of a batch, S side in pixels, H features
 #   pretrain             the loop: batch -> step -> teacher
 #     batches            views of each batch, augmented on the device, the same when it resumes
 #     make_step          views -> loss, backward, the optimiser's step -> parts of the loss
-#       losses           views -> the method's pairs -> criterion -> loss and its parts
+#       loss_of_views    views -> the method's pairs -> criterion -> loss and its parts
 #       captured         the same as a CUDA graph, where it can be
 #     make_optimiser, learning_rate, teacher_momentum    schedules, by step
 #   _pretrained_parts    networks and criterion for the evaluation
@@ -57,7 +57,7 @@ WATCHED = "knn-200-v1"  # the protocol that scores an encoder during its trainin
 WATCHED_IMAGES: dict[Split, int] = {"train": 5000, "test": 1000}  # on at most this many images
 SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each
 
-Forward = Callable[..., tuple[Tensor, dict[str, Tensor], list[Pairs]]]  # see losses
+Forward = Callable[..., tuple[Tensor, dict[str, Tensor], list[Pairs]]]  # see loss_of_views
 TrainStep = Callable[[tuple[Tensor, ...], Step], dict[str, Tensor]]  # views and step -> parts
 
 
@@ -222,7 +222,7 @@ def pretrain(
     first = run.track(networks=networks, criterion=criterion, optimiser=optimiser)
     if config.compile:
         networks.encoder.compile()
-    forward = replicated(losses, networks, criterion)
+    forward = replicated(loss_of_views, networks, criterion)
     train_step = make_step(config, networks, criterion, optimiser, forward)
 
     networks.train()
@@ -247,7 +247,7 @@ def pretrain(
     return networks, criterion
 
 
-def losses(
+def loss_of_views(
     config: Config,
     networks: Networks,
     criterion: Criterion,
@@ -279,12 +279,12 @@ def make_step(
     networks: Networks,
     criterion: Criterion,
     optimiser: torch.optim.Optimizer,
-    forward: Forward = losses,
+    forward: Forward = loss_of_views,
 ) -> TrainStep:
     """A function that trains on views, (B, 3, S, S) each, and returns the parts of the loss.
 
-    On several processes the views are this one's part of them, and ``forward`` is :func:`losses` as
-    :func:`shared.distributed.replicated`.
+    On several processes the views are this one's part of them, and ``forward`` is
+    :func:`loss_of_views` as :func:`shared.distributed.replicated`.
     """
 
     def eager(views: tuple[Tensor, ...], step: Step) -> dict[str, Tensor]:

@@ -197,7 +197,7 @@ def test_verified_once_and_again_when_a_file_has_changed(
 ):
     known = fingerprint("CIFAR100", cifar100)
     with monkeypatch.context() as patch:
-        patch.setattr("vision.data._verify_checksums", never)
+        patch.setattr("vision.archives.verify_checksums", never)
         patch.setattr("vision.data.sha256_of_files", never)
         assert fingerprint("CIFAR100", cifar100) == known
         assert len(load("CIFAR100", cifar100, "test")) == 3
@@ -213,7 +213,7 @@ def test_verified_once_and_again_when_a_file_has_changed(
 def test_fetch_verifies_even_what_was_verified(cifar100: Path, monkeypatch: pytest.MonkeyPatch):
     fetch("CIFAR100", cifar100)
     fetch(DIGITS, cifar100)
-    monkeypatch.setattr("vision.data._verify_checksums", never)
+    monkeypatch.setattr("vision.archives.verify_checksums", never)
     with pytest.raises(AssertionError, match="must not be called"):
         fetch("CIFAR100", cifar100)
 
@@ -317,7 +317,7 @@ def test_tiny_imagenet_is_decoded_once_and_again_when_an_image_has_changed(
     known = fingerprint("TinyImageNet", tiny)
     with monkeypatch.context() as patch:
         patch.setattr("vision.prepared.decode", never)
-        patch.setattr("vision.data.fault_of", never)
+        patch.setattr("vision.image_sets.fault_of", never)
         after = in_memory("TinyImageNet", tiny, "train")
         assert torch.equal(after.pixels, before.pixels)
         assert torch.equal(after.labels, before.labels)
@@ -527,7 +527,7 @@ def test_fetch_decodes_imagenet_once_and_load_knows_the_damaged_images(
     save_image(imagenet_file(imagenet, 0, 2), seed=2, width=100, height=100)
     fetch("ImageNet", imagenet)
     assert len(load("ImageNet", imagenet, "train")) == 12
-    monkeypatch.setattr("vision.data.fault_of", never)
+    monkeypatch.setattr("vision.image_sets.fault_of", never)
     fetch("ImageNet", imagenet)
 
 

@@ -22,7 +22,8 @@ from vision.data import central_crops, choose, fingerprint, load
 from vision.datasets import describe
 from vision.evaluation import evaluate
 from vision.export import save_encoder, write
-from vision.own import folder, hub_images
+from vision.hub import hub_images
+from vision.own import folder
 from vision.train import measure, pretrain
 
 CLASSES = ("blue", "green", "red")
