@@ -211,14 +211,13 @@ def svm_ten_fold(
             f"GB; set protocol to {LOGISTIC!r}"
         )
     features = features.astype(np.float64)
-    scores = partial(_scores, features, labels, standardise)
+    score_fold = partial(_fold, features, labels, standardise)
     if workers == 1 or len(labels) < PARALLEL_FROM:
-        results = scores(folds)
+        results = [score_fold(fold) for fold in folds]
     else:
         context = multiprocessing.get_context("forkserver")
         with ProcessPoolExecutor(min(workers, len(folds)), mp_context=context) as pool:
-            parts = pool.map(scores, ([fold] for fold in folds))
-            results = [result for part in parts for result in part]
+            results = list(pool.map(score_fold, folds))
     accuracies = [100 * accuracy for accuracy, _ in results]
     return {
         "protocol": PROTOCOL,
@@ -300,32 +299,22 @@ def _check_learnable(fold: str, labels: np.ndarray, fit: np.ndarray, test: np.nd
         )
 
 
-def _scores(
-    features: np.ndarray,
-    labels: np.ndarray,
-    standardise: bool,
-    folds: Sequence[tuple[np.ndarray, np.ndarray]],
-) -> list[tuple[float, float]]:
-    """For each fold the test accuracy in [0, 1], and the C that :func:`_fold` chooses."""
-    # Sums in BLAS depend on the number of threads; the result must not.
-    with threadpool_limits(1, user_api="blas"):
-        return [_fold(features, labels, standardise, train, test) for train, test in folds]
-
-
 def _fold(
     features: np.ndarray,
     labels: np.ndarray,
     standardise: bool,
-    train: np.ndarray,
-    test: np.ndarray,
+    fold: tuple[np.ndarray, np.ndarray],
 ) -> tuple[float, float]:
     """Test accuracy in [0, 1], and the C with the best inner accuracy (ties go to the smallest)."""
-    inner = [
-        _accuracies(features, labels, train[fit], train[validate], COSTS, standardise)
-        for fit, validate in _inner_folds(labels[train])
-    ]
-    cost = COSTS[int(np.argmax(np.mean(inner, axis=0)))]
-    return _accuracies(features, labels, train, test, (cost,), standardise)[0], cost
+    train, test = fold
+    # Sums in BLAS depend on the number of threads; the result must not.
+    with threadpool_limits(1, user_api="blas"):
+        inner = [
+            _accuracies(features, labels, train[fit], train[validate], COSTS, standardise)
+            for fit, validate in _inner_folds(labels[train])
+        ]
+        cost = COSTS[int(np.argmax(np.mean(inner, axis=0)))]
+        return _accuracies(features, labels, train, test, (cost,), standardise)[0], cost
 
 
 def _accuracies(

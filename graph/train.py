@@ -17,7 +17,7 @@ from graph.encoder import ProjectionHead, make_encoder
 from graph.evaluation import LOGISTIC, calibrate, embed, score, sizes
 from graph.export import save_encoder
 from graph.own import fingerprint, load
-from shared import Criterion, Pairs
+from shared import Criterion
 from shared.chunks import check_chunk, in_chunks
 from shared.distributed import gather, local_slice, replicated, synchronise, world_size
 from shared.errors import UserError
@@ -202,36 +202,22 @@ def losses(
     step: int,
     kept: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of a batch and its parts; for ``kept`` see :func:`kept_features`."""
-    pairs, features = compare(config, encoder, head, original, augmented, kept)
-    loss, parts = criterion(pairs, features=features, step=step)
-    return loss, parts
+    """The loss of a batch and its parts; for ``kept`` see :func:`kept_features`.
 
-
-def compare(
-    config: Config,
-    encoder: nn.Module,
-    head: ProjectionHead,
-    original: Graphs,
-    augmented: Graphs,
-    kept: Tensor | None = None,
-) -> tuple[Pairs, list[Tensor]]:
-    """The pairs of a batch, and the encoder's features of both views, (B, H) each.
-
-    On several processes these are of this one's part of the batch.
+    On several processes each encodes its part of the batch.
     """
     device = next(encoder.parameters()).device
-    on_device = [own_part(view).to(device) for view in (original, augmented)]
-    if kept is not None:
-        rows = [view.rows for view in on_device if view.rows is not None]
-        on_device = [
-            dataclasses.replace(view, x=kept.index_select(0, row), rows=None)
-            for view, row in zip(on_device, rows, strict=True)
-        ]
-    features = [encoded(encoder, view, config.chunk) for view in on_device]
+    features = []
+    for view in (original, augmented):
+        part = own_part(view).to(device)
+        if part.rows is not None and kept is not None:
+            part = dataclasses.replace(part, x=kept.index_select(0, part.rows), rows=None)
+        features.append(encoded(encoder, part, config.chunk))
     x, z = (head(feature) for feature in features)
     collect = partial(gather, count=original.num_graphs)
-    return paired_views(x, z, config.pairs, gather=collect), features
+    pairs = paired_views(x, z, config.pairs, gather=collect)
+    loss, parts = criterion(pairs, features=features, step=step)
+    return loss, parts
 
 
 def encoded(encoder: nn.Module, view: Graphs, chunk: int | None) -> Tensor:
