@@ -32,7 +32,7 @@ MEASURED = Path(__file__).resolve().parents[2] / "docs" / "measured.csv"
 # Fields of configurations that change the time of a step; those that a domain lacks are omitted.
 FIELDS = (
     *("method", "backbone", "stem", "image_size", "small_crops", "symmetric", "mixed"),
-    *("encoder", "embedding", "hidden", "vocabulary", "bidirectional", "layers", "update"),
+    *("encoder", "embedding", "hidden", "vocabulary", "bidirectional", "layers"),
     *("contrastive", "crop", "filters", "clip_frames", "size", "width", "network", "chunk"),
     *("head_hidden", "precision"),
 )
