@@ -529,10 +529,9 @@ def _most(mask: Tensor) -> int:
 def indices_of(mask: Tensor, most: int | None = None) -> Tensor:
     """The columns of a mask's entries, (N, most), padded with -1; None: as many as there are."""
     most = _most(mask) if most is None else min(most, mask.shape[1])
-    if most == 1:  # in half the time
-        present, index = mask.max(1, keepdim=True)
-    else:
-        present, index = mask.to(torch.uint8).topk(most, dim=1)
+    marks = mask.to(torch.uint8)
+    # The largest in half the time of the first of them.
+    present, index = marks.max(1, keepdim=True) if most == 1 else marks.topk(most, dim=1)
     return torch.where(present.bool(), index, -1)
 
 

@@ -124,10 +124,11 @@ def dual_weights(pairs: Pairs, cosines: Tensor, dual: Dual) -> Tensor:
                 slope = {"rbf": 2 * gamma, "linear": 1.0, "tanh": gamma}[kernel]
                 rounding = torch.finfo(cosines.dtype).eps * slope * math.sqrt(len(points))
                 _check_ridge(points, bordered, ridge, rounding, definite=definite)
-        elif pairs.blocks:
-            # One start for each column: as many on every process.
-            most = int(row_counts(positives.T).max())
-            positives = torch.nn.functional.pad(positives, (0, most - positives.shape[1]), value=-1)
+        if pairs.blocks and (random or dual.stop):
+            # Processes draw a start and stop together for each column: as many on every process.
+            width = int(row_counts(positives.T).max())
+            padding = (0, width - positives.shape[1])
+            positives = torch.nn.functional.pad(positives, padding, value=-1)
         several_positives = positives.shape[1] != 1
         total = points.new_zeros(pairs.negative.shape) if several_positives else None
         for column in positives.unbind(1):

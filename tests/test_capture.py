@@ -355,13 +355,13 @@ def test_the_captured_solver_is_the_solver(
 
 
 def test_a_step_of_the_solver_is_so_many_operators() -> None:
-    """Of the loss of two views and its gradient; 1985 without a graph, and 134 in closed form."""
+    """Of the loss of two views and its gradient; 2002 without a graph, and 150 in closed form."""
     with SimulatedDevice() as device:
         x = torch.randn(2, 16, 8).to(GPU)
         counts = [
             launched(device, lambda: step_of_solver(x.clone(), "both", {})) for _ in range(CALLS)
         ]
-    assert 1900 < counts[WARM_UP - 1] <= 2000
+    assert 1900 < counts[WARM_UP - 1] <= 2050
     assert 100 < counts[-1] <= 160
     assert counts[WARM_UP + 1 :] == [counts[-1]] * 2
 

@@ -36,6 +36,12 @@ NT_XENT = Objective(term(info_nce, temperature=0.25))  # [margins] tau
 NT_XENT_AT_HALF = Objective(term(info_nce, temperature=0.5))  # [HCL]
 
 
+def _of_methods(*fields: str, methods: str) -> Use:
+    """Fields that only some methods have."""
+    words = methods.replace(",", "").split()
+    return Use(fields, lambda config: config.method in words, f"method {methods}")
+
+
 @dataclass(frozen=True)
 class Config:
     """One pretraining run and its evaluation. The defaults are [margins] on CIFAR-10."""
@@ -160,26 +166,12 @@ class Config:
         POSITIVE: ("loss_factor",),
     }
     uses: ClassVar[tuple[Use, ...]] = (
-        Use(
-            ("queue",),
-            lambda config: config.method in ("moco_v2", "swav", "cmc"),
-            "method moco_v2, swav or cmc",
-        ),
-        Use(
-            ("teacher_momentum", "teacher_schedule"),
-            lambda config: config.method in ("moco_v2", "moco_v3", "byol"),
-            "method moco_v2, moco_v3 or byol",
-        ),
-        Use(
-            ("predictor_hidden",),
-            lambda config: config.method in ("moco_v3", "byol"),
-            "method moco_v3 or byol",
-        ),
-        Use(("memory_momentum",), lambda config: config.method == "cmc", "method cmc"),
-        Use(
-            ("prototypes", "prototypes_still", "queue_from", "small_crops"),
-            lambda config: config.method == "swav",
-            "method swav",
+        _of_methods("queue", methods="moco_v2, swav or cmc"),
+        _of_methods("teacher_momentum", "teacher_schedule", methods="moco_v2, moco_v3 or byol"),
+        _of_methods("predictor_hidden", methods="moco_v3 or byol"),
+        _of_methods("memory_momentum", methods="cmc"),
+        _of_methods(
+            *("prototypes", "prototypes_still", "queue_from", "small_crops"), methods="swav"
         ),
         Use(
             ("small_size", "small_augmentation"),

@@ -11,9 +11,7 @@ Pixels are stored as they are, not as JPEG of that size: on one core, decoding s
 longer than making two crops of 224 pixels (measured by a script of commit dba64e36).
 """
 
-import contextlib
 import hashlib
-import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -36,16 +34,12 @@ from shared.experiment.data import (
     write_sums,
     writing,
 )
-from shared.experiment.files import write_atomically
 from shared.pixels import mapped_pixels
 from vision.crops import with_shorter_side
 from vision.images import decode, size_of
 
 FORMAT = 1  # to be raised when the same files give other pixels
 PIXELS, SIZES = "pixels.bin", "sizes.npy"
-STAMP, BLOCKS = ".verified", ".blocks"  # when all was compared; the SHA-256 of each block then
-BLOCK = 1 << 20  # bytes
-SAMPLE = 64  # blocks that are compared at each start
 AT_ONCE = 256  # images that are in memory while they are decoded
 
 Result = TypeVar("Result")
@@ -127,41 +121,20 @@ def read(folder: Path, remedy: str) -> PreparedImages:
     """The images of a folder of :func:`prepare`; ``remedy`` is what to do where it is damaged.
 
     Everything is compared with the sums when it is first read and whenever the size or time of a
-    file has changed, otherwise some blocks of the pixels, chosen at random.
+    file has changed; in a read-only folder each time.
     """
     if not (folder / SUMS).is_file():
         raise UserError(f"{folder}: {SUMS} is missing; {remedy}")
-    blocks = folder / BLOCKS
 
     def intact() -> str:
         check_sums(folder, remedy, (PIXELS, SIZES))
-        with contextlib.suppress(OSError):  # in a read-only folder all is compared each time
-            count = -(-(folder / PIXELS).stat().st_size // BLOCK)
-            text = "".join(f"{_block_sum(folder, number)}\n" for number in range(count))
-            write_atomically(blocks, text)
         return sha256_of(folder / SUMS)
 
     files = [folder / name for name in (PIXELS, SIZES, SUMS)]
-    if not blocks.is_file():
-        (folder / STAMP).unlink(missing_ok=True)
-    sha256 = remembered(folder / STAMP, files, intact)
-    sums = blocks.read_text().split() if blocks.is_file() else []
-    # Not of the generators whose states belong to a run.
-    for number in random.SystemRandom().sample(range(len(sums)), min(SAMPLE, len(sums))):
-        if _block_sum(folder, number) != sums[number]:
-            raise UserError(
-                f"{folder}: damaged or edited (block {number} of {PIXELS} was altered); {remedy}"
-            )
+    sha256 = remembered(folder / ".verified", files, intact)
     sizes = np.load(folder / SIZES)
     ends = np.cumsum(3 * sizes.prod(1, dtype=np.int64))
     return PreparedImages(folder, sha256, np.concatenate([[0], ends[:-1]]), sizes, remedy)
-
-
-def _block_sum(folder: Path, number: int) -> str:
-    """SHA-256 of a block of the pixels."""
-    with (folder / PIXELS).open("rb") as stream:
-        stream.seek(number * BLOCK)
-        return hashlib.sha256(stream.read(BLOCK)).hexdigest()
 
 
 def _in_order(

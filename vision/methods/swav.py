@@ -97,17 +97,7 @@ def crop_pairs(
     With ``gather`` the crops are this process's part of a global batch.
     """
     pairs = two_views(crops[0], crops[1], gather=gather)
-    return Crops(
-        anchor=pairs.anchor,
-        candidate=pairs.candidate,
-        positive=pairs.positive,
-        negative=pairs.negative,
-        blocks=pairs.blocks,
-        most_positives=pairs.most_positives,
-        crops=crops,
-        prototypes=prototypes,
-        older=older,
-    )
+    return Crops(**vars(pairs), crops=crops, prototypes=prototypes, older=older)
 
 
 @checked(temperature=TEMPERATURE, epsilon=POSITIVE, iterations=COUNT)
