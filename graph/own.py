@@ -58,7 +58,7 @@ def from_pyg(dataset: Iterable[Any]) -> Graphs:
         try:
             members.append(_member(item))
         except (RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(f"graph {number}: {first_line(error)}") from None
+            raise ValueError(f"graph {number} {first_line(error)}") from None
     if not members:
         raise ValueError("a dataset without graphs")
     unused = [name for name in UNUSED if any(item.get(name) is not None for item in items)]
