@@ -12,8 +12,8 @@ the table's is chosen.
 Where the best value of a loss by the sum of both read-outs is the smallest or the largest tried,
 the range goes on at that end: at most two further values of a loss, then it is said that the best
 is at an edge. SimCLR (0.07) and MMCL INV (0.0625, then 0.03125) go on for this reason, which was
-decided on 2026-11-29, after the first three values of both had been seen; MMCL PGD is tried as MMCL
-INV was.
+decided on 2026-11-29, after the first three values of both had been seen. MMCL PGD is tried as MMCL
+INV was, and goes on to 0.0625, since 0.125 is better than 0.5.
 
 ``python results/tuning.py --data-root DATA --runs FOLDER`` writes what is missing in
 ``results/tuning.json``; twenty minutes on one core for each value. Interrupted, it continues from
@@ -56,7 +56,7 @@ FILE = Path(__file__).resolve().parents[1] / "results" / "tuning.json"
 VALUES = {
     "SimCLR": ("temperature", 0.25, (0.1, 0.5, 0.07)),
     "MMCL INV, both views": ("gamma", 0.5, (0.125, 2.0, 0.0625, 0.03125)),
-    "MMCL PGD, both views": ("gamma", 0.5, (0.125, 2.0)),
+    "MMCL PGD, both views": ("gamma", 0.5, (0.125, 2.0, 0.0625)),
     "SimCLR + DP, anchor sum": ("weight", 0.1, (0.01, 1.0)),
     "CLLR, l2,1": ("alpha", 0.001, (0.01, 0.1)),
     "HCL": ("temperature", 0.25, (0.1, 0.5)),
