@@ -19,7 +19,7 @@ import torch.distributed as dist
 from losses import machine
 
 from shared.command.server import preloaded
-from tests import forked
+from tests.stages import forked
 from vision.config import Config
 
 ROUNDS, WARM, TIMED = 5, 4, 16

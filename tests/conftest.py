@@ -93,7 +93,7 @@ def pytest_terminal_summary(
 ) -> None:
     """Every reason to skip once, with the number of tests; on a GPU what to paste into an issue."""
     if config.option.markexpr == "cuda":
-        from tests.gpu_summary import summary
+        from tests.stages.gpu_summary import summary
 
         terminalreporter.write_line("")
         for line in summary(terminalreporter.stats):
@@ -174,7 +174,7 @@ def built_data(filled_once: FilledOnce) -> Path:
 @pytest.fixture(scope="session")
 def left_by_processes(filled_once: FilledOnce) -> Path:
     """Where 1, 2 and 4 processes have left their results."""
-    from tests.test_distributed import leave_results
+    from tests.core.test_distributed import leave_results
 
     return filled_once("processes", leave_results)
 

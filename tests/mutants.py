@@ -36,7 +36,7 @@ MODULES = [
     *(f"shared/{name}.py" for name in ("svm", "logistic", "pixels", "momentum", "distributed")),
 ]
 CORE = [
-    f"tests/test_{name}.py"
+    f"tests/core/test_{name}.py"
     for name in (
         *("pairs", "checks", "parity", "margins", "projection", "derivatives", "losses"),
         *("penalties", "svm"),
@@ -79,7 +79,7 @@ SURVIVED, UNTESTED = {0}, {5, 33}
 def tests_of(module: str) -> list[str]:
     """The files with a module's fast tests."""
     home, name = module.removesuffix(".py").split("/", 1)
-    folder = "tests" if home == "shared" else f"tests/{home}"
+    folder = "tests/core" if home == "shared" else f"tests/{home}"
     own = TESTS.get(module, [f"{folder}/test_{name}.py"])
     if name == "train":
         own = [*own, f"{folder}/test_own.py", f"{folder}/test_init.py"]

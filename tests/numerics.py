@@ -20,8 +20,6 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import test_distributed as distributed  # noqa: E402 (needs the line above)
-
 from shared import (  # noqa: E402
     Objective,
     Projection,
@@ -36,7 +34,8 @@ from shared import (  # noqa: E402
     max_margin,
     term,
 )
-from tests import layouts, reference  # noqa: E402
+from tests.core import test_distributed as distributed  # noqa: E402 (needs the line above)
+from tests.stages import layouts, reference  # noqa: E402
 
 SPEED = "\n## Speed\n"  # what follows on the page is not written here
 PAGE, TABLE = ROOT / "docs/numerics.md", ROOT / "docs/numerics.csv"
@@ -227,7 +226,7 @@ def page(all_errors: list[Error]) -> str:
         "## By number of processes",
         "",
         f"In float64, compared with {ONE_PROCESS}: the largest over builders",
-        "that gather, penalties and projections. `tests/test_distributed.py` compares learned",
+        "that gather, penalties and projections. `tests/core/test_distributed.py` compares learned",
         "parameters and second derivatives likewise.",
         "",
     ]

@@ -20,7 +20,7 @@ import torch
 
 from shared.command.cells import every_table, imported
 from shared.experiment.records import read_record
-from tests.training import finish, stop
+from tests.stages.training import finish, stop
 
 # By domain, tables and rows: losses, penalties, L and teachers are among them.
 CELLS: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {

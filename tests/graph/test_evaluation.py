@@ -23,7 +23,7 @@ from graph.evaluation import (
 )
 from graph.tables import TABLE_4
 from graph.train import measure
-from tests.training import finish
+from tests.stages.training import finish
 
 
 def blobs(count: int, classes: int, distance: float) -> tuple[np.ndarray, np.ndarray]:

@@ -32,7 +32,7 @@ from shared.experiment.export import CARD, CONFIG
 from shared.experiment.initial import FILE
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Conflict
-from tests.pages import run_page
+from tests.stages.pages import run_page
 
 ATLAS = Config(dataset="atlas", epochs=1, batch_size=64)
 

@@ -20,7 +20,7 @@ from graph.encoder import Encoder, ProjectionHead, make_encoder
 from graph.train import views
 from shared import Objective, Projection
 from shared.experiment.run import Run
-from tests.training import finish, losses
+from tests.stages.training import finish, losses
 
 LOW_RANK = Objective(GRAPHCL.loss, projection=Projection(0.3, {"norm": "l21", "alpha": 0.1}))
 CONFIG = Config(

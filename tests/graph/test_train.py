@@ -15,7 +15,7 @@ from graph.data import layout, load
 from graph.tables import TABLE_4
 from graph.train import kept_features, views
 from shared.experiment.run import Run
-from tests.training import assert_resumes_to_the_bit, finish, losses
+from tests.stages.training import assert_resumes_to_the_bit, finish, losses
 
 ROOT = Path(__file__).resolve().parents[2]
 ATLAS = Config(dataset="atlas", epochs=3, batch_size=64)

@@ -16,7 +16,7 @@ from rl.data import (
     random_frames,
 )
 from rl.environment import DeepMindControl
-from tests.errors import error_of
+from tests.stages.errors import error_of
 
 SIZE = 6
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.pages import run_page
+from tests.stages.pages import run_page
 
 
 @pytest.mark.slow

@@ -3,12 +3,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawing import drawn, finish, lines, rows_of, table_of, titles
 
 from rl.figures import FIGURES
 from rl.tables import TABLES
 from shared.experiment.tables import Cell, Tier
 from shared.report.figures import CannotDraw, DrawnFigure
+from tests.stages.drawing import drawn, finish, lines, rows_of, table_of, titles
 
 
 def cell_of(paper: str, name: str, tier: Tier, row: str, column: str | None, seed: int) -> Cell:

@@ -16,7 +16,7 @@ from rl.config import Config, ProbeConfig
 from rl.environment import Environment
 from shared.errors import UserError
 from shared.experiment.run import Run
-from tests.training import stop
+from tests.stages.training import stop
 
 SIZE = 16
 

@@ -18,7 +18,7 @@ from rl.agent import Agent
 from rl.config import Config
 from rl.replay import Batch
 from shared.experiment.run import Run
-from tests.training import spied
+from tests.stages.training import spied
 
 SIZE, CROP, STACK, REPEAT, LIMIT, A = 10, 8, 2, 2, 8, 2
 

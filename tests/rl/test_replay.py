@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rl.replay import Draw, Replay, gather
-from tests.errors import error_of
+from tests.stages.errors import error_of
 
 SIZE, STACK, CROP = 12, 3, 9
 CPU = torch.device("cpu")

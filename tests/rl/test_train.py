@@ -29,8 +29,8 @@ from shared import Objective, Projection, distance_polarization, term
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
 from shared.objective import SHARE_PREFIX
-from tests.simulated_device import SimulatedDevice
-from tests.training import spied
+from tests.stages.simulated_device import SimulatedDevice
+from tests.stages.training import spied
 
 # Twelve decisions, six of them with an update; the first episode ends after the eighth.
 AGENT = dataclasses.replace(

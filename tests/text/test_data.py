@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from shared.experiment.data import MissingData
-from tests.errors import error_of
+from tests.stages.errors import error_of
 from text.config import EMBEDDED_TASKS, TASKS
 from text.data import (
     DATASETS,

@@ -25,7 +25,7 @@ from shared.errors import UserError
 from shared.experiment.data import SUMS
 from shared.experiment.export import CARD
 from shared.experiment.run import Run
-from tests.pages import run_page
+from tests.stages.pages import run_page
 from text.config import Config
 from text.encoder import (
     NORMALISED,

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from drawing import drawn, titles
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from shared.experiment.data import MissingData
 from shared.experiment.run import Run
 from shared.experiment.tables import Cell, Tier
 from shared.report.figures import CannotDraw, DrawnFigure
+from tests.stages.drawing import drawn, titles
 from text import data, figures
 from text.encoder import Projected, QuickThought, QuickThoughtConfig
 from text.export import MODEL, PROJECTION

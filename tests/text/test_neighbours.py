@@ -12,7 +12,7 @@ from torch import Tensor
 
 import text
 from shared.errors import UserError
-from tests.training import finish, spied
+from tests.stages.training import finish, spied
 from text import baselines, evaluation
 from text.config import Config
 from text.data import sentences

@@ -16,7 +16,7 @@ from torch.nn.functional import cosine_similarity, normalize
 import text
 from shared import Objective, Projection, info_nce, term
 from shared.experiment.run import Run
-from tests.training import finish, losses
+from tests.stages.training import finish, losses
 from text import evaluation
 from text.config import Config
 from text.tokens import Tokens, order_of_batches

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import text.tokens
 from shared.experiment.data import sha256_of, write_sums
-from tests.errors import error_of
+from tests.stages.errors import error_of
 from text.data import fetch, sentences
 from text.tokens import FILES, PAD_ID, Tokens, make_tokenizer, order_of_batches, prepare
 

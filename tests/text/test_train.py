@@ -19,7 +19,7 @@ from shared import (
 )
 from shared.errors import UserError
 from shared.experiment.run import Run
-from tests.training import assert_resumes_to_the_bit
+from tests.stages.training import assert_resumes_to_the_bit
 from text import train
 from text.config import Config
 from text.export import read

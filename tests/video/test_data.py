@@ -10,7 +10,7 @@ import torch
 import video.data
 import video.flow
 from shared.experiment.data import MissingData
-from tests.errors import error_of
+from tests.stages.errors import error_of
 from tests.video.avi import write_avi
 from video.config import EMBEDDED
 from video.data import (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import run_page
+from tests.stages.pages import run_page
 
 
 def test_the_code_of_the_documentation_runs(

@@ -1,8 +1,7 @@
 from pathlib import Path
 
-from drawing import drawn, rows_of, titles
-from drawing import finish as finish_cell
-
+from tests.stages.drawing import drawn, rows_of, titles
+from tests.stages.drawing import finish as finish_cell
 from video.figures import FIGURES
 from video.tables import TABLE_5
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.simulated_device import SimulatedDevice
+from tests.stages.simulated_device import SimulatedDevice
 from video import loading
 from video.augmentation import copy_clip, views
 from video.config import Config

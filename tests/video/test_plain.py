@@ -18,7 +18,7 @@ import video
 from shared import Objective, Projection
 from shared.experiment.run import Run
 from shared.pixels import uniforms
-from tests.training import finish, losses, spied
+from tests.stages.training import finish, losses, spied
 from video import evaluation, own
 from video import train as module
 from video.augmentation import augment, centre, ten_crops

@@ -17,7 +17,7 @@ from shared import Objective, Projection
 from shared.errors import UserError
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
-from tests.training import spied
+from tests.stages.training import spied
 from video import evaluation
 from video import train as module
 from video.augmentation import flip_flow, views

@@ -17,7 +17,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional
 
 from shared.pixels import resized_crop, uniforms
-from tests.simulated_device import SimulatedDevice
+from tests.stages.simulated_device import SimulatedDevice
 from vision.augmentation import POLICIES, Parameters, Policy, augment, parameters
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)

@@ -22,7 +22,7 @@ from torchvision.transforms.v2 import functional
 import vision.data
 from shared.errors import UserError
 from shared.experiment.data import MissingData, sha256_of
-from tests.errors import error_of
+from tests.stages.errors import error_of
 from vision.augmentation import POLICIES, parameters
 from vision.data import central_crops, choose, fetch, fingerprint, load, stream
 from vision.datasets import DATASETS, DIGITS, Dataset, describe, missing

@@ -14,7 +14,7 @@ from shared.experiment.data import SUMS
 from shared.experiment.export import CARD, CONFIG, read_weights
 from shared.experiment.initial import FILE
 from shared.experiment.run import Run
-from tests.rounding import lengths_of, rounding
+from tests.stages.rounding import lengths_of, rounding
 from vision.config import HCL, Config
 from vision.encoder import LabEncoder, make_encoder
 from vision.export import load_encoder, save_encoder, write

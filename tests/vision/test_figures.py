@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from drawing import drawn, finish, lines, table_of, titles
 
 from shared.experiment.data import MissingData
 from shared.experiment.tables import Cell, Tier
 from shared.report.figures import CannotDraw, DrawnFigure
+from tests.stages.drawing import drawn, finish, lines, table_of, titles
 from vision import figures
 from vision.encoder import make_encoder
 from vision.export import save_encoder

@@ -15,7 +15,7 @@ from shared.experiment.data import MissingData, sha256_of
 from shared.experiment.export import CARD, CONFIG
 from shared.experiment.initial import FILE
 from shared.experiment.run import Run
-from tests.pages import run_page
+from tests.stages.pages import run_page
 from vision import data, datasets
 from vision.config import Config
 from vision.data import central_crops, choose, fingerprint, load

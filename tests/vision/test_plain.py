@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, normalize
 import vision
 from shared import Objective, Projection, alignment, info_nce, term
 from shared.experiment.run import Run
-from tests.training import finish, losses, spied
+from tests.stages.training import finish, losses, spied
 from vision import evaluation
 from vision.augmentation import POLICIES, augment
 from vision.config import Config

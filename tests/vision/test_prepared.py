@@ -23,8 +23,8 @@ from shared.command.reproduce import main
 from shared.experiment.config import canonical
 from shared.experiment.data import SUMS
 from shared.experiment.run import Run
-from tests.errors import error_of
-from tests.training import assert_resumes_to_the_bit, finish, losses
+from tests.stages.errors import error_of
+from tests.stages.training import assert_resumes_to_the_bit, finish, losses
 from vision.augmentation import POLICIES, parameters
 from vision.config import Config
 from vision.data import central_crops, load, prepare, stream

@@ -12,7 +12,7 @@ from shared import Objective, Projection, info_nce, term
 from shared.experiment.initial import FILE
 from shared.experiment.run import Run
 from shared.experiment.store import FACT, SAVED, encoder_key, part_of
-from tests.training import stop
+from tests.stages.training import stop
 from vision import train
 from vision.config import EVALUATION, PRETRAINING, Config
 from vision.export import load_encoder

@@ -13,7 +13,7 @@ from shared import (
     term,
 )
 from shared.experiment.run import Run
-from tests.training import finish, stop
+from tests.stages.training import finish, stop
 from vision import toy
 from vision.config import ToyConfig
 from vision.evaluation import kmeans_accuracy

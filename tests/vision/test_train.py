@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import vision
 from shared import Objective, Projection, distance_polarization, info_nce, max_margin, term
 from shared.errors import UserError
-from tests.training import assert_resumes_to_the_bit, finish
+from tests.stages.training import assert_resumes_to_the_bit, finish
 from vision.augmentation import POLICIES, augment
 from vision.config import CMC, HCL, Config
 from vision.data import choose, load, permutation

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from shared.errors import UserError
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
-from tests.training import spied
+from tests.stages.training import spied
 from vision import transfer as module
 from vision.config import Config
 from vision.data import load, permutation

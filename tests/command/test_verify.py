@@ -1,0 +1,487 @@
+"""What ``verify`` says of records and runs, on the toy domain."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy.program import AtOnce
+from toy.tables import TABLES, run_of
+
+from shared.command import rerun, verify
+from shared.command.pool import Pool
+from shared.experiment.environment import arithmetic_used, read_mkl
+from shared.experiment.frame import Measurement
+from shared.experiment.records import Reason, Record, content_hash, read_record, record_line
+from shared.experiment.tables import Cell
+from shared.report.files import commit_name
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = TABLES["toy"][0]
+PLACE = "toy/toy/table-1/plain/left"
+ALL = [table for some in TABLES.values() for table in some]
+
+
+@pytest.fixture
+def records(done: Path) -> list[Record]:
+    """Of those runs, as a clean commit would have made them."""
+    found = [
+        read_record(run_of(done / "runs", f"{PLACE}/seed-{s}"), f"{PLACE}/seed-{s}")
+        for s in range(3)
+    ]
+    return [changed(record, {"dirty": False}) for record in found if record is not None]
+
+
+def changed(
+    record: Record, environment: Mapping[str, Any], metrics: Mapping[str, Any] | None = None
+) -> Record:
+    """The record with changes, and the hash that belongs to them."""
+    new = record.environment | dict(environment)
+    result = record.result | {"metrics": record.result["metrics"] | dict(metrics or {})}
+    hashed = content_hash(record.config, new, result)
+    return dataclasses.replace(record, environment=new, result=result, sha256=hashed)
+
+
+def commit(results: Path, records: Sequence[Record], name: str = "toy/toy/table-1") -> Path:
+    file = results / f"{name}.records.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(map(record_line, records)))
+    return file
+
+
+def check(tmp_path: Path) -> verify.Checked:
+    return verify.check(ALL, tmp_path / "results", tmp_path / "runs")
+
+
+def test_runs_that_were_copied_to_another_place_are_named(done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    notes = check(tmp_path).notes
+    folder = run_of(tmp_path / "runs", f"{PLACE}/seed-0")
+    other = folder.rename(folder.with_name("renamed"))
+    shutil.copytree(done / "runs", tmp_path / "runs/runs")
+    key = folder.name.rpartition("-")[2]
+    found = [each for each in check(tmp_path).notes if each not in notes]
+    assert f"{other}: does not count under this name; rename it to end with -{key}" in found
+    count = len(list((done / "runs").rglob("result.json")))
+    where = f"{tmp_path}/runs/runs: {count} finished, which do not count there; move them to "
+    assert any(each.startswith(where) for each in found)
+    for domain, is_noted in (("toy", True), ("graph", False)):
+        notes = verify.check(ALL, tmp_path / "results", tmp_path / "runs", domain).notes
+        assert any(each.startswith(where) for each in notes) == is_noted
+
+
+def test_an_unknown_commit_is_not_said_to_have_changes(records: list[Record]) -> None:
+    of_a_package = changed(records[0], {"commit": "unknown", "dirty": True})
+    assert commit_name(of_a_package) == "unknown"
+    of_a_checkout = changed(records[0], {"commit": "0123456789abcdef", "dirty": True})
+    assert commit_name(of_a_checkout, " with changes") == "0123456789 with changes"
+
+
+def test_records_as_they_were_written_have_no_fault(tmp_path: Path, records: list[Record]) -> None:
+    commit(tmp_path / "results", records)
+    checked = check(tmp_path)
+    assert checked.faults == checked.notes == ()
+    (group,) = checked.groups
+    assert (group.name, group.committed, group.valid) == ("toy/toy/table-1", True, 3)
+    assert [each.record for each in checked.matched] == records
+    assert {each.cell.address for each in checked.matched} == {each.address for each in records}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda r: changed(r, {}, {"accuracy": 180.0}), "refused: accuracy is 180, outside"),
+        (lambda r: changed(r, {}, {"accuracy": "nan"}), "the result has no finite accuracy"),
+        (lambda r: changed(r, {}, {"norm": "inf"}), "not a finite number: norm is inf"),
+        (
+            lambda r: changed(r, {}, {"details": {"curve": [1.0, "nan"]}}),
+            "number: details.curve is",
+        ),
+        # Reading refuses the numbers themselves, at any depth.
+        (
+            lambda r: changed(r, {}, {"details": {"curve": [1.0, float("nan")]}}),
+            "not JSON (NaN is not a finite number)",
+        ),
+        (
+            lambda r: changed(r, {}, {"norm": float("-inf")}),
+            "not JSON (-Infinity is not a finite number)",
+        ),
+        (lambda r: changed(r, {"commit": "HEAD"}), "names no commit but 'HEAD'"),
+        (lambda r: changed(r, {"data": {"toys": "0" * 64}}), "as the hash of toys"),
+        (lambda r: changed(r, {"data": {"toys": "ab"}}), "has 'ab' as the hash of toys"),
+        (lambda r: dataclasses.replace(r, sha256=None), "was altered: its SHA-256"),
+        (lambda r: changed(r, {"dirty": True}), "was not measured at a clean commit"),
+        (lambda r: dataclasses.replace(r, sha256="0" * 64), "was altered: its SHA-256"),
+        (
+            lambda r: changed(dataclasses.replace(r, config=r.config | {"steps": 9}), {}),
+            "is not valid: stale: measured with another configuration",
+        ),
+        (
+            lambda r: changed(dataclasses.replace(r, result=r.result | {"protocol": "v0"}), {}),
+            "is not valid: stale: measured with protocol v0",
+        ),
+        (
+            lambda r: changed(
+                dataclasses.replace(r, address=f"{PLACE}/seed-9", config=r.config | {"seed": 9}),
+                {},
+            ),
+            "not among the declared rows, columns and seeds",
+        ),
+        (lambda r: dataclasses.replace(r, address=f"{PLACE}/seed-0"), "two records of"),
+    ],
+)
+def test_every_fault_of_a_record_is_one_line(
+    tmp_path: Path, records: list[Record], change: Callable[[Record], Record], fault: str
+) -> None:
+    first, second, third = records
+    file = commit(tmp_path / "results", [first, change(second), third])
+    checked = check(tmp_path)
+    named = [each for each in checked.faults if fault in each]
+    assert len(named) == 1
+    assert "\n" not in named[0]
+    assert f"{file}, line 2: " in named[0] or "two records" in fault
+    assert {each.record.address for each in checked.matched} >= {third.address}
+
+
+def test_records_of_no_table_are_a_fault(tmp_path: Path, records: list[Record]) -> None:
+    commit(tmp_path / "results", records[:1], "toy/toy/table-9")
+    (fault,) = check(tmp_path).faults
+    assert "is not valid: no table declares it today" in fault
+
+
+@pytest.mark.parametrize(
+    ("data", "faults"),
+    [
+        ([{"toys": "a"}] * 3, []),
+        (
+            [{"toys": "a"}, {"toys": "b"}, {"toys": "a"}],
+            [(2, "toys has another hash than the rest")],
+        ),
+        ([{"toys": "a"}, {}, {"toys": "a"}], [(2, "names no data, unlike others of its kind")]),
+        # What each seed makes itself is another with each.
+        ([{"toys": "a", "frames": each} for each in "abc"], []),
+    ],
+)
+def test_records_of_a_column_are_of_the_same_data(
+    tmp_path: Path,
+    records: list[Record],
+    data: list[dict[str, str]],
+    faults: list[tuple[int, str]],
+) -> None:
+    some = [
+        changed(record, {"data": {name: 32 * f"{each}1" for name, each in of.items()}})
+        for record, of in zip(records, data, strict=True)
+    ]
+    file = commit(tmp_path / "results", some)
+    found = check(tmp_path).faults
+    assert len(found) == len(faults)
+    for fault, (line, words) in zip(found, faults, strict=True):
+        assert fault.startswith(f"{file}, line {line}: ")
+        assert words in fault
+
+
+def test_frames_of_one_seed_are_the_same_in_every_row(
+    tmp_path: Path, records: list[Record]
+) -> None:
+    def framed(record: Record, frames: str) -> Record:
+        return changed(record, {"data": {"frames": frames * 64}})
+
+    first, second, _ = records
+    (cell,) = TABLE.cells(row="better", column="left", seeds=[0])
+    other = dataclasses.replace(first, address=cell.address, config=dict(cell.content))
+    rows = [framed(first, "1"), framed(second, "2"), framed(other, "3")]
+    commit(tmp_path / "results", rows)
+    (fault,) = check(tmp_path).faults
+    assert "line 3: frames has another hash than the rest of the column left" in fault
+
+
+def test_one_domain_alone(tmp_path: Path, records: list[Record]) -> None:
+    commit(tmp_path / "results", records)
+    commit(tmp_path / "results", [changed(records[0], {"dirty": True})], "short/other/toy/table-1")
+    results, runs = tmp_path / "results", tmp_path / "runs"
+    assert verify.check(ALL, results, runs, "toy").faults == ()
+    assert len(verify.check(ALL, results, runs, "other").faults) == 2
+
+
+def test_records_are_counted_by_what_computed_them(
+    tmp_path: Path, records: list[Record], at_once: AtOnce
+) -> None:
+    hardware = {"processor": "A CPU", "accelerators": ["A GPU"]}
+    records[0] = changed(records[0], {"hardware": hardware})
+    commit(
+        tmp_path / "results", [changed(records[1], {"hardware": hardware | {"accelerators": []}})]
+    )
+    commit(tmp_path / "results", records[:1], "toy/slow/table-1")
+    out, _ = at_once("verify", "toy", code=1)
+    assert "By processor: A CPU: 1, A GPU: 1" in out
+
+
+def test_exit_codes(done: Path, tmp_path: Path, records: list[Record], at_once: AtOnce) -> None:
+    file = commit(tmp_path / "results", records)
+    out, err = at_once("verify", "toy", "--runs", str(done / "runs"))
+    assert err == ""
+    assert "toy/toy/table-1 3 3 3 0" in " ".join(out.split())
+    assert "runs: toy/works 9 9" in " ".join(out.split())
+    assert out.endswith("\nno fault found\n")
+    content = file.read_text()
+    file.write_text(content[:-20] + "\n")
+    out, err = at_once("verify", "toy", code=1)
+    assert err.startswith("fault: results/toy/toy/table-1.records.jsonl, line 3: not JSON")
+    assert err.count("\n") == 1
+    assert "no fault" not in out
+    _, err = at_once("verify", "nowhere", code=2)
+    assert err.startswith("error: no domain 'nowhere'")
+    commit(tmp_path / "results", records)
+    _, err = at_once("verify", "toy", "--rerun", "1", "--row", "better", code=2)
+    assert err.startswith("error: nothing to run again")
+
+
+def test_an_edited_run_is_a_fault_and_does_not_count(
+    done: Path, tmp_path: Path, at_once: AtOnce
+) -> None:
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    run = run_of(Path("runs"), f"{PLACE}/seed-0")
+    file = tmp_path / run / "result.json"
+    content = json.loads(file.read_text())
+    content["metrics"]["accuracy"] = 180.0
+    file.write_text(json.dumps(content))
+    _, err = at_once("verify", "toy", code=1)
+    assert err.startswith(f"fault: {run}/result.json: its SHA-256 is not")
+    # Neither the table nor the report believes it; what else is there goes on.
+    only = ("--row", "plain", "--column", "left", "--seeds", "0,1")
+    out, err = at_once("toy", "toy", *only, code=1)
+    assert "180" not in out
+    assert err.startswith(f"{PLACE}/seed-0: refused: {run}/result.json: its SHA-256")
+    out, _ = at_once("plan", "toy", "toy", *only)
+    assert "1 of 2 cells to run" in out
+    # Nor with the hash that belongs to it.
+    parts = (json.loads((run / f"{name}.json").read_text()) for name in ("config", "environment"))
+    file.write_text(json.dumps(content | {"sha256": content_hash(*parts, content)}))
+    _, err = at_once("verify", "toy", code=1)
+    assert "is not valid: refused: accuracy is 180, outside -inf to 100" in err
+
+
+@pytest.mark.slow
+def test_cells_are_run_anew_and_compared(
+    tmp_path: Path, records: list[Record], at_once: AtOnce
+) -> None:
+    same, other, far = records
+    value = other.result["metrics"]["accuracy"]
+    other = changed(other, {}, {"accuracy": value + 1e-9})
+    hardware = far.environment["hardware"] | {"processor": "Another"}
+    value = far.result["metrics"]["accuracy"]
+    far = changed(far, {"hardware": hardware}, {"accuracy": value + 1e-9})
+    commit(tmp_path / "results", [same, other, far])
+    out, err = at_once("verify", "toy", "--rerun", "5", code=1)
+    assert f"{same.address}: equal to the bit\n" in out
+    (fault,) = err.splitlines()
+    assert fault.startswith(f"fault: {other.address}: on the same processor, BLAS path, versions")
+    assert "accuracy differs by -1e-09" in fault
+    (line,) = (each for each in out.splitlines() if each.startswith(f"{far.address}: another proc"))
+    # A process of its own does not know the toys.
+    assert "Another recorded): accuracy differs by -1e-09" in line
+    assert line.endswith(": no other code path could be run here")
+    assert "3 of 5 cells could be run; there are no others" in out
+    assert not (tmp_path / "runs").exists()
+    out, _ = at_once("verify", "toy", "--rerun", "5", "--seeds", "0")
+    assert "equal to the bit" in out
+    assert "1 of 5 cells could be run" in out
+
+
+def test_to_compare_nothing_is_not_to_find_no_fault(
+    tmp_path: Path, records: list[Record], at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: Pool, some: list[Cell]) -> None:
+        self.outcomes = {cell.address: f"{Reason.NOT_RUN}: data missing; get them" for cell in some}
+
+    monkeypatch.setattr(Pool, "run", start)
+    commit(tmp_path / "results", records)
+    out, err = at_once("verify", "toy", "--rerun", "2", code=1)
+    assert "cannot be run here: data missing; get them\n" in out
+    assert "no fault found" not in out
+    assert err == "fault: nothing was compared: no chosen cell could be run again and compared\n"
+
+
+def counted(record: Record, row: str = "plain", seed: int = 0) -> Measurement:
+    (cell,) = TABLE.cells(row=row, column="left", seeds=[seed])
+    return Measurement(TABLE, cell, dataclasses.replace(record, address=cell.address))
+
+
+OTHER = {"hardware": {"processor": "Another"}}
+
+
+PATH = {"arithmetic": {"cpu_capability": "DEFAULT", "blas": {}, "numpy_and_scipy": []}}
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        (OTHER, "another processor"),
+        ({"arithmetic": {}}, "another CPU capability; another BLAS path; another BLAS of numpy"),
+        ({"threads": 2}, "another number of threads"),
+        (None, "BLAS path not recorded"),
+    ],
+)
+def test_another_rounding_is_held_to_that_of_another_code_path(
+    records: list[Record], environment: dict[str, Any] | None, words: str
+) -> None:
+    first, *_ = records
+    if environment is None:
+        kept = {name: value for name, value in first.environment.items() if name != "arithmetic"}
+        recorded = counted(dataclasses.replace(first, environment=kept))
+    else:
+        recorded = counted(changed(first, environment))
+    value = first.result["metrics"]["accuracy"]
+
+    def compared(off: float, rounded: float) -> rerun.Rerun:
+        anew = changed(first, {}, {"accuracy": value + off})
+        other = changed(first, PATH, {"accuracy": value + off + rounded})
+        return rerun.compare(recorded, anew, lambda: other)
+
+    for off, rounded, (fault, known), end in (
+        (1.6, 0.0, (True, True), "by 0: that does not explain it"),
+        (-1.6, 0.1, (True, True), "by 0.1: that does not explain it"),
+        (1e-6, 1e-6, (False, True), "by 1e-06: as rounding does"),
+        (1.6, -0.5, (False, False), "by 0.5: cannot be compared here"),
+    ):
+        outcome = compared(off, rounded)
+        assert (outcome.fault, outcome.compared) == (fault, known)
+        assert words in outcome.text
+        assert f"accuracy differs by {off:+g}" in outcome.text
+        assert outcome.text.endswith(f", another code path of this processor {end}")
+    outcome = rerun.compare(recorded, first, lambda: pytest.fail("nothing is to be explained"))
+    assert (outcome.fault, outcome.text.split("; ")[0]) == (False, "equal to the bit")
+    assert words in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"versions": {"torch": "1", "absent": "2"}}, "other versions of torch: accuracy"),
+        ({"hardware": OTHER["hardware"] | {"accelerators": ["GPU"]}}, "an accelerator"),
+    ],
+)
+def test_what_is_more_than_rounding_cannot_be_compared(
+    records: list[Record], environment: dict[str, Any], words: str
+) -> None:
+    first, *_ = records
+    anew = changed(first, {}, {"accuracy": first.result["metrics"]["accuracy"] + 1e-3})
+    never = lambda: pytest.fail("it would tell nothing")  # noqa: E731
+    outcome = rerun.compare(counted(changed(first, environment)), anew, never)
+    assert (outcome.fault, outcome.compared) == (False, False)
+    assert words in outcome.text
+    assert outcome.text.endswith(": cannot be compared here")
+
+
+@pytest.mark.parametrize("path", [None, {}], ids=["failed", "the same path"])
+def test_without_another_code_path_nothing_is_compared(
+    records: list[Record], path: dict[str, Any] | None
+) -> None:
+    first, *_ = records
+    anew = changed(first, {}, {"accuracy": first.result["metrics"]["accuracy"] + 1e-3})
+    outcome = rerun.compare(
+        counted(changed(first, OTHER)), anew, lambda: None if path is None else changed(first, path)
+    )
+    assert (outcome.fault, outcome.compared) == (False, False)
+    assert outcome.text.endswith(": no other code path could be run here")
+
+
+def test_other_data_are_a_fault(records: list[Record]) -> None:
+    first, *_ = records
+    outcome = rerun.compare(counted(first), changed(first, {"data": {"toys": "ab"}}), lambda: None)
+    assert (outcome.fault, outcome.text) == (
+        True,
+        "the data differ from those of the record, by their hash",
+    )
+
+
+def test_in_place_of_a_cell_without_data_comes_another(
+    done: Path, tmp_path: Path, records: list[Record]
+) -> None:
+    every = [counted(record, seed=seed) for seed, record in enumerate(records)]
+    far = dataclasses.replace(every[1].cell, column="far")
+    away = Measurement(TABLE, far, dataclasses.replace(records[1], address=far.address))
+    asked: list[list[int]] = []
+
+    def start(cells: list[Cell]) -> dict[str, str]:
+        asked.append([cell.seed for cell in cells])
+        far = [cell for cell in cells if cell.column == "far"]
+        return {cell.address: f"{Reason.NOT_RUN}: data missing" for cell in far}
+
+    order = [every[0], away, every[2]]
+    outcomes = list(rerun.run_and_compare(order, 2, done / "runs", start, lambda _: None))
+    assert asked == [[0, 1], [2]]
+    assert [(each.fault, each.text) for each in outcomes] == [
+        (False, "equal to the bit"),
+        (False, "cannot be run here: data missing"),
+        (False, "equal to the bit"),
+    ]
+
+
+def test_a_sample_is_a_matter_of_the_number_alone(records: list[Record]) -> None:
+    every = [counted(records[0], seed=seed) for seed in range(20)]
+    order = [each.cell.seed for each in rerun.shuffled(every)]
+    assert order == [each.cell.seed for each in rerun.shuffled(reversed(every))]
+    assert sorted(order) == list(range(20)) != order
+
+
+def test_the_arithmetic_is_on_record(records: list[Record]) -> None:
+    found = records[0].environment["arithmetic"]
+    assert found["cpu_capability"] == arithmetic_used()["cpu_capability"] != ""
+    assert set(found["blas"]) == {"library", "path", "cbwr"}
+    assert found["numpy_and_scipy"]
+
+
+MKL = (
+    "MKL_VERBOSE oneMKL 2024.0 Update 2 Product build 20240605 for Intel(R) 64 architecture "
+    "Intel(R) Advanced Vector Extensions 2 (Intel(R) AVX2) enabled processors, Lnx 2.00GHz lp64 "
+    "gnu_thread\nMKL_VERBOSE SGEMM(N,N,2,2,2,0x7f,0x56,2,0x56,2,0x7f,0x56,2) 78.10us "
+    "CNR:AVX2,STRICT Dyn:1 FastMM:1 TID:0  NThr:1\n"
+)
+
+
+def test_library_and_code_path_are_read_from_mkl_s_report() -> None:
+    assert read_mkl(MKL) == {
+        "library": "oneMKL 2024.0 Update 2 Product build 20240605",
+        "path": "Intel(R) 64 architecture Intel(R) Advanced Vector Extensions 2 (Intel(R) AVX2) "
+        "enabled processors",
+        "cbwr": "AVX2,STRICT",
+    }
+    assert read_mkl("") == {"library": "MKL", "path": "not read", "cbwr": "not read"}
+
+
+def test_variables_that_steer_the_blas_are_seen_and_looking_starts_no_thread() -> None:
+    """In a process of its own, as in the server that the processes of cells are forked of.
+
+    Libraries read such variables once; what processes find alike is asked once.
+    """
+    program = (
+        "import json, psutil, scipy.linalg, torch; before = psutil.Process().num_threads(); "
+        "import shared.command.preloaded; "
+        "from shared.experiment.environment import arithmetic_used as used, arithmetic_used; "
+        "print(psutil.Process().num_threads() - before, torch.cuda.is_initialized(), "
+        "used.cache_info().currsize); print(json.dumps(arithmetic_used()))"
+    )
+    environment = {**os.environ, "MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default"}
+    environment.pop("MKL_VERBOSE", None)  # without which MKL is asked
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    once, found = done.stdout.splitlines()
+    assert once.split() == ["0", "False", "1"]
+    steered = json.loads(found)
+    assert steered["cpu_capability"] in ("DEFAULT", "NO AVX", "NO_AVX")
+    if steered["blas"]["library"].startswith("oneMKL"):
+        assert steered["blas"]["cbwr"] == "COMPATIBLE"
+        assert steered["blas"]["path"] != "not read"

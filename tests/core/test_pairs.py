@@ -1,0 +1,245 @@
+"""Who is compared with whom, and how similar they are."""
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from shared import (
+    Pairs,
+    context_window,
+    cosine,
+    info_nce,
+    inner_product,
+    local_global,
+    query_key,
+    same_label,
+    two_views,
+)
+from shared.pairs import Pairing, paired_views, with_own_negatives
+from tests.stages import layouts, reference
+
+
+def indices(mask: Tensor) -> reference.Indices:
+    return [row.nonzero().flatten().tolist() for row in mask]
+
+
+@pytest.mark.parametrize("layout", layouts.MAKERS)
+def test_builders_choose_the_pairs_of_their_reference(layout: str, core: Any) -> None:
+    for size in (1, 2, 5, 20):
+        case = layouts.make(layout, size)
+        pairs, expected = case.pairs(list(case.leaves), core), case.layout(list(case.leaves))
+        assert torch.equal(pairs.anchor, expected.anchor)
+        assert torch.equal(pairs.candidate, expected.candidate)
+        assert indices(pairs.positive) == expected.positives
+        assert indices(pairs.negative) == expected.negatives
+        for row, positives in zip(pairs.positives(), expected.positives, strict=True):
+            assert sorted(row[row >= 0].tolist()) == positives
+        if pairs.most_non_negatives is not None:
+            assert int((~pairs.negative).sum(1).max()) <= pairs.most_non_negatives
+
+
+def masks() -> dict[str, Any]:
+    positive = torch.eye(3, 4, dtype=torch.bool)
+    rows = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
+    return {"anchor": rows[:3], "candidate": rows, "positive": positive, "negative": ~positive}
+
+
+def test_masks_that_do_not_fit_are_refused(core: Any) -> None:
+    with pytest.raises(ValueError, match="positive or negative for an anchor; got both"):
+        core.Pairs(**masks() | {"positive": masks()["negative"]})
+    with pytest.raises(ValueError, match="3 positives, more than most_positives, 2"):
+        core.Pairs(
+            **masks() | {"positive": ~masks()["positive"], "negative": masks()["positive"]},
+            most_positives=2,
+        )
+    assert core.Pairs(**masks(), most_positives=2).positives().max(1).values.tolist() == [0, 1, 2]
+
+
+def test_a_copy_in_either_view_or_in_the_bank_is_no_negative(core: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    first, second, bank = (torch.randn(n, 3, generator=generator) for n in (4, 4, 3))
+    first[2] = first[0]  # as images are after no augmentation, by chance of one view
+    pairs = core.two_views(first, second, ignore_duplicates=True)
+    plain = core.two_views(first, second)
+    gone = (plain.negative & ~pairs.negative).nonzero().tolist()
+    # Instances 0 and 2 are copies, and then in both views.
+    assert gone == [[i, j] for i in (0, 2, 4, 6) for j in (0, 2, 4, 6) if i % 4 != j % 4]
+    assert torch.equal(pairs.positive, plain.positive)
+
+    bank[1] = second[3]
+    pairs = core.query_key(first, second, bank, in_batch=False, ignore_duplicates=True)
+    assert (~pairs.negative[:, 4:]).nonzero().tolist() == [[3, 1]]
+    pairs = core.query_key(first, second, bank, ignore_duplicates=torch.tensor([5, 6, 5, 7]))
+    expected = [{1, 3}, {0, 2, 3}, {1, 3}, {0, 1, 2}]
+    assert [set(row) - {4, 5, 6} for row in indices(pairs.negative)] == expected
+    assert pairs.negative[:, 4:].all()  # a bank has no numbers
+    graph = torch.randn(3, 3, generator=generator)
+    pairs = core.local_global(
+        first, graph, torch.tensor([0, 1, 1, 2]), ignore_duplicates=torch.tensor([1, 0, 1])
+    )
+    assert indices(pairs.negative) == [[1], [0, 2], [0, 2], [1]]
+    zeros = torch.tensor([[0.0, 1.0], [-0.0, 1.0], [0.0, 1.0]])
+    assert indices(core.query_key(zeros, zeros, ignore_duplicates=True).negative) == [
+        [1],
+        [0, 2],
+        [1],
+    ]
+    assert paired_views(first, second, ignore_duplicates=True).negative.sum() == 40
+    for wrong in (torch.zeros(3, dtype=torch.int64), torch.zeros(4)):
+        with pytest.raises(ValueError, match="ignore_duplicates holds one whole number for each"):
+            core.two_views(first, second, ignore_duplicates=wrong)
+
+
+def test_minus_one_is_no_label_and_no_number(core: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    first, second = (torch.randn(6, 3, generator=generator) for _ in range(2))
+    label = torch.tensor([0, 0, 1, 1, -1, -1])
+    pairs = core.same_label(first, label)
+    assert indices(pairs.positive) == [[1], [0], [3], [2], [], []]
+    assert indices(pairs.negative) == [[2, 3], [2, 3], [0, 1], [0, 1], [], []]
+    # The loss is that of the rows with a label alone.
+    known = core.same_label(first[:4], label[:4])
+    for loss, numbers in ((core.info_nce, {}), (core.hard_nce, {"tau_plus": 0.1, "beta": 1.0})):
+        values = [
+            loss(each, core.cosine(each.anchor, each.candidate), temperature=0.5, **numbers)
+            for each in (pairs, known)
+        ]
+        torch.testing.assert_close(values[0][:4], values[1])
+        assert not values[0][4:].any()
+    for build in (core.two_views, core.query_key):
+        numbered = build(first, second, ignore_duplicates=torch.tensor([0, 0, 1, 1, -1, -1]))
+        other = build(first, second, ignore_duplicates=torch.tensor([0, 0, 1, 1, 2, 3]))
+        assert torch.equal(numbered.negative, other.negative)
+
+
+def test_similarities_are_those_of_the_loops(core: Any) -> None:
+    generator = torch.Generator().manual_seed(3)
+    anchor = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    candidate = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(core.cosine(anchor, candidate), reference.cosines(anchor, candidate))
+    torch.testing.assert_close(core.cosine(anchor, anchor), reference.cosines(anchor, anchor))
+    by_hand = [[sum(a * c for a, c in zip(x, y, strict=True)) for y in candidate] for x in anchor]
+    torch.testing.assert_close(
+        core.inner_product(anchor, candidate), torch.tensor(by_hand, dtype=torch.float64)
+    )
+
+
+def test_a_row_of_zeros_has_cosine_0_and_a_finite_gradient(core: Any) -> None:
+    rows = torch.tensor([[0.0, 0.0], [3.0, 4.0]], dtype=torch.float64, requires_grad=True)
+    similarity = core.cosine(rows, rows)
+    torch.testing.assert_close(
+        similarity, torch.tensor([[0.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    )
+    (slope,) = torch.autograd.grad(similarity.sum(), rows, create_graph=True)
+    assert torch.isfinite(slope).all()
+    assert torch.isfinite(torch.autograd.grad(slope.sum(), rows)[0]).all()
+    # As if a row of zeros had length 1, also where no row has a length.
+    for some in (rows, torch.zeros_like(rows, requires_grad=True)):
+        (slope,) = torch.autograd.grad(core.cosine(some, rows.detach()).sum(), some)
+        assert slope[0].tolist() == pytest.approx([0.6, 0.8])
+
+
+@pytest.mark.parametrize("mask", ["positive", "negative"])
+def test_a_mask_counts_as_it_is_when_a_loss_reads_it(mask: str) -> None:
+    made = two_views(*torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0)))
+    cosines = cosine(made.anchor, made.candidate)
+    before = info_nce(made, cosines, temperature=0.5)
+    getattr(made, mask)[:, 5] = False
+    plain = Pairs(made.anchor, made.candidate, made.positive, made.negative)
+    after = info_nce(made, cosines, temperature=0.5)
+    assert torch.equal(after, info_nce(plain, cosines, temperature=0.5))
+    assert not torch.equal(after, before)
+
+
+def test_pairs_print_their_sizes_and_no_numbers() -> None:
+    made = two_views(torch.randn(3, 5), torch.randn(3, 5))
+    assert repr(made) == "Pairs(6 anchors, 6 candidates, 5 dimensions)"
+
+
+def test_one_name_for_one_pairing() -> None:
+    first, second = torch.randn(4, 3), torch.randn(4, 3)
+    expected = {
+        "both": two_views(first, second),
+        "both_views": two_views(first, second, anchors="second"),
+        "first_view": query_key(second, first),
+        "second_view": query_key(first, second),
+    }
+    assert set(expected) == set(get_args(Pairing))
+    for name, pairs in expected.items():
+        found = paired_views(first, second, name)
+        for field in ("positive", "negative"):
+            assert torch.equal(getattr(found, field), getattr(pairs, field))
+        for field in ("anchor", "candidate"):
+            assert torch.equal(getattr(found, field), getattr(pairs, field))
+
+
+def test_lengths_may_be_as_extreme_as_the_precision() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(4, 16, generator=generator)
+    expected = cosine(rows, rows)
+    for scale in (3e37, 1e30, 3e19, 1e-23, 1e-25, 1e-36):
+        scaled = (scale * rows).requires_grad_()
+        found = cosine(scaled, scaled)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+        found.square().sum().backward()
+        assert scaled.grad is not None
+        assert torch.isfinite(scaled.grad).all()
+    powers = 2.0 ** torch.tensor([[60], [-60], [-100], [0]])
+    assert torch.equal(cosine(powers * rows, rows), expected)
+
+
+def test_whole_numbers_may_be_of_any_kind_and_a_reach_longer_than_the_batch() -> None:
+    rows, owner = torch.eye(4), torch.tensor([0, 1, 1, 2])
+    of_bytes = local_global(rows, rows, owner.to(torch.uint8))
+    assert torch.equal(of_bytes.positive, local_global(rows, rows, owner).positive)
+    everyone = context_window(rows, rows, np.int64(10**15))
+    assert torch.equal(everyone.positive, ~torch.eye(4, dtype=torch.bool))
+    assert torch.equal(everyone.positives(), context_window(rows, rows, 4).positives())
+
+
+def pairs_of(**changes: Any) -> Pairs:
+    return Pairs(**masks() | changes)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: cosine(x.long(), x.long()), "floating-point numbers; got torch.int64"),
+        (lambda x: cosine(x, x[:, :1]), r"of one width; got shapes \(3, 2\) and \(3, 1\)"),
+        (lambda x: inner_product(x, x.double()), "one precision and device; got torch.float32"),
+        (lambda x: two_views(x.numpy(), x.numpy()), "torch tensors; got ndarray"),
+        (lambda x: two_views(x, x[:2]), r"\(3, 2\) and \(2, 2\)"),
+        (lambda x: two_views(x, x, anchors="first"), "anchors is 'both' or 'second'; got 'first'"),
+        (lambda x: two_views(x, x, ignore_duplicates=x[:, 0]), "ignore_duplicates holds one whole"),
+        (lambda x: paired_views(x, x, "any"), "pairs is one of both, both_views, first_view, sec"),
+        (lambda x: query_key(x, x[:, :1]), "one row per instance and the same width"),
+        (lambda x: query_key(x, x, x[:, :1]), r"bank is of shape \(K, 2\), .*got \(3, 1\)"),
+        (lambda x: query_key(x, x, in_batch=False), "in_batch=False needs a bank"),
+        (
+            lambda x: with_own_negatives(query_key(x, x), x[:2, None]),
+            r"own is of shape \(3, 'S', 2\); got \(2, 1, 2\)",
+        ),
+        (lambda x: context_window(x, x, True), "reach is a positive whole number; got True"),
+        (lambda x: two_views(x, x.to("meta")), "embeddings are on cpu, others on meta: move them"),
+        (lambda x: query_key(x, x, x.to("meta")), "embeddings are on cpu, others on meta"),
+        (lambda x: query_key(x, x, x.long()), "floating-point numbers; got torch.int64"),
+        (lambda x: same_label(x, torch.ones(3, device="meta").long()), "cpu, label on meta: move"),
+        (lambda x: pairs_of(negative=masks()["negative"].to("meta")), "cpu, negative on meta"),
+        (lambda x: context_window(x, x, 0), "reach is a positive whole number; got 0"),
+        (lambda x: context_window(x, x, document=torch.arange(2)), "document holds one whole"),
+        (lambda x: local_global(x, x[:, :1], torch.arange(3)), "matrices of one width"),
+        (lambda x: local_global(x, x, x[:, 0]), "owner holds one whole number"),
+        (lambda x: local_global(x, x, torch.arange(1, 4)), "the 3 graphs from 0; got 1 to 3"),
+        (lambda x: same_label(x, [0, 1, 2]), "label is a torch tensor; got list"),
+        (lambda x: pairs_of(negative=masks()["negative"][:2]), r"bool mask of shape \(3, 4\)"),
+        (lambda x: pairs_of(positive=torch.ones(3, 4)), "positive is a bool mask .* torch.float32"),
+        (lambda x: pairs_of(positive=[True]), "positive is a bool mask, a tensor; got list"),
+        (lambda x: pairs_of(anchor=x[0]), "are matrices"),
+    ],
+)
+def test_shapes_and_labels_that_do_not_fit_are_named(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(torch.ones(3, 2))

@@ -1,0 +1,248 @@
+"""The rules of the house, by reading the sources."""
+
+import ast
+import graphlib
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOMAINS = ("vision", "text", "rl", "graph", "video")
+SHARED = sorted((ROOT / "shared").rglob("*.py"))
+# The rooms of shared/, each of which may import itself and those before it.
+ROOMS = ("core", "experiment", "report", "command")
+SOURCES = SHARED + sorted(path for name in DOMAINS for path in (ROOT / name).rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything imported, also inside functions, or for types alone."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and top-level name of every import."""
+    for line, name in imports(path):
+        yield line, name.split(".")[0]
+
+
+def room_of(name: str) -> str:
+    """The room in which ``shared.<name>`` lies; what lies in none of the others is the core's."""
+    room = name.split(".")[1] if "." in name else ""
+    # The door through which `python -m shared` reaches the command line; nothing imports it.
+    return "command" if room == "__main__" else room if room in ROOMS else "core"
+
+
+def wrong_way(path: Path, room: str) -> list[str]:
+    """What a file of a room imports from a room that it must not know."""
+    allowed = ROOMS[: ROOMS.index(room) + 1]
+    return [
+        f"{path}:{line}: {name}"
+        for line, name in imports(path)
+        if name.split(".")[0] == "shared" and room_of(name) not in allowed
+    ]
+
+
+def test_folders_that_git_ignores_may_be_links_to_a_larger_disk() -> None:
+    # A pattern that ends in a slash matches folders alone, and a link would be committed.
+    lines = (ROOT / ".gitignore").read_text().splitlines()
+    assert {"/runs", "/data", "/exports", "/failed-runs"} <= set(lines)
+
+
+def test_a_clone_keeps_the_ends_of_lines() -> None:
+    """With core.autocrlf, reproduce.sh would not start, and no hash of results would fit."""
+    assert "* -text" in (ROOT / ".gitattributes").read_text().splitlines()
+
+
+def test_domains_are_found_in_one_place() -> None:
+    finders = {"importlib", "importlib.import_module", "importlib.util", "importlib.util.find_spec"}
+    found = {
+        str(path.relative_to(ROOT / "shared"))
+        for path in SHARED
+        if finders & {name for _, name in imports(path)}
+    }
+    # compat.py looks for torchvision before it is imported, and own.py brings a file of the user's
+    assert found == {"command/cells.py", "command/own.py", "experiment/compat.py"}
+
+
+def test_names_that_examples_import_exist() -> None:
+    """mypy does not read them."""
+    for path in (ROOT / "docs").rglob("*.py"):
+        for line, name in imports(path):
+            if name.split(".")[0] in ("shared", *DOMAINS):
+                assert pkgutil.resolve_name(name) is not None, f"{path}:{line}: {name}"
+
+
+def test_the_core_imports_no_domain_and_a_domain_no_other() -> None:
+    assert [
+        f"{path}:{line}: {name}"
+        for path in SOURCES
+        for line, name in imported(path)
+        if name in {*DOMAINS, "tests", "benchmarks", "results"} - {path.relative_to(ROOT).parts[0]}
+    ] == []
+
+
+def test_imports_run_one_way_through_the_rooms() -> None:
+    """From the command line to reports to experiments to the core; domains know no command line."""
+    found = []
+    for path in SOURCES:
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        found += wrong_way(path, room_of(name) if name.startswith("shared.") else "report")
+    assert found == []
+
+
+@pytest.mark.parametrize("package", ["shared", *DOMAINS])
+def test_no_module_hides_what_its_package_offers(package: str) -> None:
+    """Imported, a module is an attribute of its package, in the place of a function of its name."""
+    offered = {
+        alias.name
+        for node in ast.parse((ROOT / package / "__init__.pyi").read_text()).body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    assert offered & {path.stem for path in (ROOT / package).iterdir()} == set()
+
+
+def test_no_modules_import_each_other() -> None:
+    files = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for package in ("shared", *DOMAINS)
+        for path in (ROOT / package).rglob("*.py")
+    }
+    needed = {
+        module: {
+            found
+            for _, name in imports(path)
+            for found in (name, name.rpartition(".")[0])
+            if found in files and found != module
+        }
+        for module, path in files.items()
+    }
+    circle: list[str] = []
+    try:
+        graphlib.TopologicalSorter(needed).prepare()
+    except graphlib.CycleError as error:
+        circle = error.args[1]
+    assert circle == []
+
+
+def test_cells_and_records_are_joined_in_one_place() -> None:
+    keys = {"shared.experiment.config.run_key"}
+    records = {"shared.experiment.records.records_in"}
+    found = {
+        str(path.relative_to(ROOT))
+        for path in SHARED
+        if keys & (names := {name for _, name in imports(path)}) and records <= names
+    }
+    assert found == {"shared/experiment/frame.py"}
+    readers = [path for path in SHARED if (keys | records) & {name for _, name in imports(path)}]
+    names = {"frame.py", "tables.py", "worker.py"}  # a table makes keys, a worker checks one
+    assert {path.name for path in readers} == names
+
+
+def test_every_room_is_there_and_holds_something() -> None:
+    found = {room_of(".".join(path.relative_to(ROOT).with_suffix("").parts)) for path in SHARED}
+    assert found == set(ROOMS)
+    folders = {path.parent.name for path in SHARED} - {"shared"}
+    assert folders == set(ROOMS) - {"core"}
+
+
+@pytest.mark.parametrize(
+    ("room", "line"),
+    [
+        ("core", "from shared.experiment.run import Run"),
+        ("core", "from shared import experiment"),
+        ("experiment", "def later():\n    from shared.report import measuring"),
+        ("experiment", "import shared.command.pool"),
+        ("report", "from shared.command.cells import DOMAINS"),
+        ("report", "from shared import __main__"),
+    ],
+)
+def test_an_import_the_wrong_way_is_seen(room: str, line: str, tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    right = "from shared import Pairs, svm\nfrom shared.errors import UserError\n"
+    source.write_text(right)
+    assert wrong_way(source, room) == []
+    source.write_text(right + line + "\n")
+    (seen,) = wrong_way(source, room)
+    assert "shared." in seen
+    assert wrong_way(source, "command") == []
+
+
+def test_importing_the_core_needs_torch_and_numpy_only() -> None:
+    """Whatever is loaded beyond what torch and numpy load themselves is the core's own."""
+    program = """
+import sys
+import numpy, torch, torch.distributed
+before = {name.split(".")[0] for name in sys.modules}
+from shared import *
+assert info_nce.__module__ == "shared.losses"
+after = {name.split(".")[0] for name in sys.modules}
+print(*sorted(after - before - set(sys.stdlib_module_names)))
+print(*sorted(after))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    added, everything = done.stdout.splitlines()
+    assert added.split() == ["lazy_loader", "shared"]
+    forbidden = "scipy sklearn rich filelock torch_geometric yaml tensorboard psutil torchvision"
+    assert not set(everything.split()) & set(forbidden.split())
+
+
+def test_the_front_brings_nothing_until_it_is_used() -> None:
+    """So that the command line answers, and refuses, before torch is there."""
+    program = """
+import sys
+import shared, shared.command.reproduce
+print(*({name.split(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)))
+print(shared.svm.__name__, shared.distributed.__name__, shared.term.__module__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    first, second = done.stdout.splitlines()
+    assert not set(first.split()) & {"torch", "numpy", "scipy", "rich", "matplotlib"}
+    assert second == "shared.svm shared.distributed shared.objective"
+
+
+# Where the checkout's own command is meant, whichever of the two the user called.
+OF_THE_CHECKOUT = (
+    "shared/errors.py",
+    "shared/command/devices.py",
+    "shared/command/reproduce.py",
+    "shared/report/pages.py",
+)
+
+
+def test_messages_name_the_command_that_was_called() -> None:
+    """By ``program()``, when they are made: an import may take place in another process."""
+    found = []
+    for path in SOURCES:
+        tree = ast.parse(path.read_text())
+        texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        if str(path.relative_to(ROOT)) not in OF_THE_CHECKOUT:
+            found += [
+                (path, node.lineno)
+                for node in texts
+                if "./reproduce.sh" in str(node.value) and id(node) not in alone  # no docstring
+            ]
+        for statement in tree.body:
+            if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+                found += [
+                    (path, node.lineno)
+                    for node in ast.walk(statement)
+                    if isinstance(node, ast.Call) and ast.unparse(node.func) == "program"
+                ]
+    assert found == []
