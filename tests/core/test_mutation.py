@@ -159,7 +159,7 @@ EQUIVALENT = {
 MISTAKES = [
     (
         "pairs.Pairs.__post_init__",
-        "torch.count_nonzero(self.positive & self.negative)",
+        "both.numel() and both.amax()",
         "False",
     ),
     (
