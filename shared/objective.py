@@ -37,6 +37,7 @@ from shared.ranges import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from shared.criterion import Criterion
     from shared.pairs import Pairs
 
 SHARE_PREFIX = "gradient_share_"  # begins the names of the shares of the gradient among the parts
@@ -225,7 +226,7 @@ class Objective:
         nuclear = projection is not None and projection.kwargs.get("norm") == "nuclear"
         return self.loss.identity == "max_margin" or nuclear
 
-    def build(self, dim: int, similarity: "Callable[..., Tensor] | None" = None) -> Any:
+    def build(self, dim: int, similarity: "Callable[..., Tensor] | None" = None) -> "Criterion":
         """The :class:`shared.criterion.Criterion` for features of width ``dim``.
 
         Args:
@@ -237,7 +238,8 @@ class Objective:
                 positive integer.
         """
         options = {} if similarity is None else {"similarity": similarity}
-        return CRITERION(self, dim, **options)
+        built: Criterion = CRITERION(self, dim, **options)
+        return built
 
     def __repr__(self) -> str:
         parts = (self.loss, *self.penalties, self.projection)

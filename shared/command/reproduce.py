@@ -7,12 +7,16 @@ interrupted, the same command continues.
 """
 
 import argparse
+import contextlib
 import io
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from shared.command import cells
@@ -69,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     show_plain_warnings()
     try:
-        return _main(list(sys.argv[1:] if arguments is None else arguments))
+        with _imports_end_cleanly():
+            return _main(list(sys.argv[1:] if arguments is None else arguments))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -82,6 +87,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(STOPPED, file=sys.stderr)
         return INTERRUPTED
+
+
+@contextlib.contextmanager
+def _imports_end_cleanly() -> Iterator[None]:
+    """Exit at once on a SIGINT that arrives while a module is imported.
+
+    A KeyboardInterrupt raised inside the initialization of an extension module, such as torch's,
+    ends in ``std::terminate`` rather than in an exception. Nothing has started by then.
+    """
+
+    def interrupt(_: int, frame: FrameType | None) -> NoReturn:
+        while frame is not None:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                os.write(2, f"{STOPPED}\n".encode())
+                os._exit(INTERRUPTED)
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # it is ignored, or a caller from Python handles it
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _main(arguments: list[str]) -> int:
