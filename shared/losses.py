@@ -19,7 +19,7 @@ from torch import Tensor
 
 from shared import svm
 from shared.checks import TEMPERATURE, Temperature, checked
-from shared.pairs import Pairs, blocks_of_rows, cosine
+from shared.pairs import Pairs, blocks_of_rows, cosine, fill
 from shared.precision import upcast
 from shared.ranges import (
     COUNT,
@@ -64,8 +64,8 @@ def info_nce(
     """
     scores, divisor = _divided(similarity, temperature)
     positives = pairs.positives()
-    kept = pairs.negative | pairs.positive if positive_in_denominator else pairs.negative
-    total, score = _logsumexp_and_pick(scores, 1 / divisor, positives, ~kept)
+    excluded = pairs.excluded(positives=not positive_in_denominator)
+    total, score = _logsumexp_and_pick(scores, 1 / divisor, positives, excluded)
     # In GraphCL's form as well, an anchor without negatives has loss 0, by convention.
     loss = torch.where(total[:, None] == -math.inf, 0.0, total[:, None] - score)
     return mean_over_positives(loss, positives)
@@ -162,7 +162,7 @@ def _hard_nce(
 ) -> Tensor:
     scores, divisor = _divided(similarity, temperature)
     positives = pairs.positives()
-    excluded = ~pairs.negative
+    excluded = pairs.excluded(positives=True)
     count = pairs.negative.sum(1)
     log_count = count.to(scores.dtype).log()
 
@@ -351,7 +351,7 @@ def _softmax(similarity: Tensor, scale: float, excluded: Tensor) -> tuple[Tensor
     for rows in blocks:
         block = softmax[rows]
         torch.mul(similarity[rows], scale, out=block)
-        block.masked_fill_(excluded[rows], -math.inf)
+        fill(block, excluded[rows], -math.inf)
         # Clamping avoids differences of infinities, which are NaN: a row without entries has the
         # largest entry -inf and the total -inf, and its exponentials become 0.
         largest = block.amax(1, keepdim=True).clamp_(finite.min, finite.max)
@@ -375,7 +375,7 @@ def _logsumexp_and_pick(
     pick_scale = scale if pick_scale is None else pick_scale
     if torch._C._are_functorch_transforms_active():
         # Nested transforms differentiate torch's own operations only.
-        scores = (similarity * scale).masked_fill(excluded, -math.inf)
+        scores = fill(similarity * scale, excluded, -math.inf)
         return torch.logsumexp(scores, dim=1), _picked(similarity, index, pick_scale)
     total, picked, _ = _LogSumExpAndPick.apply(similarity, scale, pick_scale, index, excluded)
     return total, picked

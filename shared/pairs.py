@@ -19,7 +19,7 @@ numbers -1 is none: such a row has no class, and no duplicates.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any, Literal, get_args
 
@@ -29,6 +29,7 @@ from torch import Tensor
 from shared.distributed import local_slice, world_size
 from shared.precision import full_precision, upcast
 from shared.ranges import Pairing
+from shared.versions import versions_of
 
 Duplicates = bool | Tensor  # see above
 NO_LABEL = -1
@@ -67,6 +68,11 @@ class Pairs:
     blocks: int = 0
     most_positives: int | None = None
     most_non_negatives: int | None = None
+    # From a builder of one positive: (N, Q), the positive and the others that are no negatives, and
+    # how often the masks had been changed. On a CPU an index costs a fortieth of a mask.
+    _listed: tuple[Tensor, list[int | None]] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         _check_tensors(self.anchor, self.candidate)
@@ -103,7 +109,26 @@ class Pairs:
 
     def positives(self) -> Tensor:
         """The candidate indices of each anchor's positives, (N, P), padded with -1."""
-        return indices_of(self.positive, self.most_positives)
+        listed = self._non_negatives()
+        return indices_of(self.positive, self.most_positives) if listed is None else listed[:, :1]
+
+    def excluded(self, *, positives: bool) -> Tensor:
+        """What a sum over the candidates leaves out, for :func:`fill`: a mask or (N, Q) indices.
+
+        These are the ignored candidates, and with ``positives`` those, too.
+        """
+        listed = self._non_negatives()
+        if listed is not None:
+            return listed if positives else listed[:, 1:]
+        return ~self.negative if positives else ~(self.negative | self.positive)
+
+    def _non_negatives(self) -> Tensor | None:
+        """The builder's list, unless a mask has been changed in place since, or none can tell."""
+        if self._listed is None:
+            return None
+        listed, then = self._listed
+        now = versions_of(self.positive, self.negative)
+        return listed if now == then and None not in now else None
 
 
 def two_views(
@@ -470,7 +495,9 @@ def _one_positive(anchor: Tensor, candidate: Tensor, ignored: Tensor, blocks: in
     negative = torch.ones(len(anchor), len(candidate), dtype=torch.bool, device=anchor.device)
     negative.scatter_(1, ignored.T, False)
     positive = torch.zeros_like(negative).scatter_(1, ignored[0][:, None], True)
-    return Pairs(anchor, candidate, positive, negative, blocks, 1, len(ignored))
+    pairs = Pairs(anchor, candidate, positive, negative, blocks, 1, len(ignored))
+    object.__setattr__(pairs, "_listed", (ignored.T, versions_of(positive, negative)))
+    return pairs
 
 
 def _numbers_of(ignore_duplicates: Duplicates, count: int, gather: Gather | None) -> Duplicates:
@@ -515,6 +542,13 @@ def blocks_of_rows(matrix: Tensor) -> list[slice]:
     if matrix.device.type == "cpu":
         size = max(1, 2**18 // matrix.shape[1])
     return [slice(start, start + size) for start in range(0, len(matrix), size)]
+
+
+def fill(values: Tensor, excluded: Tensor, value: float) -> Tensor:
+    """The values, (N, M), changed in place to ``value`` at :meth:`Pairs.excluded`."""
+    if excluded.dtype == torch.bool:
+        return values.masked_fill_(excluded, value)
+    return values.scatter_(1, excluded, value)
 
 
 def readable(tensor: Tensor) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shared.checks import TEMPERATURE, checked
 from shared.distributed import all_reduce_sum, gather_ragged, row_counts
-from shared.pairs import Pairs, blocks_of_rows, cosine, unit_rows
+from shared.pairs import Pairs, blocks_of_rows, cosine, fill, unit_rows
 from shared.precision import upcast, without_negative
 from shared.ranges import FINITE, FLAG, one_of, require
 
@@ -81,7 +81,7 @@ def distance_polarization(
 def _depth(cosines: Tensor, excluded: Tensor, lower: float, upper: float) -> Tensor:
     """The depth of each pair inside the band, (N, M); 0 for excluded pairs."""
     distance = (1 - cosines) / 2
-    return without_negative((distance - lower) * (upper - distance)).masked_fill(excluded, 0.0)
+    return fill(without_negative((distance - lower) * (upper - distance)), excluded, 0.0)
 
 
 class _Band(torch.autograd.Function):
@@ -99,7 +99,7 @@ class _Band(torch.autograd.Function):
         for rows in blocks_of_rows(cosines):
             double = 1 - cosines[rows]
             depth = (2 * upper - double).mul_(double.sub_(2 * lower)).clamp_(min=0)
-            torch.sum(depth.masked_fill_(excluded[rows], 0.0), 1, out=value[rows])
+            torch.sum(fill(depth, excluded[rows], 0.0), 1, out=value[rows])
         return value.div_(4)
 
     @staticmethod
@@ -120,7 +120,7 @@ class _Band(torch.autograd.Function):
             slope = (double - 2 * lower).mul_(factor[rows])
             slope.sub_((2 * upper - double).mul_(factor[rows]))
             within = _within(slope, double, first, last, out=gradient[rows])
-            within.masked_fill_(excluded[rows], 0.0)
+            fill(within, excluded[rows], 0.0)
         return gradient, None, None, None
 
 
@@ -212,8 +212,8 @@ def band_statistics(
         block = cosines[rows]
         buffer = room[: len(block)]
         _within(ones[: len(block)], block, 1 - 2 * upper, 1 - 2 * lower, out=buffer)
-        inside += buffer.masked_fill_(excluded[rows], 0.0).sum(1).long().sum()
-        summed += buffer.copy_(block).masked_fill_(excluded[rows], 0.0).sum()
+        inside += fill(buffer, excluded[rows], 0.0).sum(1).long().sum()
+        summed += fill(buffer.copy_(block), excluded[rows], 0.0).sum()
     if pairs.blocks:
         count, inside = all_reduce_sum(torch.stack([count, inside])).unbind()
         summed = all_reduce_sum(summed)
@@ -222,11 +222,9 @@ def band_statistics(
 
 
 def _chosen(pairs: Pairs, similarity: Tensor, among: str) -> tuple[Tensor, Tensor]:
-    """Cosines, and the mask of those that are left out."""
+    """Cosines, and those that are left out, as :func:`shared.pairs.fill` takes them."""
     if among != "anchors":
-        kept = pairs.negative if among == "negatives" else pairs.negative | pairs.positive
-        return similarity, ~kept
+        return similarity, pairs.excluded(positives=among == "negatives")
     gathered, start = gather_ragged(pairs.anchor) if pairs.blocks else (pairs.anchor, 0)
     cosines = cosine(pairs.anchor, gathered)
-    own = torch.arange(start, start + len(cosines), device=cosines.device)[:, None]
-    return cosines, torch.zeros_like(cosines, dtype=torch.bool).scatter_(1, own, True)
+    return cosines, torch.arange(start, start + len(cosines), device=cosines.device)[:, None]

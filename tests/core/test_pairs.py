@@ -1,5 +1,6 @@
 """Who is compared with whom, and how similar they are."""
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -18,7 +19,7 @@ from shared import (
     same_label,
     two_views,
 )
-from shared.pairs import Pairing, paired_views, with_own_negatives
+from shared.pairs import Pairing, fill, paired_views, with_own_negatives
 from tests.stages import layouts, reference
 
 
@@ -56,6 +57,26 @@ def test_masks_that_do_not_fit_are_refused(core: Any) -> None:
             most_positives=2,
         )
     assert core.Pairs(**masks(), most_positives=2).positives().max(1).values.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("changed", ["positive", "negative", "replaced", "not"])
+def test_losses_read_the_masks_as_they_are(changed: str, core: Any) -> None:
+    pairs = core.two_views(*torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0)))
+    if changed == "positive":
+        pairs.positive[0] = pairs.positive[0].roll(1)
+        pairs.negative[0] &= ~pairs.positive[0]
+    elif changed == "negative":
+        pairs.negative[:, 2] = False
+    elif changed == "replaced":
+        positive = pairs.positive.roll(1, 1) & pairs.negative
+        pairs = replace(pairs, positive=positive, negative=pairs.negative & ~positive)
+    anew = core.Pairs(pairs.anchor, pairs.candidate, pairs.positive, pairs.negative)
+    assert torch.equal(pairs.positives(), anew.positives())
+    for positives in (True, False):
+        excluded = [item.excluded(positives=positives) for item in (pairs, anew)]
+        filled = [fill(torch.zeros(8, 8), item, 1.0) for item in excluded]
+        assert torch.equal(*filled)
+        assert (excluded[0].dtype == torch.bool) == (changed != "not")
 
 
 def test_a_copy_in_either_view_or_in_the_bank_is_no_negative(core: Any) -> None:

@@ -5,7 +5,7 @@ prototypes, Q older embeddings of each large crop, N = 2 B anchors.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
@@ -97,7 +97,8 @@ def crop_pairs(
     With ``gather`` the crops are this process's part of a global batch.
     """
     pairs = two_views(crops[0], crops[1], gather=gather)
-    return Crops(**vars(pairs), crops=crops, prototypes=prototypes, older=older)
+    given = {item.name: getattr(pairs, item.name) for item in fields(pairs) if item.init}
+    return Crops(**given, crops=crops, prototypes=prototypes, older=older)
 
 
 @checked(temperature=TEMPERATURE, epsilon=POSITIVE, iterations=COUNT)
