@@ -29,6 +29,17 @@ PAPERS = {
     "margins": "Rho et al. 2023 (margins)",
 }
 REFERENCES = tuple(load_published(PUBLISHED / "references.toml", name) for name in ("dcl", "hcl"))
+# MMCL's projected gradient: the suite's, and the solver of the authors' program with its precision.
+PGD: Changes = {"solver": "projected_gradient"}
+PROGRAM_PGD: Changes = {
+    **PGD,
+    "steps": 1000,
+    "step_size": 1e-3,
+    "momentum": "nesterov",
+    "stop": 0.01,
+    "start": "random",
+    "precision": "single",
+}
 PROBE_METRIC, KNN_METRIC = "linear_top1", "knn_top1"
 SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "smoke": (0,)}
 # The reduced runs of ImageNet's tables are in separate tables: see small below.

@@ -23,6 +23,8 @@ from vision.tables_common import (
     ON,
     ON_CIFAR10,
     ON_SMALL,
+    PGD,
+    PROGRAM_PGD,
     PUBLISHED,
     REFERENCES,
     SIMCLR,
@@ -44,17 +46,6 @@ OURS = "Ours (MMCL)"
 CIFAR100_GAMMA, STL10_GAMMA, IMAGENET_GAMMA = 0.02, 0.5, 0.1
 # Epochs counted from 0: the program counts from 1 and changes it before epochs 75 and 125.
 CIFAR100_SCHEDULE = ((74, 10.0), (124, 10.0))
-PGD: dict[str, Any] = {"solver": "projected_gradient"}
-# The solver of the authors' program, and its precision.
-PROGRAM_PGD: dict[str, Any] = {
-    **PGD,
-    "steps": 1000,
-    "step_size": 1e-3,
-    "momentum": "nesterov",
-    "stop": 0.01,
-    "start": "random",
-    "precision": "single",
-}
 
 
 def _max_margin(*, pairs: str | None = None, **numbers: Any) -> dict[str, Any]:
