@@ -59,7 +59,8 @@ class Config:
     layers: int = 2  # of the transformer, which no paper uses
     heads: int = 4  # likewise
 
-    # What training starts from instead of random weights; the SHA-256 alone is recorded.
+    # What training starts from instead of random weights, with its own shape and tokenizer; the
+    # SHA-256 alone is recorded.
     init: InitialWeights | None = option(None)  # noqa: RUF009 (a field)
     objective: Objective = QUICK_THOUGHTS
     similarity: Literal["inner_product", "cosine"] = "inner_product"  # [QT]
@@ -110,6 +111,14 @@ class Config:
         POSITIVE_OR_INFINITE: ("clip",),
     }
     uses: ClassVar[tuple[Use, ...]] = (
+        Use(
+            (
+                *("vocabulary", "lower_case", "embedding", "hidden"),
+                *("bidirectional", "layers", "heads"),
+            ),
+            lambda config: config.init is None,
+            "no init, which has its own",
+        ),
         Use(("hidden",), lambda config: config.encoder != "bag_of_words", "another encoder"),
         Use(
             ("bidirectional",),

@@ -30,7 +30,6 @@ from transformers import (  # noqa: E402 (needs the line above)
     AutoConfig,
     AutoModel,
     BertConfig,
-    BertModel,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -59,8 +58,8 @@ class QuickThoughtConfig(PretrainedConfig):
         embedding: E of a GRU, E = H of a bag of words; a transformer's E is its H.
         hidden: H of a GRU, both directions together, and of a transformer.
         bidirectional: of a GRU.
-        layers: of a transformer.
-        heads: of a transformer.
+        layers: of a transformer, as is heads.
+        backbone: the configuration of a transformer of transformers, in place of layers and heads.
         length: tokens kept of a sentence that is encoded; the maximum of a transformer.
         pad_token_id: padding of shorter sentences.
 
@@ -77,6 +76,7 @@ class QuickThoughtConfig(PretrainedConfig):
     bidirectional: bool = True
     layers: int = 2
     heads: int = 4
+    backbone: dict[str, Any] | None = None
     length: int = 50
     pad_token_id: int = 1
 
@@ -99,7 +99,7 @@ class QuickThoughtConfig(PretrainedConfig):
                 raise ValueError(f"{name} is at least 1; got {getattr(self, name)}")
         if self.kind == "gru" and self.bidirectional and self.hidden % 2:
             raise ValueError(f"hidden is even, half for each direction; got {self.hidden}")
-        if self.kind == "transformer" and self.hidden % self.heads:
+        if self.kind == "transformer" and self.backbone is None and self.hidden % self.heads:
             raise ValueError(f"hidden is a multiple of heads = {self.heads}; got {self.hidden}")
 
 
@@ -184,16 +184,21 @@ class BagOfWords(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The mean over the tokens of a small BERT without dropout; initialised as BERT is."""
+    """The mean over the tokens of a small BERT without dropout, or of the ``backbone``."""
 
     def __init__(self, config: QuickThoughtConfig) -> None:
         super().__init__()
         self.dim = config.hidden
-        self.bert = BertModel(BertConfig(**self.shape_of(config)), add_pooling_layer=False)
+        if config.backbone is None:
+            shape: PretrainedConfig = BertConfig(**self.shape_of(config))
+        else:
+            shape = AutoConfig.for_model(**config.backbone)
+        self.network = AutoModel.from_config(shape)
+        self.network.pooler = None  # not part of a mean, and without a gradient
 
     @staticmethod
     def shape_of(config: QuickThoughtConfig) -> dict[str, Any]:
-        """The arguments of the BertConfig of an encoder."""
+        """The arguments of the BertConfig of an encoder without a backbone."""
         return {
             "vocab_size": config.vocab_size,
             "hidden_size": config.hidden,
@@ -209,14 +214,14 @@ class Transformer(nn.Module):
     @property
     def embedding(self) -> nn.Embedding:
         """The table of word vectors, (V, H)."""
-        table: nn.Embedding = self.bert.embeddings.word_embeddings
+        table: nn.Embedding = self.network.get_input_embeddings()
         return table
 
     def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
         """(B, T) ids and (B,) lengths on the CPU -> (B, H)."""
         mask = to_device(_mask(lengths, input_ids.shape[1]), input_ids.device)
         return mean_of_tokens(
-            self.bert(input_ids=input_ids, attention_mask=mask).last_hidden_state, mask
+            self.network(input_ids=input_ids, attention_mask=mask).last_hidden_state, mask
         )
 
 
@@ -463,9 +468,7 @@ def sentence_encoder(
         raise ValueError("the tokenizer has no unknown word")
 
     def vectors(sentences: list[str]) -> Tensor:
-        rows = tokenizer(
-            sentences, add_special_tokens=False, truncation=True, max_length=model.config.length
-        )["input_ids"]
+        rows = tokenizer(sentences, truncation=True, max_length=model.config.length)["input_ids"]
         return model.vectors([row or [unknown] for row in rows], project)
 
     return SentenceEncoder(model, vectors, batch_size)

@@ -115,8 +115,10 @@ def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Projected
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if keys := sorted(map(str, report[kind])):
             raise damaged(folder, f"{kind.replace('_', ' ')}: {', '.join(keys)}")
-    if len(tokenizer) != model.config.vocab_size:
-        raise damaged(folder, f"{len(tokenizer)} words beside {model.config.vocab_size} embeddings")
+    words = model.config.vocab_size
+    # The table of a model of transformers may have rows that no word uses.
+    if len(tokenizer) > words or (model.config.backbone is None and len(tokenizer) < words):
+        raise damaged(folder, f"{len(tokenizer)} words beside {words} embeddings")
     if project is not None:
         shape = tuple(project.matrix.shape)
         if len(shape) != 2 or shape[1] != 2 * model.dim:
@@ -221,6 +223,7 @@ def _describe(folder: Path, record: Record) -> Export:
     names = FILES if project is None else (*FILES, PROJECTION)
     sentences = f"consecutive sentences of `{config['corpus']}`"
     case = "lower case" if config["lower_case"] else "case matters"
+    case = "that of the weights it started from" if config.get("init") else case
     return Export(
         files={**{name: folder / MODEL / name for name in names}, **_modules(project)},
         name=("quick-thought", config["encoder"], config["corpus"]),

@@ -17,28 +17,31 @@ from torch import Tensor, nn
 from shared.errors import UserError
 from shared.experiment.compat import make_torchvision_importable
 from shared.experiment.initial import InitialWeights
-from shared.experiment.weights import DERIVED, listed
-from shared.notices import notice
-from text.encoder import QuickThought, SentenceEncoder, mean_of_tokens, sentence_encoder
+from shared.experiment.weights import DERIVED
+from text.encoder import (
+    QuickThought,
+    QuickThoughtConfig,
+    SentenceEncoder,
+    mean_of_tokens,
+    sentence_encoder,
+)
 
 make_torchvision_importable()
 
 from transformers import (  # noqa: E402 (needs the line above)
     AutoModel,
     AutoTokenizer,
-    BertModel,
-    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
+from transformers.utils.logging import disable_progress_bar  # noqa: E402
 
 Pooling = Literal["as saved", "mean", "cls", "last", "max"]
 REMEDY = "save an encoder and its tokenizer there with save_pretrained"
 MODULES = "modules.json"
 BESIDE = ("1_Pooling", "sentence_bert_config.json", "config_sentence_transformers.json")
 NO_LIMIT = 10**9  # tokenizers without a limit have a model_max_length of 1e30
-WORD_TABLES = ("embedding.weight", "word_embeddings.weight")
-POSITIONS = "position_embeddings.weight"
 
 
 def _pool_first(states: Tensor, mask: Tensor) -> Tensor:
@@ -186,115 +189,61 @@ def _of_the_library(folder: Path, batch_size: int) -> SentenceEncoder:
     return SentenceEncoder(model, vectors, 1 if left else batch_size, about)
 
 
-def initialise(
-    model: QuickThought, tokenizer: PreTrainedTokenizerBase, init: InitialWeights
-) -> int:
-    """Start a model, in place, from a saved one; return how many words have a vector in it.
+def starting_point(
+    init: InitialWeights, length: int
+) -> tuple[QuickThought, PreTrainedTokenizerFast]:
+    """The model that training starts from, and the tokenizer that its sentences have to have.
 
-    The saved one is a folder of transformers with its tokenizer: a :class:`text.QuickThought` of
-    the same kind and widths, or a BERT for both encoders of a ``"transformer"``. Vectors of words
-    are matched by the words; words that the saved model lacks keep theirs, with a notice. Of the
-    positions of a BERT the first ones are taken.
+    The folder holds a :class:`text.QuickThought`, or any encoder of transformers, which both
+    encoders start from, without its dropout.
+
+    Args:
+        init: the folder.
+        length: tokens kept of a sentence, the model's own first and last among them.
+
+    Raises:
+        UserError: see :func:`hugging_face_encoder`; or the folder's tokenizer has no
+            ``tokenizer.json``, or the model fewer positions than ``length``.
     """
     init.check()
     if not init.file.is_dir():
         raise UserError(f"{init.file}: a file; give the folder that holds it and its tokenizer")
-    with torch.random.fork_rng(devices=[]):
-        loaded, its_tokenizer = _loaded(init.file)
-    pairs: list[tuple[Any, Any]]
+    loaded, tokenizer = _loaded(init.file)
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise UserError(f"{init.file}: its tokenizer has no tokenizer.json; save it with one")
     if isinstance(loaded, QuickThought):
-        pairs = [(model.sentence, loaded.sentence), (model.context, loaded.context)]
-    elif isinstance(loaded, BertModel) and model.config.kind == "transformer":
-        pairs = [(encoder.bert, loaded) for encoder in (model.sentence, model.context)]
+        shape = loaded.config
+        limit = shape.length if shape.kind == "transformer" else None
     else:
-        kind = type(loaded).__name__
-        raise UserError(
-            f"{init.file}: holds a {kind}, which does not fit encoder={model.config.kind!r}; give "
-            f"a QuickThought, or a BertModel with encoder='transformer'"
+        limit = _length(loaded, tokenizer)
+        described = loaded.config.to_dict()
+        dropped = {name: 0.0 for name in described if "dropout" in name and described[name]}
+        shape = QuickThoughtConfig(
+            kind="transformer",
+            vocab_size=loaded.get_input_embeddings().num_embeddings,
+            hidden=loaded.config.hidden_size,
+            backbone={**described, **dropped},
+            pad_token_id=tokenizer.pad_token_id or 0,
         )
-    if model.config.kind == "transformer":
-        for target, source in pairs:
-            _check_function(
-                init.file,
-                *(getattr(encoder, "bert", encoder).config for encoder in (target, source)),
-            )
-    ids, rows = _common_words(tokenizer, its_tokenizer)
-    if not ids:
-        raise UserError(f"{init.file}: its tokenizer shares no word with the corpus; give another")
-    for target, source in pairs:
-        wanted = target.state_dict()
-        state = {name: item.to(model.device) for name, item in source.state_dict().items()}
-        for name, tensor in wanted.items():
-            if name.endswith(WORD_TABLES) and state[name].shape[1:] == tensor.shape[1:]:
-                table = tensor.clone()
-                table[ids] = state[name][rows]
-                state[name] = table
-            elif name.endswith(POSITIONS) and name in state:
-                state[name] = state[name][: len(tensor)]
-        wrong = [
-            name
-            for name, item in wanted.items()
-            if name not in state or state[name].shape != item.shape
-        ]
-        unexpected = [name for name in state if name not in wanted and "pooler" not in name]
-        if wrong or unexpected:
-            raise UserError(
-                f"{init.file}: does not fill encoder={model.config.kind!r}: missing or of another "
-                f"shape are {listed(wrong)}, unexpected are {listed(unexpected)}; set encoder, "
-                f"embedding, hidden, layers and heads as in its config.json"
-            )
-        target.load_state_dict({name: state[name] for name in wanted})
-    if len(ids) < len(tokenizer):
-        notice(
-            f"init: {len(ids)} of {len(tokenizer)} words have a vector in the model to start from; "
-            f"the others start at random"
-        )
-    return len(ids)
-
-
-# Fields of a BERT's configuration that change its function and no tensor's shape; the defaults of
-# configurations without them.
-FUNCTION = {
-    "num_attention_heads": None,
-    "hidden_act": None,
-    "layer_norm_eps": None,
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-}
-
-
-def _check_function(file: Path, wanted: PretrainedConfig, stated: PretrainedConfig) -> None:
-    """Refuse a BERT that computes something else than the configured one."""
-    for name, default in FUNCTION.items():
-        configured, its = (getattr(config, name, default) for config in (wanted, stated))
-        if configured != its:
-            remedy = "set heads as in it" if name == "num_attention_heads" else "give another model"
-            raise UserError(
-                f"{file}: its config.json has {name} {its!r}, encoder='transformer' has "
-                f"{configured!r}; {remedy}"
-            )
-
-
-def _common_words(
-    tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase
-) -> tuple[list[int], list[int]]:
-    """The ids of the words that both know, unknown words and padding among them, in both."""
-    theirs = dict(other.get_vocab())
-    for token, its in (
-        (tokenizer.unk_token, other.unk_token_id),
-        (tokenizer.pad_token, other.pad_token_id),
-    ):
-        if its is not None:
-            theirs[str(token)] = its
-    common = sorted(
-        (i, theirs[word]) for word, i in tokenizer.get_vocab().items() if word in theirs
-    )
-    return [i for i, _ in common], [row for _, row in common]
+    if limit is not None and limit < length:
+        raise UserError(f"{init.file}: takes at most {limit} tokens; set length={limit}")
+    shape.length = length
+    with torch.random.fork_rng(devices=[]):
+        model = QuickThought(shape)
+    state = loaded.state_dict()
+    if not isinstance(loaded, QuickThought):
+        kept = {name: item for name, item in state.items() if not name.startswith("pooler.")}
+        both = ("sentence", "context")
+        state = {f"{part}.network.{name}": kept[name] for part in both for name in kept}
+    model.load_state_dict(state)
+    tokenizer.backend_tokenizer.no_padding()
+    tokenizer.backend_tokenizer.enable_truncation(length)
+    return model, tokenizer
 
 
 def _loaded(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The complete model and tokenizer; the model in float32, on the GPU if there is one."""
+    disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         model, report = AutoModel.from_pretrained(

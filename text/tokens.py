@@ -180,8 +180,9 @@ def prepare(
     layout: str,
     data_root: Path,
     *,
-    vocabulary: int,
-    lower_case: bool,
+    vocabulary: int = 0,
+    lower_case: bool = False,
+    tokenizer: PreTrainedTokenizerFast | None = None,
     progress: Progress | None = None,
 ) -> tuple[Tokens, PreTrainedTokenizerFast]:
     """The token ids of a corpus and the tokenizer that made them, built on first use.
@@ -195,6 +196,8 @@ def prepare(
         data_root: the folder that holds the corpus; ``prepared`` is created in it.
         vocabulary: see :func:`make_tokenizer`, as for ``lower_case``.
         lower_case: whether to lower-case.
+        tokenizer: in place of one of the corpus's words; ``vocabulary`` and ``lower_case`` then
+            say nothing.
         progress: called during a build with the number of sentences done, their total (0 while
             unknown), and a description.
 
@@ -212,11 +215,15 @@ def prepare(
         "lower_case": lower_case,
         "rules": [FORMAT, REPLACED, TOKEN],
     }
-    case = "lower" if lower_case else "cased"
-    name = f"{re.sub('[/:]', '-', corpus)}-{layout}-{vocabulary}-{case}-{short_hash(key)}"
+    words = f"{vocabulary}-{'lower' if lower_case else 'cased'}"
+    if tokenizer is not None:
+        words = "given"
+        key |= {"tokenizer": tokenizer.backend_tokenizer.to_str(), "rules": FORMAT}
+    name = f"{re.sub('[/:]', '-', corpus)}-{layout}-{words}-{short_hash(key)}"
     folder = data_root / "prepared" / name
-    build_once(folder, lambda part: _build(part, key, data_root, progress))
-    return _read_tokens(folder)
+    build_once(folder, lambda part: _build(part, key, data_root, tokenizer, progress))
+    tokens, made = _read_tokens(folder)
+    return tokens, tokenizer or made
 
 
 def order_of_batches(batches: int, seed: int, epoch: int, shuffled: bool) -> np.ndarray:
@@ -240,14 +247,24 @@ def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     )
 
 
-def _build(part: Path, key: dict[str, Any], data_root: Path, progress: Progress | None) -> None:
-    meta = _write_tokens(part, key, data_root, progress)
+def _build(
+    part: Path,
+    key: dict[str, Any],
+    data_root: Path,
+    tokenizer: PreTrainedTokenizerFast | None,
+    progress: Progress | None,
+) -> None:
+    meta = _write_tokens(part, key, data_root, tokenizer, progress)
     with writing(part.parent):
         write_meta(part, meta, FILES)
 
 
 def _write_tokens(
-    folder: Path, key: dict[str, Any], data_root: Path, progress: Progress | None
+    folder: Path,
+    key: dict[str, Any],
+    data_root: Path,
+    tokenizer: PreTrainedTokenizerFast | None,
+    progress: Progress | None,
 ) -> dict[str, Any]:
     """Write all files but ``meta.json``, whose content is returned."""
     corpus, layout = key["corpus"], key["layout"]
@@ -261,7 +278,8 @@ def _write_tokens(
                 progress(read, 0, f"counting the words of {corpus}")
             yield sentence
 
-    tokenizer = make_tokenizer(texts(), key["vocabulary"], key["lower_case"])
+    if tokenizer is None:
+        tokenizer = make_tokenizer(texts(), key["vocabulary"], key["lower_case"])
     kind = "<u2" if len(tokenizer) <= 1 << 16 else "<i4"
     written, tokens, done = 0, 0, 0
     with contextlib.ExitStack() as files:
@@ -275,9 +293,7 @@ def _write_tokens(
             _write(offsets, np.zeros(1, "<i8"))
         for chunk in _chunks(sentences(corpus, layout, data_root)):
             numbers, strings = zip(*chunk, strict=True)
-            encoded = tokenizer.backend_tokenizer.encode_batch_fast(
-                strings, add_special_tokens=False
-            )
+            encoded = tokenizer.backend_tokenizer.encode_batch_fast(strings)
             rows = [encoding.ids for encoding in encoded]
             count = np.fromiter(map(len, rows), np.int64, len(rows))
             ends = tokens + count[count > 0].cumsum()

@@ -38,7 +38,7 @@ from text.encoder import (
     sentence_encoder,
 )
 from text.neighbours import NEIGHBOURS, Scores, neighbour_accuracies
-from text.saved import initialise
+from text.saved import starting_point
 from text.tokens import Batch, Tokens, order_of_batches, prepare
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
@@ -75,12 +75,14 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         return evaluation.tfidf(run.data_root, tasks=tasks, protocol=protocol, workers=run.workers)
 
     run.record_data(**{config.corpus: corpus_fingerprint(config.corpus, run.data_root)})
+    given = None if config.init is None else starting_point(config.init, config.length)[1]
     tokens, tokenizer = prepare(
         config.corpus,
         config.layout,
         run.data_root,
         vocabulary=config.vocabulary,
         lower_case=config.lower_case,
+        tokenizer=given,
         progress=run.progress,
     )
     unread, tokens = held_out(config, tokens)
@@ -177,7 +179,7 @@ def pretrain(
         tokens: of consecutive sentences.
         run: where it is logged, saved and resumed from.
         words: V, the tokenizer's vocabulary size.
-        tokenizer: of the tokens; needed with ``config.init``, to match its words.
+        tokenizer: of the tokens; needed with ``config.init``, whose own it has to be.
 
     Returns:
         The encoders, on the GPU if there is one, and the criterion with its trained parameters.
@@ -185,12 +187,14 @@ def pretrain(
     check_chunk(config.chunk)
     record_own(run, config, "corpus", NAMED_CORPORA, tokens.ids, tokens.offsets, tokens.chapter)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = QuickThought(shape_of(config, words))
-    if config.init is not None:
-        if tokenizer is None:
-            raise ValueError("init is matched by words; give pretrain the tokenizer, too")
-        known = initialise(model, tokenizer, config.init)
-        run.record(init_words=f"{known} of {words}")
+    if config.init is None:
+        model = QuickThought(shape_of(config, words))
+    else:
+        model, its = starting_point(config.init, config.length)
+        if tokenizer is None or tokenizer.get_vocab() != its.get_vocab():
+            raise ValueError("tokens of init have its tokenizer: give it to prepare and pretrain")
+        if model.config.kind != config.encoder:
+            raise UserError(f"{config.init.file}: set encoder={model.config.kind}, which it holds")
     criterion = make_criterion(config, model.dim)
     nn.ModuleList([model, criterion]).to(device)
     if not config.train:

@@ -102,7 +102,7 @@ def sum_loop(encoder: BagOfWords, ids: Tensor, mask: Tensor) -> Tensor:
 def mean_loop(encoder: Transformer, ids: Tensor, mask: Tensor) -> Tensor:
     """Each sentence by itself, so that there is no padding."""
     states = [
-        encoder.bert(input_ids=row[kept][None]).last_hidden_state[0]
+        encoder.network(input_ids=row[kept][None]).last_hidden_state[0]
         for row, kept in zip(ids, mask, strict=True)
     ]
     return torch.stack([sum(sentence) / len(sentence) for sentence in states])

@@ -1,4 +1,4 @@
-"""Pretraining on sentences that starts from a saved model, its words matched by name."""
+"""Pretraining on sentences that starts from a saved model, with its shape and its tokenizer."""
 
 import dataclasses
 from pathlib import Path
@@ -6,159 +6,144 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from transformers import (
+    AutoModel,
     BertConfig,
-    BertModel,
     DistilBertConfig,
-    DistilBertModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
 )
 
 import text
 from shared.errors import UserError
 from shared.experiment.initial import InitialWeights
 from shared.experiment.run import Run
+from text import export
 from text.config import Config
 from text.encoder import QuickThought
-from text.saved import initialise
+from text.saved import starting_point
 from text.tokens import make_tokenizer
 from text.train import save_model, shape_of
 
 SMALL = dataclasses.replace(Config().reduced(), steps=2, tasks=("neighbours",))
-OLD = ["the rain fell all night", "nobody slept in the house"]
-NEW = ["the rain was in the road", "an umbrella fell"]
+SENTENCES = ["the rain fell all night", "nobody slept in the house"]
+SHAPES = {
+    "bert": BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2),
+    "distilbert": DistilBertConfig(dim=32, n_layers=1, n_heads=2),
+    "roberta": RobertaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2),
+}
 
 
-def saved(folder: Path, config: Config, sentences: list[str] = OLD) -> QuickThought:
-    tokenizer = make_tokenizer(sentences, 40, True)
+def own_tokenizer() -> PreTrainedTokenizerFast:
+    """One that begins and ends each sentence with a word of its own, and pads by itself."""
+    tokenizer = make_tokenizer([*SENTENCES, "[CLS] [SEP]"], 40, True)
+    tokenizer.add_special_tokens({"cls_token": "[CLS]", "sep_token": "[SEP]"})
+    inner = tokenizer.backend_tokenizer
+    ends = [(word, inner.token_to_id(word)) for word in ("[CLS]", "[SEP]")]
+    inner.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    inner.enable_padding(length=20)
+    return tokenizer
+
+
+def save(folder: Path, kind: str, **shape: Any) -> Any:
+    """A model of transformers with its tokenizer; of more rows than words."""
+    tokenizer = own_tokenizer()
+    config = SHAPES[kind].__class__(**{**SHAPES[kind].to_dict(), "vocab_size": 50, **shape})
     torch.manual_seed(3)
-    model = QuickThought(shape_of(config, len(tokenizer)))
-    save_model(folder, model, tokenizer, None)
-    return model
+    model = AutoModel.from_config(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model.eval()
 
 
 @pytest.mark.parametrize("encoder", ["gru", "bag_of_words", "transformer"])
-def test_a_saved_pair_starts_another_with_the_words_both_know(tmp_path: Path, encoder: str) -> None:
+def test_a_saved_pair_goes_on(tmp_path: Path, encoder: str) -> None:
     config = dataclasses.replace(SMALL, encoder=encoder)
-    old, tokenizer = saved(tmp_path / "old", config), make_tokenizer(NEW, 40, True)
-    its = make_tokenizer(OLD, 40, True).get_vocab()
-    torch.manual_seed(4)
-    model = QuickThought(shape_of(config, len(tokenizer)))
-    fresh = model.sentence.embedding.weight.detach().clone()
+    tokenizer = make_tokenizer(SENTENCES, 40, True)
+    torch.manual_seed(3)
+    saved = QuickThought(shape_of(config, len(tokenizer)))
+    save_model(tmp_path, saved, tokenizer, None)
     random = torch.get_rng_state()
-    with pytest.warns(RuntimeWarning, match=r"init: 6 of 10 words have a vector"):
-        known = initialise(model, tokenizer, InitialWeights.of(tmp_path / "old"))
+    model, its = starting_point(InitialWeights.of(tmp_path), config.length)
     assert torch.equal(torch.get_rng_state(), random)
-    vocabulary = tokenizer.get_vocab()
-    shared = vocabulary.keys() & its.keys()
-    assert shared == {"the", "rain", "in", "fell", tokenizer.unk_token, tokenizer.pad_token}
-    assert known == len(shared)
-    for mine, theirs in ((model.sentence, old.sentence), (model.context, old.context)):
-        for word, row in vocabulary.items():
-            if word in its:
-                assert torch.equal(mine.embedding.weight[row], theirs.embedding.weight[its[word]])
-        for name, tensor in mine.state_dict().items():
-            if not name.endswith(("embedding.weight", "word_embeddings.weight")):
-                assert torch.equal(tensor, theirs.state_dict()[name]), name
-    unknown = [row for word, row in vocabulary.items() if word not in its]
-    assert torch.equal(model.sentence.embedding.weight[unknown], fresh[unknown])
+    assert its.get_vocab() == tokenizer.get_vocab()
+    assert type(model) is QuickThought
+    for name, parameter in saved.named_parameters():
+        assert torch.equal(model.get_parameter(name), parameter), name
 
 
-def test_a_bert_starts_both_encoders(tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, encoder="transformer")
-    tokenizer = make_tokenizer(OLD, 40, True)
-    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    bert = BertModel(BertConfig(vocab_size=len(tokenizer), intermediate_size=128, **shape))
-    bert.save_pretrained(tmp_path / "bert")  # of 512 positions, and with a pooler
-    tokenizer.save_pretrained(tmp_path / "bert")
-    model = QuickThought(shape_of(config, len(tokenizer)))
-    assert initialise(model, tokenizer, InitialWeights.of(tmp_path / "bert")) == len(tokenizer)
-    state = bert.state_dict()
-    for mine in (model.sentence.bert, model.context.bert):
-        for name, tensor in mine.state_dict().items():
-            assert torch.equal(tensor, state[name][: len(tensor)]), name
-    with pytest.raises(UserError, match=r"bert: holds a BertModel, which does not fit encoder='gr"):
-        initialise(
-            QuickThought(shape_of(SMALL, len(tokenizer))),
-            tokenizer,
-            InitialWeights.of(tmp_path / "bert"),
+@pytest.mark.parametrize("kind", SHAPES)
+def test_any_encoder_of_transformers_starts_both(tmp_path: Path, kind: str) -> None:
+    network = save(tmp_path, kind)
+    model, tokenizer = starting_point(InitialWeights.of(tmp_path), 6)
+    states = network(**tokenizer(SENTENCES[:1], truncation=True, max_length=6, return_tensors="pt"))
+    expected = states.last_hidden_state.mean(1)
+    encode = text.sentence_encoder(model, tokenizer)
+    with torch.no_grad():
+        f, g = model(
+            *tokenizer(SENTENCES[:1], max_length=6, truncation=True, return_tensors="pt").values()
         )
-    distil = DistilBertConfig(vocab_size=len(tokenizer), dim=32, n_layers=1, n_heads=2)
-    DistilBertModel(distil).save_pretrained(tmp_path / "distil")
-    tokenizer.save_pretrained(tmp_path / "distil")
-    with pytest.raises(UserError, match=r"distil: holds a DistilBertModel, which does not fit"):
-        initialise(model, tokenizer, InitialWeights.of(tmp_path / "distil"))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("num_attention_heads", 4),
-        ("hidden_act", "relu"),
-        ("layer_norm_eps", 1e-5),
-        ("is_decoder", True),
-        ("position_embedding_type", "relative_key"),
-    ],
-)
-def test_a_bert_that_computes_something_else_is_refused(
-    tmp_path: Path, field: str, value: Any
-) -> None:
-    config = dataclasses.replace(SMALL, encoder="transformer")
-    tokenizer = make_tokenizer(OLD, 40, True)
-    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    shape |= {"vocab_size": len(tokenizer), "intermediate_size": 128, field: value}
-    BertModel(BertConfig(**shape)).save_pretrained(tmp_path / "bert")
-    tokenizer.save_pretrained(tmp_path / "bert")
-    model = QuickThought(shape_of(config, len(tokenizer)))
-    why = rf"bert: its config.json has {field} {value!r}, encoder='transformer' has "
-    with pytest.raises(UserError, match=why):
-        initialise(model, tokenizer, InitialWeights.of(tmp_path / "bert"))
-
-
-def test_a_saved_pair_with_other_heads_is_refused(tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, encoder="transformer")
-    saved(tmp_path / "old", dataclasses.replace(config, heads=4))
-    tokenizer = make_tokenizer(OLD, 40, True)
-    model = QuickThought(shape_of(config, len(tokenizer)))
-    with pytest.raises(UserError, match=r"old: its config.json has num_attention_heads 4, .*as in"):
-        initialise(model, tokenizer, InitialWeights.of(tmp_path / "old"))
-
-
-def test_other_widths_and_files_are_refused_with_the_keys(tmp_path: Path) -> None:
-    saved(tmp_path / "wide", dataclasses.replace(SMALL, hidden=64))
-    tokenizer = make_tokenizer(OLD, 40, True)
-    model = QuickThought(shape_of(SMALL, len(tokenizer)))
-    before = model.sentence.gru.weight_hh_l0.clone()
-    why = (
-        r"wide: does not fill encoder='gru': missing or of another shape are gru.weight_ih_l0, .*, "
-        r"unexpected are none; set encoder, embedding, hidden, layers and heads as in its config"
+    torch.testing.assert_close(f, expected)
+    torch.testing.assert_close(g, expected)
+    model.train()  # without dropout
+    torch.testing.assert_close(
+        model(
+            *tokenizer(SENTENCES[:1], max_length=6, truncation=True, return_tensors="pt").values()
+        )[0],
+        f,
     )
-    with pytest.raises(UserError, match=why):
-        initialise(model, tokenizer, InitialWeights.of(tmp_path / "wide"))
-    assert torch.equal(model.sentence.gru.weight_hh_l0, before)
-    init = InitialWeights.of(tmp_path / "wide" / "model.safetensors")
-    with pytest.raises(UserError, match=r"a file; give the folder that holds it and its tokeniz"):
-        initialise(model, tokenizer, init)
+    assert encode(SENTENCES).shape == (2, 64)
+    for name, parameter in model.named_parameters():
+        assert "pooler" not in name
+        assert parameter.requires_grad
+
+
+def test_sentences_have_the_tokens_of_the_model(tmp_path: Path) -> None:
+    save(tmp_path, "bert")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.txt").write_text(
+        "The rain fell all night in the house.\nNobody slept.\n"
+    )
+    _, tokenizer = starting_point(InitialWeights.of(tmp_path), 6)
+    tokens, same = text.prepare("mine", "sentences", tmp_path, tokenizer=tokenizer)
+    assert same is tokenizer
+    rows = [tokenizer.convert_ids_to_tokens(tokens.batch(i, i + 1, 6).ids[0]) for i in range(2)]
+    assert rows == [
+        ["[CLS]", "the", "rain", "fell", "all", "[SEP]"],
+        ["[CLS]", "nobody", "slept", "<unk>", "[SEP]"],
+    ]
+
+
+def test_what_cannot_be_started_from_is_said(tmp_path: Path) -> None:
+    save(tmp_path / "bert", "bert", max_position_embeddings=8)
+    init = InitialWeights.of(tmp_path / "bert")
+    with pytest.raises(UserError, match="length=8"):
+        starting_point(init, 9)
+    with pytest.raises(UserError, match="a file"):
+        starting_point(InitialWeights.of(tmp_path / "bert/model.safetensors"), 8)
+    config = dataclasses.replace(SMALL, init=init, length=8)
+    tokens, other = text.prepare("manual", "wrapped", tmp_path, vocabulary=100)
+    with Run(tmp_path / "run", config, data_root=tmp_path) as run:
+        with pytest.raises(UserError, match="encoder=transformer"):
+            run.finish(text.measure(config, run))
+        with pytest.raises(ValueError, match="its tokenizer"):
+            text.train.pretrain(config, tokens, run, words=len(other), tokenizer=other)
 
 
 @pytest.mark.slow
-def test_a_run_starts_from_a_saved_pair_and_records_it(tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, encoder="bag_of_words", learning_rate=0.0)
-    data_root = tmp_path / "data"
-    tokens, tokenizer = text.prepare(
-        "manual", "wrapped", data_root, vocabulary=1000, lower_case=False
-    )
-    torch.manual_seed(3)
-    first = QuickThought(shape_of(config, len(tokenizer)))
-    save_model(tmp_path / "first", first, tokenizer, None)
-    init = InitialWeights.of(tmp_path / "first")
-    config = dataclasses.replace(config, init=init)
-    with Run(tmp_path / "run", config, data_root=data_root) as run:
+def test_a_run_starts_from_a_model_and_is_exported(tmp_path: Path) -> None:
+    network = save(tmp_path / "bert", "bert")
+    init = InitialWeights.of(tmp_path / "bert")
+    config = dataclasses.replace(SMALL, encoder="transformer", init=init, learning_rate=0.0)
+    with Run(tmp_path / "run", config, data_root=tmp_path / "data") as run:
         run.finish(text.measure(config, run))
         assert run.environment["data"]["init"] == init.sha256
-        assert run.environment["facts"]["init_words"] == f"{len(tokenizer)} of {len(tokenizer)}"
-    trained = QuickThought.from_pretrained(tmp_path / "run" / "model")
-    for name, parameter in trained.named_parameters():
-        assert torch.equal(parameter, first.get_parameter(name)), name
-    with Run(tmp_path / "words", config, data_root=data_root) as run:
-        with pytest.raises(ValueError, match="give pretrain the tokenizer, too"):
-            text.train.pretrain(config, tokens, run, words=len(tokenizer))
+    target = export.write(tmp_path / "run", tmp_path / "export")
+    encode = export.load(target)
+    tokenizer = starting_point(init, 50)[1]
+    states = network(**tokenizer(SENTENCES[:1], return_tensors="pt")).last_hidden_state.mean(1)
+    half = torch.nn.functional.normalize(states.detach()).numpy()
+    assert encode(SENTENCES[:1])[:, :32] == pytest.approx(half, abs=1e-5)
+    onward = dataclasses.replace(config, init=InitialWeights.of(target))
+    assert starting_point(onward.init, 50)[0].config.backbone["model_type"] == "bert"
