@@ -56,7 +56,7 @@ def test_there_is_something_to_check() -> None:
     assert len(COMMANDS) > 40
     assert LOSS.startswith("# losses.py\n")
     assert (ROOT / "docs/examples/losses.py").read_text(encoding="utf-8") == LOSS
-    assert len(CODE) == len(cells.DOMAINS)
+    assert len(CODE) == 1
 
 
 @pytest.mark.parametrize("command", COMMANDS)
