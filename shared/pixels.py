@@ -12,7 +12,7 @@ tensors. Needs torch and numpy only.
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,23 +168,29 @@ def to_device(numbers: Tensor, device: torch.device) -> Tensor:
 
 
 def send(
-    numbers: Sequence[np.ndarray], chosen: Sequence[np.ndarray], device: torch.device
-) -> tuple[Tensor, list[Tensor]]:
-    """R rows of numbers (B,) as (R, B) float32, and indices, on the device by one copy.
+    numbers: Mapping[str, np.ndarray], chosen: Mapping[str, np.ndarray], device: torch.device
+) -> dict[str, Tensor]:
+    """Both by name on the device, by one copy: numbers as float32, and indices.
 
     chosen: masks (B,) bool, of which the indices are sent, or indices.
     """
-    rows = np.stack(numbers).astype(np.float32)
+    arrays = [array.astype(np.float32) for array in numbers.values()]
     indices = [
-        selection if selection.dtype != bool else np.flatnonzero(selection) for selection in chosen
+        np.flatnonzero(selection) if selection.dtype == bool else selection
+        for selection in chosen.values()
     ]
-    sent = torch.from_numpy(
-        np.concatenate((rows.view(np.int32).ravel(), *(each.astype(np.int32) for each in indices)))
+    flat = np.concatenate(
+        [
+            *(array.ravel().view(np.int32) for array in arrays),
+            *(index.astype(np.int32) for index in indices),
+        ]
     )
-    sent = to_device(sent, device)
-    values, places = sent.split((rows.size, len(sent) - rows.size))
-    values = values.view(torch.float32).view(rows.shape)
-    return values, list(places.long().split([len(index) for index in indices]))
+    size = sum(array.size for array in arrays)
+    values, places = to_device(torch.from_numpy(flat), device).split([size, len(flat) - size])
+    parts = values.view(torch.float32).split([array.size for array in arrays])
+    shaped = (part.view(array.shape) for part, array in zip(parts, arrays, strict=True))
+    found = places.long().split([len(index) for index in indices])
+    return dict(zip((*numbers, *chosen), (*shaped, *found), strict=True))
 
 
 # What is done

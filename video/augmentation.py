@@ -252,19 +252,22 @@ def augment(
             policy, seed, epoch, samples, view, height=height, width=width, sampling=sampling
         )
     jitter = jitters(drawn.jitter, drawn.factors.T, drawn.order)
-    numbers, chosen = send(
-        (*drawn.box, drawn.channel, drawn.sigma, *jitter.numbers),
-        (drawn.flip, drawn.gray, drawn.blur, jitter.index),
+    sent = send(
+        {
+            "box": drawn.box,
+            "channel": drawn.channel,
+            "sigma": drawn.sigma,
+            "colours": jitter.numbers,
+        },
+        {"flip": drawn.flip, "gray": drawn.gray, "blur": drawn.blur, "jitter": jitter.index},
         clips.device,
     )
-    box, channel, sigma = numbers[:4], numbers[4], numbers[5]
-    flipped, grayed, blurred, jittered = chosen
     with torch.autocast(clips.device.type, enabled=False):  # pixels need more than 8 bits
-        batch = _cropped(clips, tuple(box), size)
-        replace(batch, flipped, flip_flow if policy == "flow" else flip)
-        colour_jitter(batch, jittered, numbers[6:], jitter.before, fused=True)
-        replace(batch, grayed, gray, channel.long())
-        replace(batch, blurred, partial(gaussian_blur, kernel=TAPS), sigma)
+        batch = _cropped(clips, sent["box"].unbind(), size)
+        replace(batch, sent["flip"], flip_flow if policy == "flow" else flip)
+        colour_jitter(batch, sent["jitter"], sent["colours"], jitter.before, fused=True)
+        replace(batch, sent["gray"], gray, sent["channel"].long())
+        replace(batch, sent["blur"], partial(gaussian_blur, kernel=TAPS), sent["sigma"])
         if policy in OF_PYTORCHVIDEO:
             from video.pytorchvideo import apply_policy
 

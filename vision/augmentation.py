@@ -210,27 +210,31 @@ def augment(
     drawn = parameters(policy, seed, epoch, samples, view, height, width)
 
     jitter = jitters(drawn.jitter, drawn.factors, drawn.order)
-    numbers, chosen = send(
-        (drawn.top, drawn.left, drawn.height, drawn.width, drawn.sigma, *jitter.numbers),
-        (drawn.flip, drawn.grayscale, drawn.blur, drawn.solarize, jitter.index),
+    names = ("flip", "grayscale", "blur", "solarize")
+    sent = send(
+        {
+            "box": np.stack([drawn.top, drawn.left, drawn.height, drawn.width]),
+            "sigma": drawn.sigma,
+            "colours": jitter.numbers,
+        },
+        {"jitter": jitter.index, **{name: getattr(drawn, name) for name in names}},
         pixels.device,
     )
-    top, left, box_height, box_width, sigma = numbers[:5]
-    flipped, grayed, blurred, solarized, jittered = chosen
     with torch.autocast(pixels.device.type, enabled=False):  # pixels need more than 8 bits
         images = pixels.float().mul_(1 / 255)
         if policy.scale is not None or (height, width) != (size, size):
+            top, left, box_height, box_width = sent["box"].unbind()
             images = resized_crop(images, top, left, box_height, box_width, size)
-        replace(images, flipped, flip)
+        replace(images, sent["flip"], flip)
         if policy.grayscale_first:
-            replace(images, grayed, grayscale)
-        colour_jitter(images, jittered, numbers[5:], jitter.before)
+            replace(images, sent["grayscale"], grayscale)
+        colour_jitter(images, sent["jitter"], sent["colours"], jitter.before)
         if not policy.grayscale_first:
-            replace(images, grayed, grayscale)
+            replace(images, sent["grayscale"], grayscale)
         kernel = policy.kernel or _tenth(size)
         blur = partial(gaussian_blur, kernel=kernel, reflected=policy.reflected)
-        replace(images, blurred, blur, sigma)
-        replace(images, solarized, solarize)
+        replace(images, sent["blur"], blur, sent["sigma"])
+        replace(images, sent["solarize"], solarize)
     return normalise(images, mean, std)
 
 

@@ -158,16 +158,27 @@ def test_both_roundings_of_the_hue_are_kept() -> None:
 
 
 def test_what_is_sent_arrives_as_numbers_and_indices() -> None:
-    rows = [np.array([0.1, 2.0, -3.0]), np.array([7, 2**23 + 1, 0])]
-    masks = [np.array([True, False, True]), np.zeros(3, bool), np.ones(3, bool)]
-    numbers, chosen = pixels.send(rows, [*masks, np.array([2, 0])], torch.device("cpu"))
-    assert numbers.dtype == torch.float32
-    assert torch.equal(numbers, torch.tensor(np.stack(rows), dtype=torch.float32))
-    assert [index.tolist() for index in chosen] == [[0, 2], [], [0, 1, 2], [2, 0]]
+    rows = np.array([[0.1, 2.0, -3.0], [7, 2**23 + 1, 0]])
+    masks = {"some": np.array([True, False, True]), "none": np.zeros(3, bool)}
+    sent = pixels.send(
+        {"sigma": rows[0], "rows": rows}, {**masks, "index": np.array([2, 0])}, torch.device("cpu")
+    )
+    assert sent["rows"].dtype == torch.float32
+    assert torch.equal(sent["rows"], torch.tensor(rows, dtype=torch.float32))
+    indices = [sent[name].tolist() for name in ("some", "none", "index")]
+    assert indices == [[0, 2], [], [2, 0]]
     batch = torch.zeros(3, 2)
-    pixels.replace(batch, chosen[0], lambda some, number: some + number[:, None], numbers[0])
-    pixels.replace(batch, chosen[1], lambda some: some / 0)
+    pixels.replace(batch, sent["some"], lambda x, number: x + number[:, None], sent["sigma"])
+    pixels.replace(batch, sent["none"], lambda some: some / 0)
     assert torch.equal(batch, torch.tensor([0.1, 0.0, -3.0])[:, None].expand(3, 2))
+
+
+def jittered(batch: torch.Tensor, *drawn: np.ndarray) -> torch.Tensor:
+    """A copy of the images after the colour jitter of :func:`shared.pixels.jitters`."""
+    plan, batch = pixels.jitters(*drawn), batch.clone()
+    sent = pixels.send({"colours": plan.numbers}, {"jitter": plan.index}, batch.device)
+    pixels.colour_jitter(batch, sent["jitter"], sent["colours"], plan.before)
+    return batch
 
 
 def test_jitter_takes_each_image_through_its_own_order() -> None:
@@ -175,10 +186,7 @@ def test_jitter_takes_each_image_through_its_own_order() -> None:
     order = np.array(list(itertools.permutations(range(4)))[:12])
     jitter = np.arange(12) != 5
     factors = [POSITIVE, POSITIVE.flip(0), POSITIVE + 0.2, NUMBER / 4]
-    plan = pixels.jitters(jitter, torch.stack(factors, 1).numpy(), order)
-    numbers, (index,) = pixels.send(plan.numbers, [plan.index], torch.device("cpu"))
-    found = batch.clone()
-    pixels.colour_jitter(found, index, numbers, plan.before)
+    found = jittered(batch, jitter, torch.stack(factors, 1).numpy(), order)
     for image in range(12):
         expected = batch[image : image + 1]
         for operation in order[image] if jitter[image] else ():
@@ -192,18 +200,13 @@ def test_jitter_takes_each_image_through_its_own_order() -> None:
 
 def test_no_jitter_leaves_images_alone() -> None:
     batch = images()[:, :, 0]
-    before = batch.clone()
-    plan = pixels.jitters(np.zeros(12, bool), np.ones((12, 4)), np.arange(48).reshape(12, 4) % 4)
-    numbers, (index,) = pixels.send(plan.numbers, [plan.index], torch.device("cpu"))
-    pixels.colour_jitter(batch, index, numbers, plan.before)
-    assert torch.equal(batch, before)
+    order = np.arange(48).reshape(12, 4) % 4
+    assert torch.equal(jittered(batch, np.zeros(12, bool), np.ones((12, 4)), order), batch)
 
 
 def test_jittered_pixels_are_those_of_earlier_versions() -> None:
     """As operations in 16 masks, one for each turn and operation, gave them."""
     batch = torch.arange(96).view(2, 3, 4, 4).remainder(9) / 8
     factors = np.array([[0.5, 1.5, 0.25, 0.25], [1.5, 0.5, 1.75, -0.125]])
-    plan = pixels.jitters(np.ones(2, bool), factors, np.array([[0, 3, 2, 1], [2, 1, 3, 0]]))
-    numbers, (index,) = pixels.send(plan.numbers, [plan.index], torch.device("cpu"))
-    pixels.colour_jitter(batch, index, numbers, plan.before)
-    assert batch[:, :, 0, :2].flatten().tolist() == pytest.approx(JITTERED, abs=1e-6)
+    found = jittered(batch, np.ones(2, bool), factors, np.array([[0, 3, 2, 1], [2, 1, 3, 0]]))
+    assert found[:, :, 0, :2].flatten().tolist() == pytest.approx(JITTERED, abs=1e-6)
