@@ -6,7 +6,9 @@ there is something to run: it outlives the command for a moment, with the output
 
 import multiprocessing
 import signal
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
+
+IGNORED = (signal.SIGINT, signal.SIGHUP)
 
 
 def preloaded(domain: str) -> list[str]:
@@ -21,10 +23,11 @@ def preloaded(domain: str) -> list[str]:
 def start(domain: str) -> None:
     """Start the server if none runs, without waiting; it ignores the terminal's signals."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded(domain))
-    ignored = (signal.SIGINT, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+    resource_tracker.ensure_running()  # which would let the signals through while it starts
+    # The server inherits them held back, and ignores them from preloading.py on. Were they ignored
+    # here in the meantime, a Ctrl-C of this moment would be lost to the command, too.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
     try:
         forkserver.ensure_running()
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
