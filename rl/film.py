@@ -15,59 +15,31 @@ from rl.evaluation import evaluation_seeds
 from rl.export import read
 from rl.tables import AGENTS
 from rl.train import random_policy
-from shared.errors import UserError
 from shared.experiment.files import replacing
 from shared.experiment.frame import load
-from shared.experiment.tables import TIERS, Tier
-from shared.report.figures import FinishedRun, finished, no_runs_of
+from shared.experiment.tables import Tier
+from shared.report.figures import FinishedRun, finished
 
 FILM = "episode.gif"  # in the folder of a run
 PACE = 50  # milliseconds between frames; decisions of the six tasks take 40 to 80
 
 
 def write(paper: str, tier: Tier, runs: Path) -> list[Path]:
-    """Film one episode of the policy of each finished run of a paper's agents, in a tier.
+    """Film an episode of the policy of each finished run of a paper's agents, in a tier.
 
-    The episode starts like the first one of the run's last evaluation. The films, ``episode.gif``,
-    are in each run's folder below ``runs``; one that is newer than the run's result is kept. They
-    are returned in the order of the tables, including those kept.
+    The episode starts like the first one of the run's last evaluation. The films, in the order of
+    the tables, are ``episode.gif`` in each run's folder below ``runs``.
     """
-    if paper not in AGENTS:
-        raise UserError(f"rl has no policies for {paper!r}; it has {', '.join(AGENTS)}")
-    tiers = [name for name in TIERS if any(name in table.tiers for table in AGENTS[paper])]
-    if tier not in tiers:
-        raise UserError(
-            f"rl/{paper} has no policy to film in the {tier} tier; use "
-            f"{' or '.join(f'--tier {allowed}' for allowed in tiers)}"
-        )
-    frame = load(AGENTS[paper], runs=runs, tiers=(tier,))
+    tables = AGENTS.get(paper, ())
+    frame = load(tables, runs=runs, tiers=(tier,))
     frame.check()
-    agent_runs = [run for table in AGENTS[paper] for run in finished(frame, table, tier, runs)]
-    if not agent_runs:
-        reasons = [str(no_runs_of(table, tier)) for table in AGENTS[paper] if tier in table.tiers]
-        raise UserError(f"there is no policy to film: {'; '.join(reasons)}")
-    by_folder = {run.folder: run for run in reversed(agent_runs)}  # rows may share a run
-    return [_film_of(run) for run in reversed(by_folder.values())]
-
-
-def _film_of(run: FinishedRun) -> Path:
-    """The film of a run, made if it is missing or older than its result."""
-    film = run.folder / FILM
-    result = (run.folder / "result.json").stat().st_mtime
-    if not (film.exists() and film.stat().st_mtime > result):
-        pictures, total = play(run)
-        first, *rest = map(Image.fromarray, pictures)
-        with replacing(film) as part:
-            first.save(
-                part,
-                format="GIF",
-                save_all=True,
-                append_images=rest,
-                duration=PACE,
-                loop=0,
-                comment=f"{run.record.address}: return {total:.2f}",
-            )
-    return film
+    every = [run for table in tables for run in finished(frame, table, tier, runs)]
+    by_folder = {run.folder: run for run in every}  # rows may share a run
+    for folder, run in by_folder.items():
+        first, *rest = map(Image.fromarray, play(run)[0])
+        with replacing(folder / FILM) as part:
+            first.save(part, format="GIF", save_all=True, append_images=rest, duration=PACE, loop=0)
+    return [folder / FILM for folder in by_folder]
 
 
 def play(run: FinishedRun) -> tuple[np.ndarray, float]:

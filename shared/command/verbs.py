@@ -235,7 +235,10 @@ def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
         raise UserError(f"{domain} films nothing")
     files = record_video(paper, tier, places.runs)
     if not files:
-        raise UserError(f"{domain}/{paper}: there is no finished run of the {tier} tier to film")
+        raise UserError(
+            f"there is no policy to film: {domain}/{paper} has no finished run of an agent in the "
+            f"{tier} tier"
+        )
     for file in files:
         print(file)
     return 0
