@@ -60,6 +60,7 @@ class Gain:
     share: float | None = None  # of the method's term in the gradient, if known of whole runs
     chosen_here: bool = False  # whether the suite chose the term's number
     adjusted: tuple[float, float] = field(default=(1.0, 1.0))  # ``tests`` after Holm
+    enough: bool = False  # whether both rows have three finished seeds in a column
 
     @property
     def p(self) -> float | None:
@@ -106,6 +107,7 @@ class Gain:
 RULES: Sequence[tuple[Callable[[Gain], bool], Word, Callable[[Gain], str]]] = (
     (lambda g: not g.columns, "not run", lambda _: ""),
     (lambda g: g.beside, "", lambda _: ""),
+    (lambda g: g.p is None and g.enough, "undecided", lambda _: "no spread over seeds"),
     (lambda g: g.p is None, "undecided", lambda _: "too few seeds"),
     (
         lambda g: g.chosen_here and g.share is not None and g.share < LEAST_SHARE,
@@ -199,6 +201,7 @@ def measured(
         failed,
         ranked,
         looked,
+        enough=bool(enough),
     )
 
 

@@ -31,6 +31,12 @@ def gain(
     return adjust({0: dataclasses.replace(found, **rules)})[0]
 
 
+def test_rows_without_spread_are_not_said_to_lack_seeds() -> None:
+    same, other = by_seed((90.0, 90.0, 90.0)), by_seed((80.0, 80.0, 80.0))
+    assert word_of(measured({"a": (same, other)})) == ("undecided", "no spread over seeds")
+    assert word_of(measured({"a": ({0: 90.0}, other)})) == ("undecided", "too few seeds")
+
+
 @pytest.mark.parametrize(
     ("method", "form", "margin", "word"),
     [
