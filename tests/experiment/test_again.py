@@ -11,9 +11,8 @@ from pathlib import Path
 import filelock
 import pytest
 from toy.program import AtOnce, start
-from toy.tables import run_of
 
-from shared.command import cells, reproduce
+from shared.command import cells
 from shared.errors import UserError
 from shared.experiment import config, run_folders
 
@@ -174,20 +173,6 @@ def test_a_loss_is_known_by_its_source_and_tables_share_its_run(
     assert process.returncode == 75
     assert err in ("interrupted; the same command starts again\n", "")
     assert numbers(folder) == before
-
-
-def test_a_run_aside_is_no_cell_and_a_plan_moves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cells, "DOMAINS", (*cells.DOMAINS, "toy"))
-    cell = run_of(Path("runs"), "toy/toy/table-1/plain/left/seed-0")
-    cell.mkdir(parents=True)
-    assert reproduce.main(["plan", "toy", "toy", "--again"]) == 2
-    assert capsys.readouterr().err.startswith("error: no option --again")
-    assert cell.exists()
-    assert reproduce.main(["--cell", "toy/toy/table-1/plain/left/seed-0.1"]) == 2
-    assert "a cell is addressed as" in capsys.readouterr().err
 
 
 def test_a_run_is_moved_aside_under_its_lock_to_a_free_name(
