@@ -121,17 +121,15 @@ def test_a_loss_of_the_users_without_a_gradient_is_named_once(
     trained(limits=1.0, weight=0.0)  # as the user wants it
     assert heard == []
     trained(limits=1.0)
-    assert heard == [
-        "at step 0 the gradient of hinge on the embeddings is 0: it trains nothing; look for what "
-        "detaches, rounds or clamps"
-    ]
+    (text,) = heard
+    assert "the gradient of hinge on the embeddings is 0" in text
 
 
 def test_it_is_a_warning_and_does_not_change_the_loss() -> None:
     criterion = Criterion(Objective(SOFTMAX[0]), D, check_every=20)
     pairs = query_key(*alike())
     before, _ = criterion(pairs, step=0)
-    with pytest.warns(RuntimeWarning, match="they may have collapsed; lower the learning rate"):
+    with pytest.warns(RuntimeWarning, match="collapsed"):
         steps_of(criterion, pairs, WARM_UP)
     after, _ = criterion(pairs, step=WARM_UP)
     assert torch.equal(before, after)
