@@ -113,17 +113,6 @@ def test_of_several_processes_the_first_scores(whole: Path, tmp_path: Path) -> N
     assert_alike(*(run_of(each / "runs", SLOW) for each in (whole, tmp_path)))
 
 
-@pytest.mark.slow
-def test_plain_torchrun_takes_a_cell_too_and_says_why_it_failed(tmp_path: Path) -> None:
-    cell = "toy/broken/table-1/diverges/left/seed-0"
-    process = start(tmp_path, "--cell", cell, module=TORCHRUN)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 1
-    assert "the loss is not finite at step 1" in err
-    assert out.count("reading the tables") == 1
-    assert read(tmp_path, cell, "environment.json")["processes"] == 2
-
-
 def test_bad_calls_are_refused_before_anything_starts(
     at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:

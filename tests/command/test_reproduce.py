@@ -488,49 +488,6 @@ def test_a_damaged_file_of_published_numbers_is_one_line(
     assert name in error_of(read[name])
 
 
-def test_report_names_finished_runs_that_are_damaged(
-    done: Path, tmp_path: Path, at_once: AtOnce
-) -> None:
-    shutil.copytree(done / "runs", tmp_path / "runs")
-    files = [
-        run_of(Path("runs"), f"toy/toy/table-1/plain/left/seed-{seed}") / name
-        for seed, name in enumerate(("config.json", "environment.json", "result.json"))
-    ]
-    for file in files:
-        file.write_text("")
-    _, err = at_once("report", code=1)
-    lines = err.splitlines()
-    assert len(lines) == len(files)
-    for file in files:
-        fault = rf"fault: {file} is not JSON \(.*\); move the folder away"
-        assert any(re.fullmatch(fault, line) for line in lines)
-
-
-@pytest.mark.slow
-def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: Path) -> None:
-    shutil.copytree(done / "runs", tmp_path / "runs")
-    before = contents(tmp_path)
-    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000));" + (
-        "from shared.command import cells, reproduce; cells.DOMAINS = ('toy',); "
-        "sys.exit(reproduce.main())"
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", code, *("toy", "toy", "--seeds", "8", "--column", "left")],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert process.returncode == 1
-    assert "free space there, or choose another folder" in process.stderr
-    assert "Traceback" not in process.stderr
-    after = contents(tmp_path)
-    assert {name: after[name] for name in before} == before
-    assert not any("seed-8-" in name and "result.json" in name for name in after)
-
-
 @pytest.mark.slow
 def test_sigterm_stops_all_cells_and_the_same_command_goes_on(
     tmp_path: Path, at_once: AtOnce
@@ -640,19 +597,6 @@ def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(
     assert len(records) == 14
     plan, _ = at_once("plan", "toy", "shared")
     assert "0 of 14 cells to run" in plan
-
-
-@pytest.mark.slow
-def test_a_terminal_that_closes_saves(tmp_path: Path) -> None:
-    arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
-    process = start(tmp_path, *arguments)
-    cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
-    wait_for(lambda: (cell / "checkpoint.pt").exists())
-    os.killpg(process.pid, signal.SIGHUP)
-    err = process.communicate(timeout=300)[1]
-    assert process.returncode == 75, err
-    assert "Traceback" not in err
-    assert not (cell / "result.json").exists()
 
 
 def test_a_table_of_some_seeds_says_what_it_shows(
