@@ -28,8 +28,6 @@ from shared.report.comparison import (
     ComparisonRow,
     Number,
     NumberOrigin,
-    cost_grid,
-    further_grids,
     headline,
     latex,
     learning,
@@ -223,18 +221,6 @@ def test_a_method_cites_its_own_paper(
     assert re.findall(r"^@\w+{(\w+),$", markdown(trivial), re.MULTILINE) == ["holm", "suite"]
 
 
-def test_columns_of_the_same_runs_share_a_line() -> None:
-    columns = tuple(Column(label, run="both tasks") for label in ("MUTAG", "NCI1"))
-    numbers = {
-        (label, c.label): number(label, some) for label, some in VALUES.items() for c in columns
-    }
-    found = comparison(columns=columns, numbers=numbers, also={"accuracy": "%"})
-    assert [line[:2] for line in cost_grid(found).lines] == [(row, "both tasks") for row in VALUES]
-    (grid,) = further_grids(found)
-    assert grid.head == ("method", "both tasks")
-    assert all(len(line) == 2 for line in grid.lines)
-
-
 def test_latex_is_escaped_bold_where_better_and_says_what_was_set() -> None:
     text = latex(comparison())
     assert r"up & \textbf{80.45 ± 0.48} \\" in text
@@ -245,12 +231,6 @@ def test_latex_is_escaped_bold_where_better_and_says_what_was_set() -> None:
     text = latex(comparison(title="a\\b~^{}#$%&_<>"))
     assert r"a\textbackslash{}b\textasciitilde{}\textasciicircum{}\{\}\#\$\%\&\_$<$$>$" in text
     assert "paper tier, changed by epochs=3" in latex(comparison(changed=("epochs=3",)))
-
-
-def test_names_of_data_are_text_in_every_file() -> None:
-    made = comparison(title="Losses on a[red]\n\n# <b>")
-    assert "\n\n#" not in latex(made)
-    assert r"a\[red\] # &lt;b>" in markdown(made)
 
 
 @pytest.mark.slow

@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from toy.program import AtOnce
-from toy.train import Config as ToyConfig
 
 from shared.command import devices, pool
 from shared.errors import UserError
@@ -17,9 +15,6 @@ from shared.switches import graphs_wanted
 from tests.stages.errors import error_of
 from tests.stages.gpu_summary import summary
 from tests.stages.simulated_device import SimulatedDevice
-from vision.config import Config
-
-ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 
 
 @pytest.fixture
@@ -36,29 +31,6 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def fails(reason: str) -> None:
     raise RuntimeError(reason)
-
-
-@ON_CPU
-@pytest.mark.parametrize("threads", ["1", "2"])
-def test_a_command_that_trains_says_its_device_once(at_once: AtOnce, threads: str) -> None:
-    words = ("toy", "toy", "--seeds", "0", "--jobs", "1", "--threads", threads)
-    out, _ = at_once(*words)
-    assert out.count("on cpu, ") == 1
-    assert f"on cpu, {threads} thread{'s' * (threads != '1')}\n" in out
-    out, _ = at_once(*words)  # nothing is left to train
-    assert "on cpu" not in out
-
-
-def test_the_name_of_a_gpu_is_said_and_an_old_one_is_warned_of(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with SimulatedDevice():
-        assert devices.used(4, Config(precision="bfloat16")) == ["on simulated"]
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
-        _, line = devices.used(4, Config(precision="bfloat16"))
-        assert "--set precision=float32" in line
-        for config in (Config(precision="float32"), ToyConfig()):
-            assert len(devices.used(4, config)) == 1
 
 
 def test_a_gpu_that_lies_idle_is_named_with_torchs_reason(idle: pytest.MonkeyPatch) -> None:

@@ -163,19 +163,6 @@ def test_data_that_are_not_there_are_named_with_the_remedy(tmp_path: Path) -> No
     assert "Data to get first" not in text_of(figure, here)
 
 
-def test_rows_that_train_say_nothing_of_those_that_do_not(tmp_path: Path) -> None:
-    (table,) = (each for each in tables_of("vision")["margins"] if each.name == "table-4-small")
-    tier, here = table.tiers[0], places(tmp_path)
-    cells = table.cells(tier)
-    (trivial, *_) = (cell for cell in cells if not trains(cell.config))
-    finish(here, trivial, 10.0)
-    costs = costs_of(table, cells, of(table, cells, here))
-    for cell in cells:
-        source = costs[cell.row, cell.source].source
-        if cell.column == trivial.column:
-            assert source in (("unknown",) if trains(cell.config) else ("measured", "column"))
-
-
 def test_recorded_cells_are_shown_as_such_and_not_run(
     at_once: AtOnce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,10 +20,9 @@ from rich.console import Console
 from toy.program import AtOnce, start
 from toy.tables import TABLES, run_of
 
-from shared.command import cells, reproduce, running, verbs, worker
+from shared.command import cells, reproduce, running, worker
 from shared.command.plan import trains
 from shared.command.pool import Pool, default_jobs
-from shared.errors import UserError
 from shared.experiment.checkout import ROOT, of_checkout
 from shared.experiment.published import load_notes, with_claims
 from shared.experiment.run import Run
@@ -201,19 +200,6 @@ def test_folders_of_the_checkout_are_found_from_elsewhere(
     assert of_checkout("runs") == ROOT / "runs"
     monkeypatch.chdir(ROOT)
     assert of_checkout("runs") == Path("runs")
-
-
-def test_a_reader_of_the_output_that_has_ended_is_no_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Like ``verify | head -1``."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with monkeypatch.context() as patch, open(writing, "w") as output:
-        patch.setattr(sys, "stdout", output)
-        patch.setattr(reproduce, "_main", lambda _: print("a line", flush=True))
-        assert reproduce.main([]) == 1
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow
@@ -411,18 +397,6 @@ def test_version_and_help(at_once: AtOnce) -> None:
         at_once("help", "plan")
 
 
-def test_the_installed_command_speaks_of_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SUITE_COMMAND", raising=False)
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/margins"])
-    assert reproduce.main(["help"]) == 0
-    out = capsys.readouterr().out
-    assert "\n  margins graph mmcl  " in out
-    assert "./reproduce.sh" not in out
-
-
 def test_seeds_are_numbers_and_ranges(at_once: AtOnce) -> None:
     for seeds, count in (("0-4", 5), ("0,2,5-7", 5), ("3", 1), ("0-2,1", 3), ("4-4", 1)):
         out, _ = at_once("plan", "toy", "toy", "--seeds", seeds, "--row", "plain")
@@ -439,14 +413,6 @@ def test_folder_that_cannot_be_written(done: Path, at_once: AtOnce) -> None:
     assert contents(done) == before
     _, err = at_once("report", "--results", "/proc/results", code=1, folder=done)
     assert "/proc/results" in err
-
-
-def test_a_link_that_leads_nowhere_and_a_name_that_is_too_long_are_refused(
-    tmp_path: Path, at_once: AtOnce
-) -> None:
-    (tmp_path / "runs").symlink_to("runs")
-    assert "--runs runs" in at_once("plan", "toy", "toy", code=2)[1]
-    assert "shorter" in at_once("plan", "toy", "toy", "--runs", "r" * 256, code=1)[1]
 
 
 def test_cells_that_another_command_runs_come_last(tmp_path: Path) -> None:
@@ -599,49 +565,6 @@ def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(
     assert "0 of 14 cells to run" in plan
 
 
-def test_a_table_of_some_seeds_says_what_it_shows(
-    done: Path, tmp_path: Path, at_once: AtOnce
-) -> None:
-    """Not "2 of 3 seeds" below "seeds 0-2", nor a footnote without its mark."""
-    shutil.copytree(done / "runs", tmp_path / "runs")
-    choice = ("toy", "toy", "--row", "plain", "--row", "better", "--column", "left")
-    out, _ = at_once(*choice, "--seeds", "0,2")
-    assert "mean ± sample standard deviation over seeds 0, 2." in out
-    assert "of 3 seeds" not in out
-    assert "(1)" not in out
-    out, _ = at_once("plan", *choice, "--seeds", "2-4")
-    assert "toy/toy/table-1: seeds 3-4 are not declared: run and kept, in no table" in out
-    shutil.rmtree(run_of(tmp_path / "runs", "toy/toy/table-1/plain/left/seed-1"))
-
-
-def test_one_reason_of_many_cells_is_said_once(at_once: AtOnce) -> None:
-    out, err = at_once("toy", "broken", "--row", "made to fail", code=1)
-    why = "failed: RuntimeError: made to fail"
-    assert err == f"toy/broken/table-1/made-to-fail/left/seed-0 and 5 more: {why}\n"
-    assert len(re.findall(rf"^\[./6\] .*: {why}$", out, re.MULTILINE)) == 1
-    assert out.count(": the same\n") == 5
-
-
-def test_datasets_that_cannot_be_fetched_are_named_by_reason(
-    at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    why = {"a": "a: download from http://x/a failed: no name; put it", "b": "b is not downloaded"}
-    why["c"] = "c: download from http://x/c failed: no name; put it"
-
-    def fetch(name: str, data_root: Path) -> None:
-        raise UserError(why[name])
-
-    domain = replace(cells.domain_of("toy"), fetch=fetch, datasets=lambda: tuple(why))
-    monkeypatch.setattr(verbs, "domain_of", lambda name: domain)
-    out, err = at_once("data", "toy", code=1)
-    assert [line.partition(" (")[0] for line in err.splitlines()[:2]] == [
-        "not there: a, c",
-        "not there: b",
-    ]
-    assert "toy/table-1" in out.splitlines()[0]
-    assert at_once("data", "toy", "--dataset", "c", code=1)[1] == f"{why['c']}\n"
-
-
 def test_what_no_cell_could_run_with_is_refused_before_any_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -660,17 +583,3 @@ def test_python_names_the_extra_too() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert "margins-in-contrastive-learning[graph]" in done.stderr.splitlines()[-1]
-
-
-def test_all_that_a_cell_lacks_is_said_at_once(tmp_path: Path) -> None:
-    places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path / "data")
-    (table,) = cells.choose_tables("text", "lmcl", "table-4-small", "short")
-    options = Namespace(threads=1, jobs=1, no_download=False)
-    pool = Pool(places, options, Console(quiet=True))
-    some = [*table.cells("short")]
-    assert pool.leave_out(some) == []
-    assert pool.outcomes.keys() == {cell.address for cell in some}
-    whole = max(pool.outcomes.values(), key=len)
-    assert "books" in whole
-    assert "senteval" in whole
-    assert "--set tasks=topics,questions" in whole

@@ -224,6 +224,7 @@ def test_an_edited_run_is_a_fault_and_does_not_count(
     _, err = at_once("verify", "toy", code=1)
     assert err.startswith(f"fault: {run}/result.json: its SHA-256 is not")
     # Neither the table nor the report believes it; what else is there goes on.
+    assert str(run) in at_once("report", "--results", "elsewhere", code=1)[1]
     only = ("--row", "plain", "--column", "left", "--seeds", "0,1")
     out, err = at_once("toy", "toy", *only, code=1)
     assert "180" not in out
@@ -423,6 +424,7 @@ def test_library_and_code_path_are_read_from_mkl_s_report() -> None:
     assert read_mkl("") == {"library": "MKL", "path": "not read", "cbwr": "not read"}
 
 
+@pytest.mark.slow
 def test_variables_that_steer_the_blas_are_seen_and_looking_starts_no_thread() -> None:
     """In a process of its own, as in the server that the processes of cells are forked of.
 

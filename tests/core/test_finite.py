@@ -217,6 +217,7 @@ def test_a_run_that_ends_diverged_says_so_once(
     assert read_json(tmp_path / "run" / "environment.json").get("notices", []) == texts
 
 
+@pytest.mark.slow
 def test_weights_beyond_all_measure_are_a_divergence_too(tmp_path: Path) -> None:
     """At a learning rate of 1e6 the bounded loss of cosines ends near where it began."""
     domain, config = domain_and_config("graph")

@@ -28,7 +28,7 @@ from shared import (
 )
 from shared.experiment.run import Run
 from shared.monitor import COLLAPSE_CHECKS, WARM_UP
-from shared.notices import listeners, notice, show_plain_warnings
+from shared.notices import listeners, notice
 
 N, D = 16, 4
 SOFTMAX = [
@@ -162,15 +162,3 @@ def test_the_record_of_a_run_says_it(tmp_path: Path) -> None:
         with Run(folder, Config()):  # starts again
             assert notices() is None
     assert not listeners
-
-
-def test_warnings_of_the_suite_are_one_line_and_those_of_others_say_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = warnings.formatwarning
-    monkeypatch.setattr(warnings, "formatwarning", usual)  # put back afterwards
-    show_plain_warnings()
-    ours = warnings.formatwarning("text", RuntimeWarning, Criterion.forward.__code__.co_filename, 1)
-    assert ours == "warning: text\n"
-    others = ("text", RuntimeWarning, str(tmp_path / "shared" / "criterion.py"), 1)
-    assert warnings.formatwarning(*others).startswith(f"{tmp_path}/shared/criterion.py:1: Runtime")

@@ -12,7 +12,6 @@ import toy
 from toy.train import Config
 
 from shared.command import cells
-from shared.errors import UserError
 from shared.experiment.domain import Experiment
 from shared.experiment.run import Run
 from shared.lazy import LazyImport
@@ -79,11 +78,3 @@ def test_a_domain_has_its_own_tables_only() -> None:
         dataclasses.replace(toy.DOMAIN, tables={"toy": (theirs,)})
     with pytest.raises(ValueError, match="Config"):
         dataclasses.replace(toy.DOMAIN, experiments=())
-
-
-def test_a_package_without_a_domain_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TypeError, match="DOMAIN"):
-        cells.imported("json")
-    monkeypatch.setattr(cells, "DOMAINS", (*cells.DOMAINS, "no_such_package"))
-    with pytest.raises(UserError, match="no_such_package"):
-        cells.domain_of("no_such_package")

@@ -197,19 +197,6 @@ def test_names_need_not_be_utf_8(tmp_path: Path) -> None:
     assert read(root).summary().endswith("without images: dog")
 
 
-def test_names_with_line_breaks_and_escapes_are_printed_in_one_line(tmp_path: Path) -> None:
-    odd = "dog\n# Heading\x1b[2J\u202e"
-    root = made(tmp_path, "cat/0.png", f"{odd}/0.png", "cat/x.\x1b[5mtxt")
-    (root / f"{odd}empty").mkdir()
-    content = read(root)
-    files = [file for file, _ in content.train]
-    with pytest.raises(UserError) as caught:
-        undamaged(files, lambda file: "broken", folder=root, what="images")
-    for text in (content.summary(), str(caught.value)):
-        assert text.isprintable()
-        assert "Heading" in text
-
-
 def test_one_error_names_every_damaged_file(tmp_path: Path) -> None:
     root = made(tmp_path, *(f"cat/{number}.png" for number in range(9)))
     files = [file for file, _ in read(root).train]
