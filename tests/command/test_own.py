@@ -1,6 +1,5 @@
 """Runs of one's own: changed configurations, and a loss of one's own as one more row."""
 
-import importlib
 import json
 import shutil
 import sys
@@ -193,31 +192,6 @@ def test_changed_configurations_run_beside_the_tables(tmp_path: Path, at_once: A
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("modules_server")
-def test_a_run_does_not_go_on_when_a_module_that_its_loss_imports_changed(
-    losses: Path, tmp_path: Path, at_once: AtOnce
-) -> None:
-    helper = losses.with_name(f"{losses.stem}_helper.py")
-    helper.write_text("SCALE = 1.0\n")
-    losses.write_text(
-        f"import {helper.stem} as helper\n"
-        "def f(pairs, s):\n    return -helper.SCALE * (s * pairs.positive).sum(1)\n"
-    )
-    table = ("compare", "graph", "mmcl", "--table", "4", "--tier", "smoke", "--seeds", "0")
-    at_once(*table, "--with", f"{losses.name}:f")
-    (first,) = tmp_path.glob("runs/own/graph/*/*/result.json")
-    (first.parent / "result.json").unlink()  # half done
-    helper.write_text("SCALE = 100.0\n")
-    for each in (losses, helper):
-        sys.modules.pop(each.stem, None)
-    importlib.invalidate_caches()
-    at_once(*table, "--with", f"{losses.name}:f")
-    (second,) = tmp_path.glob("runs/own/graph/*/*/result.json")
-    assert second.parent != first.parent
-    sys.modules.pop(helper.stem, None)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("modules_server")
 def test_a_loss_edited_while_its_cells_run_is_refused(
     losses: Path, tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,22 +207,6 @@ def test_a_loss_edited_while_its_cells_run_is_refused(
     _, err = at_once(*table, "--with", spelled, code=1)
     assert "the source of its loss changed since the command began; start it again" in err
     assert not list(tmp_path.glob("runs/own/graph/*/*/result.json"))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("new_server")
-def test_a_protocol_without_the_tables_metric_shows_the_one_it_has(
-    losses: Path, at_once: AtOnce
-) -> None:
-    table = ("vision", "margins", "--table", "table-2-cifar10", "--tier", "smoke", "--seeds", "0")
-    compare = ("compare", *table)
-    protocol = ("--set", "protocol=knn-200-v1", "--set", "beside=None")
-    out, _ = at_once(*table, "--row", "SimCLR", *protocol)
-    assert "(smoke tier, changed by protocol=knn-200-v1, beside=None)\nknn_top1 (%), mean ±" in out
-    losses.write_text(LOSS.replace("temperature: float,", "temperature: float = 0.5,"))
-    out, _ = at_once(*compare, "--with", f"{losses.name}:my_loss", *protocol)
-    assert "accuracy of k nearest neighbours (%)" in " ".join(out.split())
-    assert "1 of 2 runs there" in out  # the baseline's is the one above
 
 
 def test_columns_of_one_run_do_not_repeat_a_number_under_their_labels() -> None:

@@ -119,10 +119,9 @@ def test_the_criterion_looks_at_cosines_every_so_many_steps_on_an_accelerator() 
     ("name", "argument", "value"),
     [
         *(("info_nce", "temperature", value) for value in (-1.0, math.nan, math.inf, "0.5", True)),
-        *(
-            ("info_nce", "temperature", value)
-            for value in (torch.ones(12), torch.tensor(1), torch.tensor(-0.5))
-        ),
+        ("info_nce", "temperature", torch.ones(12)),
+        ("info_nce", "temperature", torch.tensor(1)),
+        ("info_nce", "temperature", torch.tensor(-0.5)),
         ("info_nce", "positive_in_denominator", "no"),
         ("debiased_nce", "tau_plus", 1.0),
         ("hard_nce", "beta", math.nan),
