@@ -79,18 +79,6 @@ def test_without_a_terminal_there_are_plain_lines(clock: Clock) -> None:
         assert written(console) == [f"[2/3] {label} 2: failed: it broke"]
 
 
-def test_without_a_terminal_every_tenth_cell_has_a_line(clock: Clock) -> None:
-    console = Console(file=io.StringIO(), width=80)
-    console.get_time = clock
-    cells = [replace(CELLS[0], row=str(number)) for number in range(26)]
-    with watching(console, 26) as watch:
-        for cell in cells:
-            watch.started(cell)
-            clock.now += 2
-            watch.ended(cell, DONE)
-    assert [line.partition(" ")[0] for line in written(console)] == ["26", "[10/26]", "[20/26]"]
-
-
 def test_durations_have_the_unit_that_suits_them() -> None:
     found = [duration(seconds) for seconds in (89, 90, 5400, 200_000, 1e8)]
     assert found == ["89 s", "1.5 min", "1.5 h", "2.3 d", "3.2 years"]
