@@ -122,6 +122,11 @@ def test_the_first_call_installs_the_lock_and_runs_where_the_user_stands(
     ]
     assert done.stdout == r"command: ./reproduce.sh graph mmcl --row two\ words in /" + "\n"
     assert f"setting up {checkout.venv} for graph by Python of python3" in done.stderr
+    checkout.call("--latest", "text", "lmcl")  # without the lock, in a place of its own
+    assert checkout.calls()[:2] == [
+        f"python3 -m venv {checkout.home}/.venv-latest",
+        f"python -m pip install --no-compile --editable {checkout.home}[text]",
+    ]
 
 
 def test_it_installs_again_when_versions_change_or_an_extra_is_lacking(checkout: Checkout) -> None:
