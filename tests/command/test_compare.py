@@ -21,7 +21,6 @@ from graph.tables import TABLE_4
 from shared.command import compare as command
 from shared.errors import UserError
 from shared.experiment.records import Record, content_hash, record_line
-from shared.experiment.run_folders import is_locked
 from shared.experiment.tables import Column
 from shared.report.comparison import (
     Comparison,
@@ -463,33 +462,6 @@ def test_records_of_others_are_checked_and_those_of_no_row_are_named(
     file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1', 1))
     _, err = at_once(*choice, code=2)
     assert "SHA-256" in err
-
-
-def test_what_another_process_writes_meanwhile_is_not_lost(
-    tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for row in ("HCL", "DCL"):
-        sent(tmp_path / "theirs", row, dict(TABLE_4.cells("smoke", row=row)[0].content), 0)
-    show, locked = command._print_comparison, []
-
-    def written_by_another(*given: object) -> None:
-        monkeypatch.setattr(command, "_print_comparison", show)
-        at_once(*SMOKE, "--rows", "dcl", *HCL[2:])
-        show(*given)  # type: ignore[arg-type]
-
-    def write_and_look(folder: Path, comparison: Comparison) -> list[Path]:
-        locked.append(is_locked(tmp_path / "paper/records"))
-        return write(folder, comparison)
-
-    monkeypatch.setattr(command, "write", write_and_look)
-    monkeypatch.setattr(command, "_print_comparison", written_by_another)
-    _, err = at_once(*SMOKE, *HCL, code=2)
-    assert "paper has what this command would not write: DCL (seed 0)" in err
-    assert locked == [True]
-    at_once(*SMOKE, "--rows", "dcl,hcl", *HCL[2:])
-    with (tmp_path / "paper/table.csv").open() as stream:
-        assert [row["row"] for row in csv.DictReader(stream)] == ["DCL", "HCL"]
-    assert not is_locked(tmp_path / "paper/records")
 
 
 def test_a_row_of_ones_own_has_one_label_and_is_no_other_row(losses: Path, at_once: AtOnce) -> None:

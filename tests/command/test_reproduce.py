@@ -11,7 +11,6 @@ from argparse import Namespace
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -99,46 +98,11 @@ def test_cells_without_their_data_are_planned_and_say_how_to_get_them(
     assert len(list(tmp_path.glob("runs/toy/*/*/config.json"))) == len(configs) + 1
 
 
-def test_a_cell_that_another_command_has_finished_meanwhile_is_no_failure(
-    done: Path, tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    addresses = [f"toy/toy/table-1/plain/left/seed-{seed}" for seed in (0, 1)]
-
-    def run(self: Pool, *_: object) -> None:
-        self.outcomes = dict.fromkeys(addresses, "another process is using it")
-        folder = run_of(done / "runs", addresses[0])
-        shutil.copytree(folder, tmp_path / folder.relative_to(done))
-
-    monkeypatch.setattr(Pool, "run", run)
-    words = ("--row", "plain", "--column", "left", "--seeds", "0,1")
-    _, err = at_once("toy", "toy", "--table", "1", *words, code=1)
-    assert err == f"{addresses[1]}: another process is using it\n"
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU one cell runs at a time")
 def test_threads_and_jobs_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     for threads, jobs in ((1, 8), (3, 2), (16, 1)):
         assert default_jobs(threads) == jobs
-
-
-@pytest.mark.parametrize("stopping", [True, False])
-def test_processes_of_a_run_that_end_before_it_when_all_are_told_are_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopping: bool
-) -> None:
-    (cell, *_) = TABLES["toy"][0].cells("paper")
-
-    def measure(config: object, run: Run) -> None:
-        if stopping:
-            signal.raise_signal(signal.SIGTERM)
-        raise ConnectionResetError
-
-    monkeypatch.setattr(worker, "imported", lambda _: SimpleNamespace(measure=measure))
-    monkeypatch.setattr(worker, "set_up_torch", lambda *_, **__: None)
-    options = Namespace(threads=1, deterministic=False, allow_missing=False, watch=None)
-    places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
-    outcome = worker.run_cell(cell, places, options, 1, lambda *_: None)
-    assert outcome.kind == ("interrupted" if stopping else "failed")
 
 
 def test_a_package_that_is_not_installed_names_the_extra(tmp_path: Path) -> None:
@@ -167,20 +131,6 @@ def test_a_gpu_gives_the_same_bits_where_that_is_asked_for(
         assert os.environ[name] == (":16:8" if deterministic else "another")
     finally:
         torch.use_deterministic_algorithms(algorithms, warn_only=warns)
-
-
-def test_chosen_rows_and_columns_alone_are_printed(
-    done: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(done)
-    out, _ = at_once("toy", "toy", "--row", "plain", "--column", "left")
-    grid = [line.split()[0] for line in out.splitlines() if "±" in line]
-    assert grid.count("plain") == 1
-    assert "better" not in grid
-    assert "right" not in out
-    out, _ = at_once("toy", "toy", "--column", "right")
-    assert [row in out for row in ("plain  ", "better  ")] == [True, True]
-    assert "left" not in out
 
 
 def test_of_several_tables_those_that_have_the_row(at_once: AtOnce) -> None:
@@ -413,15 +363,6 @@ def test_folder_that_cannot_be_written(done: Path, at_once: AtOnce) -> None:
     assert contents(done) == before
     _, err = at_once("report", "--results", "/proc/results", code=1, folder=done)
     assert "/proc/results" in err
-
-
-def test_cells_that_another_command_runs_come_last(tmp_path: Path) -> None:
-    places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
-    pool = Pool(places, Namespace(threads=1, jobs=1), Console(quiet=True))
-    first, second, *_ = pool._waiting = [*TABLES["toy"][0].cells("paper")][:3]
-    with Run(cells.run_folder(places, first), first.config):
-        assert pool._next() == second
-    assert pool._next() == first
 
 
 def test_cells_of_one_encoder_wait_until_the_first_has_stored_it(tmp_path: Path) -> None:

@@ -76,6 +76,15 @@ def test_a_collapse_is_noticed_once_after_the_warm_up(loss: Term, heard: list[st
     assert len(heard) == 1
 
 
+def test_looks_at_collapsed_embeddings_count_in_a_row(heard: list[str]) -> None:
+    criterion = Criterion(Objective(SOFTMAX[0]), D, check_every=20)
+    apart = torch.eye(N, D) + torch.eye(N, D).roll(1, 0)
+    for look in range(3 * COLLAPSE_CHECKS):
+        views = alike() if look % COLLAPSE_CHECKS else (apart, apart)
+        criterion(query_key(*views), step=WARM_UP + 20 * look)
+    assert heard == []
+
+
 def test_what_equal_similarities_give_is_the_logarithm_of_the_candidates(heard: list[str]) -> None:
     for pairs, count in ((query_key(*alike()), N), (two_views(*alike()), 2 * N - 1)):
         criterion = Criterion(Objective(SOFTMAX[0]), D, check_every=20)

@@ -137,19 +137,6 @@ def test_the_order_is_torchvision_s_whatever_the_names(tmp_path: Path) -> None:
     assert [file for file, _ in read(root).train] == [file for file, _ in found]
 
 
-def test_a_link_that_leads_nowhere_is_a_damaged_file(tmp_path: Path) -> None:
-    root = made(tmp_path, *USUAL)
-    (root / "train" / "cat" / "1.png").symlink_to("gone.png")
-    assert ("train/cat/1.png", 0) in listed(root)
-
-
-def test_a_link_to_a_pipe_is_no_file(tmp_path: Path) -> None:
-    root = made(tmp_path, *USUAL)
-    os.mkfifo(tmp_path / "pipe")
-    (root / "train" / "cat" / "1.png").symlink_to(tmp_path / "pipe")
-    assert not any("1.png" in name for name, _ in listed(root) if name.startswith("train/cat"))
-
-
 def test_files_without_classes_are_there_to_pretrain_on(tmp_path: Path) -> None:
     root = made(tmp_path, "1.png", "0.png", ".DS_Store", "2.heic", "thumbs/.x")
     content = read(root)
