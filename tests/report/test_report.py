@@ -35,7 +35,7 @@ from shared.report import files, pictures
 from shared.report.console import Terminal
 from shared.report.files import csv_text, markdown
 from shared.report.measuring import Measured, MeasuredCell, read_figures
-from shared.report.wording import further_grids, gain_text, headline, legend_of
+from shared.report.wording import DASH, further_grids, gain_text, headline, legend_of
 from tests.stages.measured import measure
 
 ROOT = Path(__file__).parents[2]
@@ -300,6 +300,26 @@ def test_the_terminal_shows_every_column_whatever_its_width() -> None:
     text = shown(measured, 60)
     assert max(map(len, text.splitlines())) <= 60
     assert text.count("80.50 ± 0.71") == len(measured.columns) * len(measured.table.rows)
+
+
+def test_the_page_has_what_was_measured_beside_what_was_published(measured: Measured) -> None:
+    text = markdown(measured)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    for row in (
+        ["GraphCL", "**measured**", "87.00 ± 1.00", "78.00; 1 of 3 seeds"],
+        ["", "*published*", "*86.80 ± 1.34*", "*78.62 ± 0.40*"],
+        ["MMCL", "**measured**", "89.00 ± 1.10", f"{DASH} (2)"],
+        ["", "*published*", "*88.42 ± 1.33*", f"*{DASH}*"],
+        ["DCL", "88.09"],
+        ["GraphCL", "DD", "0", "c0ffeec0ff", "Some &lt;Processor>", "0.01"],
+    ):
+        assert row in rows
+    for qualified in (
+        "GraphCL: one-hop subgraph, as in the code",
+        "MMCL: variant not stated",
+        "the second column cannot be right",
+    ):
+        assert f"- {qualified}" in text
 
 
 def test_text_means_itself_in_markdown() -> None:
