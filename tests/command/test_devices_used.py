@@ -1,4 +1,4 @@
-"""What a command trains on is said once, and refused where a GPU was asked for and is of no use."""
+"""A GPU that was asked for and is of no use is refused; what is recorded of one, and restored."""
 
 import sys
 from pathlib import Path

@@ -241,7 +241,7 @@ def test_a_checkout_that_cannot_be_written_to_says_so() -> None:
     assert f"{checkout.home} cannot be written to" in err
 
 
-# ---- the lock and the wheel
+# The lock and the wheel
 
 
 def test_the_lock_pins_what_the_project_asks_for_and_names_no_place() -> None:
