@@ -30,7 +30,6 @@ from shared.report.comparison import (
     headline,
     latex,
     learning,
-    markdown,
     remarks,
     write,
 )
@@ -196,28 +195,6 @@ def test_rows_that_are_equal_in_every_common_seed_are_named() -> None:
     ]
     baselines = tuple(replace(row, baseline=True) for row in made.rows)
     assert not any("the same metrics" in text for text in remarks(replace(made, rows=baselines)))
-
-
-@pytest.mark.parametrize(
-    ("method", "loss", "numbers", "keys"),
-    [
-        ("simclr", "info_nce", {}, ["simclr"]),
-        ("moco_v3", "info_nce", {}, ["mocov3"]),
-        ("byol", "alignment", {"curvature": 1.0}, ["byol", "margins"]),
-        ("swav", "swapped_prediction", {}, ["swav"]),
-    ],
-)
-def test_a_method_cites_its_own_paper(
-    method: str, loss: str, numbers: dict[str, float], keys: list[str]
-) -> None:
-    config = {"method": method, "objective": {"loss": {"function": loss, "numbers": numbers}}}
-    made = {0: NumberOrigin(replace(record("up/0", 80.0), config=config), "run here")}
-    of_rows = comparison().numbers | {("up", "MUTAG"): Number("accuracy", "%", made)}
-    text = markdown(comparison(address="vision/margins/table-2", numbers=of_rows))
-    assert re.findall(r"^@\w+{(\w+),$", text, re.MULTILINE) == [*keys, "holm", "suite"]
-    rows = tuple(ComparisonRow(label, "", label == "up") for label in VALUES)
-    trivial = comparison(address="vision/margins/table-2", numbers=of_rows, rows=rows)
-    assert re.findall(r"^@\w+{(\w+),$", markdown(trivial), re.MULTILINE) == ["holm", "suite"]
 
 
 def test_latex_is_escaped_bold_where_better_and_says_what_was_set() -> None:

@@ -34,7 +34,7 @@ from shared.experiment.tables import (
 from shared.report import files, pictures
 from shared.report.console import Terminal
 from shared.report.files import csv_text, markdown
-from shared.report.measuring import Measured, MeasuredCell, read_figures
+from shared.report.measuring import Measured, MeasuredCell
 from shared.report.wording import DASH, further_grids, gain_text, headline, legend_of
 from tests.stages.measured import measure
 
@@ -412,22 +412,6 @@ def test_a_column_shows_its_own_metric() -> None:
     assert dict(found(measured, "MMCL", "MUTAG").values) == {0: 80.0, 1: 81.0, 2: 82.0}
     assert dict(found(measured, "MMCL", "DD").values) == {0: 95.0, 1: 95.0, 2: 95.0}
     assert headline(measured).startswith("accuracy in MUTAG; top5 in DD (%), mean ±")
-
-
-def test_a_table_of_a_figure_shows_its_pictures(tmp_path: Path) -> None:
-    folder = tmp_path / "graph/mmcl/figures"
-    folder.mkdir(parents=True)
-    for name in ("figure-3.png", "figure-3-a b.png", "figure-31.png", "table-4.pdf"):
-        (folder / name).touch()
-    published = Published("MMCL, Figure 3", "Curves", columns=(), rows={})
-    rows = (Row("GraphCL", {"loss": "nce"}), Row("MMCL", {"loss": "mmcl"}))
-    table = make_table(name="figure-3", rows=rows, published=published)
-    measured = measure(table, "paper", [], {}, read_figures(tmp_path, table, "paper"))
-    # Those of the figure are shown; another figure's are links.
-    assert re.findall(r"!\[.*\](\(figures/.*\))", markdown(measured)) == [
-        "(figures/figure-3-a%20b.png)",
-        "(figures/figure-3.png)",
-    ]
 
 
 @pytest.mark.parametrize(
