@@ -1,14 +1,11 @@
-"""What a command trains on is said once, and refused where a GPU was asked for and is of no use."""
+"""A GPU that was asked for and is of no use is refused; what is recorded of one, and restored."""
 
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 import torch
-from toy.program import AtOnce
-from toy.train import Config as ToyConfig
 
 from shared.command import devices, pool
 from shared.errors import UserError
@@ -18,9 +15,6 @@ from shared.switches import graphs_wanted
 from tests.stages.errors import error_of
 from tests.stages.gpu_summary import summary
 from tests.stages.simulated_device import SimulatedDevice
-from vision.config import Config
-
-ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 
 
 @pytest.fixture
@@ -39,44 +33,17 @@ def fails(reason: str) -> None:
     raise RuntimeError(reason)
 
 
-@ON_CPU
-@pytest.mark.parametrize("threads", ["1", "2"])
-def test_a_command_that_trains_says_its_device_once(at_once: AtOnce, threads: str) -> None:
-    words = ("toy", "toy", "--seeds", "0", "--jobs", "1", "--threads", threads)
-    out, _ = at_once(*words)
-    assert out.count("on cpu, ") == 1
-    assert f"on cpu, {threads} thread{'s' * (threads != '1')}\n" in out
-    out, _ = at_once(*words)  # nothing is left to train
-    assert "on cpu" not in out
-
-
-def test_the_name_of_a_gpu_is_said_and_an_old_one_is_warned_of(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with SimulatedDevice():
-        assert devices.used(4, Config(precision="bfloat16")) == ["on simulated"]
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
-        _, line = devices.used(4, Config(precision="bfloat16"))
-        assert line.startswith("simulated (compute capability 7.5, below 8.0) only emulates bfloat")
-        assert "--set precision=float32" in line
-        for config in (Config(precision="float32"), ToyConfig()):
-            assert len(devices.used(4, config)) == 1
-
-
 def test_a_gpu_that_lies_idle_is_named_with_torchs_reason(idle: pytest.MonkeyPatch) -> None:
     idle.setattr(torch.cuda, "init", lambda: fails("Torch not compiled with CUDA enabled"))
     (line,) = devices.check()
-    assert "there is a GPU, but torch cannot use it (Torch not compiled with CUDA enabled" in line
-    assert "update the driver, or delete .venv" in line
+    assert "Torch not compiled with CUDA enabled" in line
     for name in ("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"):  # asked for: refused
         idle.setenv(name, "1")
         assert line in error_of(devices.check)
         idle.delenv(name)
     idle.setenv("CUDA_VISIBLE_DEVICES", "")  # and not wanted: no word
     assert devices.check() == []
-
-
-def test_without_a_gpu_nothing_is_said(idle: pytest.MonkeyPatch) -> None:
+    idle.delenv("CUDA_VISIBLE_DEVICES")
     idle.setattr(devices, "gpu_is_there", lambda: False)
     assert devices.check() == []
 
@@ -93,33 +60,20 @@ def test_torch_is_asked_for_gpus_unless_linux_shows_none(monkeypatch: pytest.Mon
     assert devices.may_have_gpu()
 
 
-def test_the_tests_of_a_gpu_need_one(
-    idle: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tests_of_a_gpu_need_one(idle: pytest.MonkeyPatch) -> None:
     idle.setattr(torch.cuda, "init", lambda: fails("Found no NVIDIA driver on your system"))
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit, match="2"):
         devices.need("test --gpu")
-    assert ended.value.code == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: test --gpu: torch can use no GPU here (Found no NVIDIA driver")
-    assert err.count("\n") == 1
 
 
-def test_the_summary_of_a_gpu_s_tests_can_be_pasted() -> None:
-    step = {"step": "CURL", "milliseconds": 12.34, "host": 1.2, "waits": 0}
-    step["gigabytes"] = 3.21
+def test_the_summary_of_a_gpu_s_tests_has_its_steps_and_what_failed() -> None:
+    step = {"step": "CURL", "milliseconds": 12.34, "host": 1.2, "waits": 0, "gigabytes": 3.21}
     passed = SimpleNamespace(duration=2.0, user_properties=[("step", step), ("other", 1)])
     failed = SimpleNamespace(nodeid="tests/test_it.py::test_it", longrepr="E  because\nlast line")
-    with SimulatedDevice():
-        about = SimpleNamespace(name="simulated", major=9, minor=0, total_memory=80 << 30)
-        with mock.patch.object(torch.cuda, "get_device_properties", return_value=about):
-            lines = list(summary({"passed": [passed], "failed": [failed]}))
-    assert "GPU 0: simulated, 9.0, 80 GiB" in lines
+    lines = list(summary({"passed": [passed], "failed": [failed]}))
     assert "1 passed, 1 failed, 0 error, 0 skipped; 2 s" in lines
     assert "failed: tests/test_it.py::test_it last line" in lines
     assert "CURL: 12.3 (1.2, 0; 3.2)" in lines
-    if not torch.cuda.is_available():
-        assert "no GPU that torch can use: nothing is proven" in list(summary({}))
 
 
 @pytest.mark.parametrize(("value", "wanted"), [("1", True), ("0", False), ("", True)])
@@ -127,7 +81,7 @@ def test_graphs_are_switched_off(monkeypatch: pytest.MonkeyPatch, value: str, wa
     monkeypatch.setenv("SUITE_GRAPHS", value)
     assert graphs_wanted() is wanted
     monkeypatch.setenv("SUITE_GRAPHS", "yes")
-    with pytest.raises(UserError, match="SUITE_GRAPHS=yes: write 1 for CUDA graphs, 0 for none"):
+    with pytest.raises(UserError, match="SUITE_GRAPHS=yes"):
         graphs_wanted()
 
 

@@ -18,7 +18,7 @@ from toy.tables import TABLES as TOY
 
 from graph.tables import TABLE_4
 from shared.command import plan
-from shared.command.cells import DOMAINS, Chosen, Places, every_table, run_folder, tables_of
+from shared.command.cells import Chosen, Places, every_table, run_folder, tables_of
 from shared.command.plan import Cost, costs_of, kind_of, plan_table, side_by_side, trains
 from shared.command.running import joined
 from shared.experiment.config import canonical_json, slug
@@ -27,7 +27,6 @@ from shared.experiment.records import content_hash
 from shared.experiment.tables import Cell, Table
 
 ROOT = Path(__file__).resolve().parents[2]
-FIRST = [some[0] for name in DOMAINS for some in tables_of(name).values()]
 
 
 def places(folder: Path, results: Path | None = None) -> Places:
@@ -68,15 +67,13 @@ def finish(here: Places, cell: Cell, seconds: float) -> None:
     (folder / "result.json").write_text(json.dumps(result))
 
 
-@pytest.mark.parametrize("table", FIRST, ids=lambda table: table.address)
-def test_a_table_fits_eighty_columns_with_every_row(table: Table, tmp_path: Path) -> None:
-    tier = table.tiers[0]
-    lines = text_of(table, places(tmp_path), tier).splitlines()
-    assert max(len(line) for line in lines if not line.startswith("Data to get first")) <= 80
-    number = len({cell.address for cell in table.cells(tier)})
+def test_a_table_has_a_line_for_every_row_and_one_for_all(tmp_path: Path) -> None:
+    cells = TABLE_4.cells("paper")
+    lines = text_of(TABLE_4, places(tmp_path)).splitlines()
+    number = len({cell.address for cell in cells})
     (total,) = (line.split() for line in lines if line.startswith(" all "))
     assert total[:3] == ["all", f"0/{number}", f"{number}"]
-    rows = {cell.row for cell in table.cells(tier)}
+    rows = {cell.row for cell in cells}
     assert sum(bool(re.search(r" 0/\d+ ", line)) for line in lines) == len(rows) + 1
 
 
@@ -102,14 +99,10 @@ def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Pat
     assert costs["plain", "right"] == Cost(0, 3, 3)
     # The configuration of "better" is the same in both columns: its runs are counted once.
     assert costs["better", "right"] == Cost(0, 3, 0)
-    lines = [" ".join(line.split()) for line in text_of(table, here).splitlines()]
-    assert "plain 2/6 4 2.0 min, unknown 2.0 min or more" in lines
-    assert "better 0/6 6 ~2.0 min, unknown 6.0 min or more" in lines
-    assert "all 2/12 10 2.0 min to ~2.0 min, unknown 8.0 min or more" in lines
-    words = " ".join(lines)
-    times = "about 8.0 min of one core, 4.0 min at --jobs 2. Times: measured on this machine; ~ as"
-    assert f"10 of 12 cells to run: {times}" in words
-    assert "Never timed here: run one with --seeds 0 --column 'right', then plan again." in words
+    words = " ".join(text_of(table, here).split())
+    assert "plain 2/6 4 2.0 min, unknown 2.0 min or more" in words
+    assert "all 2/12 10 2.0 min to ~2.0 min, unknown 8.0 min or more" in words
+    assert "10 of 12 cells to run: about 8.0 min of one core, 4.0 min at --jobs 2." in words
     # Seeds beyond the declared ones take what those took; so does a row that is chosen alone.
     chosen = table.cells("paper", row="plain", column="left", seeds=[7])
     assert costs_of(table, chosen, of(table, chosen, here))["plain", "left"].source == "measured"
@@ -159,13 +152,9 @@ def test_a_kind_of_step_is_named_by_what_it_takes() -> None:
 def test_data_that_are_not_there_are_named_with_the_remedy(tmp_path: Path) -> None:
     _, figure = TOY["partial"]
     here = places(tmp_path)
-    wanted = (
-        f"Data to get first: toys: data missing in {here.data / 'toys'}; fetch it with: "
-        "./reproduce.sh data toy --dataset toys"
-    )
-
-    assert wanted in text_of(figure, here)
-    assert text_of(figure, here).count("Data to get first") == 1
+    text = text_of(figure, here)
+    assert text.count("Data to get first") == 1
+    assert "./reproduce.sh data toy --dataset toys" in text
     (here.data / "toys").mkdir(parents=True)
     assert "Data to get first" not in text_of(figure, here)
     (here.data / "toys").rmdir()
@@ -174,35 +163,13 @@ def test_data_that_are_not_there_are_named_with_the_remedy(tmp_path: Path) -> No
     assert "Data to get first" not in text_of(figure, here)
 
 
-def test_what_is_done_takes_no_time(tmp_path: Path) -> None:
-    (table,) = TOY["toy"]
-    for cell in table.cells("paper"):
-        finish(places(tmp_path), cell, 60.0)
-    rows = [line.split() for line in text_of(table, places(tmp_path)).splitlines() if "/6" in line]
-    assert rows == [[row, "6/6", "0", "done"] for row in ("plain", "better")]
-
-
-def test_rows_that_train_say_nothing_of_those_that_do_not(tmp_path: Path) -> None:
-    (table,) = (each for each in tables_of("vision")["margins"] if each.name == "table-4-small")
-    tier, here = table.tiers[0], places(tmp_path)
-    cells = table.cells(tier)
-    (trivial, *_) = (cell for cell in cells if not trains(cell.config))
-    finish(here, trivial, 10.0)
-    costs = costs_of(table, cells, of(table, cells, here))
-    for cell in cells:
-        source = costs[cell.row, cell.source].source
-        if cell.column == trivial.column:
-            assert source in (("unknown",) if trains(cell.config) else ("measured", "column"))
-
-
 def test_recorded_cells_are_shown_as_such_and_not_run(
     at_once: AtOnce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = str(Path(__file__).resolve().parents[2] / "results")
     choice = ("graph", "mmcl", "--table", "4", "--row", "HCL", "--column", "MUTAG")
     choice += ("--seeds", "0-1", "--results", results)
-    text = "nothing to train: all 2 cells have committed results (391a9aa); to train them here add "
-    text = f"graph/mmcl/table-4: {text}--again"
+    text = "graph/mmcl/table-4: nothing to train: all 2 cells have committed results (391a9aa)"
     out, _ = at_once("plan", *choice)
     assert text in out
     assert "to run" not in out

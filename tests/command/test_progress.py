@@ -1,7 +1,6 @@
 """What is shown while cells run."""
 
 import io
-import re
 from dataclasses import replace
 
 import pytest
@@ -80,49 +79,9 @@ def test_without_a_terminal_there_are_plain_lines(clock: Clock) -> None:
         assert written(console) == [f"[2/3] {label} 2: failed: it broke"]
 
 
-def test_without_a_terminal_every_tenth_cell_has_a_line(clock: Clock) -> None:
-    console = Console(file=io.StringIO(), width=80)
-    console.get_time = clock
-    cells = [replace(CELLS[0], row=str(number)) for number in range(26)]
-    with watching(console, 26) as watch:
-        for cell in cells:
-            watch.started(cell)
-            clock.now += 2
-            watch.ended(cell, DONE)
-    assert [line.partition(" ")[0] for line in written(console)] == ["26", "[10/26]", "[20/26]"]
-
-
-def test_on_a_terminal_of_80_columns_counts_and_times_are_whole() -> None:
-    console = Console(file=io.StringIO(), width=80, force_terminal=True, legacy_windows=False)
-    cell = replace(CELLS[0], row="A method of a long name, from the authors' own program")
-    with watching(console, 123, {cell.address: ("accuracy", "1.00 ± 0.10")}) as watch:
-        watch.started(cell)
-        watch.update(cell, 12345, 100000, "training")
-        watch.bars.refresh()
-        lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in written(console)]
-        assert any(re.search(r"12345/100000 (-:--:--|\d+:\d\d:\d\d)$", line) for line in lines)
-        assert any(re.search(r"0/123 +-:--:--$", line) for line in lines)
-        assert max(map(len, lines)) <= 80
-        watch.ended(cell, DONE)
-        (line,) = (line for line in written(console) if "[1/123]" in line)
-        line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip()
-        assert line.endswith("…: accuracy 1.25 (7 s); paper: 1.00 ± 0.10")
-        assert len(line) <= 80
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (89, "89 s"),
-        (90, "1.5 min"),
-        (600, "10 min"),
-        (5400, "1.5 h"),
-        (200_000, "2.3 d"),
-        (1e8, "3.2 years"),
-    ],
-)
-def test_durations_have_the_unit_that_suits_them(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+def test_durations_have_the_unit_that_suits_them() -> None:
+    found = [duration(seconds) for seconds in (89, 90, 5400, 200_000, 1e8)]
+    assert found == ["89 s", "1.5 min", "1.5 h", "2.3 d", "3.2 years"]
 
 
 def test_a_finished_cell_shows_the_metric_that_it_is_run_for() -> None:

@@ -1,5 +1,4 @@
 import csv
-import errno
 import json
 import os
 import re
@@ -12,7 +11,6 @@ from argparse import Namespace
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,12 +19,11 @@ from rich.console import Console
 from toy.program import AtOnce, start
 from toy.tables import TABLES, run_of
 
-from shared.command import cells, reproduce, running, verbs, worker
+from shared.command import cells, reproduce, running, worker
 from shared.command.plan import trains
 from shared.command.pool import Pool, default_jobs
-from shared.errors import UserError, describe_os_error
 from shared.experiment.checkout import ROOT, of_checkout
-from shared.experiment.published import load_notes, load_published, with_claims
+from shared.experiment.published import load_notes, with_claims
 from shared.experiment.run import Run
 from tests.stages.errors import error_of
 
@@ -101,22 +98,6 @@ def test_cells_without_their_data_are_planned_and_say_how_to_get_them(
     assert len(list(tmp_path.glob("runs/toy/*/*/config.json"))) == len(configs) + 1
 
 
-def test_a_cell_that_another_command_has_finished_meanwhile_is_no_failure(
-    done: Path, tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    addresses = [f"toy/toy/table-1/plain/left/seed-{seed}" for seed in (0, 1)]
-
-    def run(self: Pool, *_: object) -> None:
-        self.outcomes = dict.fromkeys(addresses, "another process is using it")
-        folder = run_of(done / "runs", addresses[0])
-        shutil.copytree(folder, tmp_path / folder.relative_to(done))
-
-    monkeypatch.setattr(Pool, "run", run)
-    words = ("--row", "plain", "--column", "left", "--seeds", "0,1")
-    _, err = at_once("toy", "toy", "--table", "1", *words, code=1)
-    assert err == f"{addresses[1]}: another process is using it\n"
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU one cell runs at a time")
 def test_threads_and_jobs_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
@@ -124,34 +105,10 @@ def test_threads_and_jobs_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> No
         assert default_jobs(threads) == jobs
 
 
-@pytest.mark.parametrize("stopping", [True, False])
-def test_processes_of_a_run_that_end_before_it_when_all_are_told_are_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopping: bool
-) -> None:
-    (cell, *_) = TABLES["toy"][0].cells("paper")
-
-    def measure(config: object, run: Run) -> None:
-        if stopping:
-            signal.raise_signal(signal.SIGTERM)
-        raise ConnectionResetError
-
-    monkeypatch.setattr(worker, "imported", lambda _: SimpleNamespace(measure=measure))
-    monkeypatch.setattr(worker, "set_up_torch", lambda *_, **__: None)
-    options = Namespace(threads=1, deterministic=False, allow_missing=False, watch=None)
-    places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
-    outcome = worker.run_cell(cell, places, options, 1, lambda *_: None)
-    assert outcome.kind == ("interrupted" if stopping else "failed")
-
-
 def test_a_package_that_is_not_installed_names_the_extra(tmp_path: Path) -> None:
     error = ModuleNotFoundError("No module named 'torch_geometric'", name="torch_geometric")
     run = Run(tmp_path, TABLES["toy"][0].config)
-    why = worker._outcome_of(error, run, "graph").why
-    assert why == (
-        "failed: No module named 'torch_geometric'; install the suite with its extra for graph: "
-        "pip install 'margins-in-contrastive-learning[graph]', or pip install '.[graph]' in a "
-        "checkout"
-    )
+    assert "margins-in-contrastive-learning[graph]" in worker._outcome_of(error, run, "graph").why
     assert "extra" not in worker._outcome_of(error, run, "toy").why
 
 
@@ -176,27 +133,12 @@ def test_a_gpu_gives_the_same_bits_where_that_is_asked_for(
         torch.use_deterministic_algorithms(algorithms, warn_only=warns)
 
 
-def test_chosen_rows_and_columns_alone_are_printed(
-    done: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(done)
-    out, _ = at_once("toy", "toy", "--row", "plain", "--column", "left")
-    grid = [line.split()[0] for line in out.splitlines() if "±" in line]
-    assert grid.count("plain") == 1
-    assert "better" not in grid
-    assert "right" not in out
-    out, _ = at_once("toy", "toy", "--column", "right")
-    assert [row in out for row in ("plain  ", "better  ")] == [True, True]
-    assert "left" not in out
-
-
 def test_of_several_tables_those_that_have_the_row(at_once: AtOnce) -> None:
     out, _ = at_once("plan", "toy", "partial", "--row", "better")
     assert "toy/partial/table-3: " in out
     assert "figure-3" not in out
     _, err = at_once("plan", "toy", "partial", "--row", "beter", code=2)
-    start = "error: toy/partial/table-3 has no row 'beter': did you mean better?"
-    assert err == f"{start} declared are: plain | better\n"
+    assert "mean better?" in err
 
 
 def test_folders_of_the_checkout_are_found_from_elsewhere(
@@ -208,19 +150,6 @@ def test_folders_of_the_checkout_are_found_from_elsewhere(
     assert of_checkout("runs") == ROOT / "runs"
     monkeypatch.chdir(ROOT)
     assert of_checkout("runs") == Path("runs")
-
-
-def test_a_reader_of_the_output_that_has_ended_is_no_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Like ``verify | head -1``."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with monkeypatch.context() as patch, open(writing, "w") as output:
-        patch.setattr(sys, "stdout", output)
-        patch.setattr(reproduce, "_main", lambda _: print("a line", flush=True))
-        assert reproduce.main([]) == 1
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow
@@ -272,35 +201,28 @@ def test_export_of_a_finished_run(done: Path, tmp_path: Path, at_once: AtOnce) -
     out, _ = at_once("export", f"short/{address}")
     assert out == f"exports/short/{address}/model.json\n"
     (short / "result.json").unlink()
-    for arguments, text in (
-        (("mine",), "mine is not in a domain's folder of runs; name the domain with --domain"),
-        (("mine", "--domain", "tractor"), "no domain 'tractor'"),
-        (("yours",), "no run 'yours': neither the folder of a run nor the address of a cell"),
-        (
-            ("toy/toy/table-1/plain/left/seed-9",),
-            "has no run in runs/; run it with --cell toy/toy/",
-        ),
-        ((f"short/{address}",), "the run is not finished"),
+    for arguments, word in (
+        (("mine",), "--domain"),
+        (("mine", "--domain", "tractor"), "'tractor'"),
+        (("yours",), "'yours'"),
+        (("toy/toy/table-1/plain/left/seed-9",), "--cell toy/toy/"),
+        ((f"short/{address}",), "not finished"),
     ):
-        _, err = at_once("export", *arguments, code=2)
-        assert err.startswith("error: ")
-        assert text in err
+        assert word in at_once("export", *arguments, code=2)[1]
 
 
 def test_a_table_is_left_out_of_a_tier_without_seeds(tmp_path: Path, at_once: AtOnce) -> None:
     out, _ = at_once("plan", "toy", "costly")
     assert "toy/costly/table-1: " in out
     assert "toy/costly/table-2: " in out
-    why = "error: toy/costly/table-2 has no short tier; add --tier paper or --tier smoke\n"
     for seeds in ((), ("--seeds", "0")):
         out, _ = at_once("plan", "toy", "costly", "--tier", "short", *seeds)
         assert "toy/costly/table-1: " in out
         assert "table-2" not in out
         arguments = ("toy", "costly", "--table", "2", "--tier", "short", *seeds)
-        reading = "toy/costly, short tier: reading the tables\n"
-        assert at_once(*arguments, code=2) == (reading, why)
+        assert "short tier" in at_once(*arguments, code=2)[1]
     cell = "short/toy/costly/table-2/plain/left/seed-0"
-    assert at_once("--cell", cell, code=2) == (f"{cell}: reading the tables\n", why)
+    assert "short tier" in at_once("--cell", cell, code=2)[1]
 
 
 @pytest.mark.parametrize("tier", ["paper", "smoke", "short"])
@@ -322,26 +244,20 @@ def test_failed_cells_are_recorded_and_the_others_go_on(tmp_path: Path, at_once:
     out, err = at_once("toy", "broken", "--seeds", "0", "--column", "left", code=1)
     table = "toy/broken/table-1"
     checkpoint = run_of(Path("runs"), f"{table}/diverges/left/seed-0") / "checkpoint.pt"
-    for row, text in (
+    for row, *words in (
         ("made-to-fail", "RuntimeError: made to fail"),
-        (
-            "diverges",
-            f"the loss is not finite at step 1; last good checkpoint: {checkpoint} at step 1",
-        ),
-        (
-            "killed",
-            "its process was ended by signal 9 (SIGKILL), as the system does when memory runs out; "
-            "lower --jobs or batch_size (16)",
-        ),
+        ("diverges", "not finite at step 1", f"{checkpoint} at step 1"),
+        ("killed", "SIGKILL", "batch_size (16)"),
         ("leaves", f"SystemExit(3) from {toy.train.__file__}, line {LEAVES}"),
-        ("too-large", "out of memory; lower batch_size (16)"),
-        ("too-large-array", "out of memory; lower batch_size (16)"),
-        ("too-large-on-a-device", "out of memory; lower batch_size (512)"),
+        ("too-large", "out of memory", "batch_size (16)"),
+        ("too-large-array", "out of memory", "batch_size (16)"),
+        ("too-large-on-a-device", "out of memory", "batch_size (512)"),
     ):
         run = run_of(tmp_path / "runs", f"{table}/{row}/left/seed-0")
-        failure = json.loads((run / "failure.json").read_text())
-        assert failure["why"] == f"failed: {text}"
-        (line,) = (line for line in err.splitlines() if line.endswith(f": failed: {text}"))
+        why = json.loads((run / "failure.json").read_text())["why"]
+        assert why.startswith("failed: ")
+        assert all(word in why for word in words)
+        (line,) = (line for line in err.splitlines() if line.endswith(f": {why}"))
         assert f"{table}/{row}/left/seed-0" in line  # with those that failed alike
     missing = "not run: data missing; fetch it with: ./reproduce.sh data toy --dataset toys"
     assert f"lacks-data/left/seed-0: {missing}" in err
@@ -365,128 +281,70 @@ def test_a_changed_configuration_stops_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("arguments", "word"),
     [
-        (("tractor", "x"), "no domain 'tractor'; domains are: vision, text, rl, graph, video"),
-        (("mmcl", "graph"), "no domain 'mmcl': the domain comes first, as in graph mmcl"),
-        (("toy", "lcml"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
-        (("toy", "toy", "--table", "9"), "no table '9'; it has: table-1"),
-        (("toy", "toy", "--table", "tabel-1"), "no table 'tabel-1': did you mean table-1?"),
-        (("toy", "toy", "--row", "Plian"), "has no row 'Plian': did you mean plain?"),
-        (("toy", "toy", "--column", "up"), "no column 'up'; declared are: left | right"),
-        (("graph", "mmcl", "--column", "MUTG"), "no column 'MUTG': did you mean MUTAG?"),
-        (("toi", "toy"), "no domain 'toi': did you mean toy?"),
-        (("reprot",), "no domain 'reprot': did you mean report?"),
-        (("grahp", "mmcl"), "no domain 'grahp': did you mean graph?"),
-        (("graph", "mcml"), "graph has no paper 'mcml': did you mean mmcl?"),
-        (("toy", "toy", "--tier", "smok"), "no tier 'smok': did you mean smoke?"),
-        (("--runs", "x", "report"), "the verb comes first: ./reproduce.sh report"),
-        (("--cell", "toy/toy/table-1/plain/left"), "a cell is addressed as"),
-        (("--cell", "toy/toy/table-7/plain/left/seed-0"), "no table toy/toy/table-7"),
-        (("data", "toy", "--dataset", "cars"), "toy has no dataset 'cars'; it has: toys"),
-        (
-            ("toy",),
-            "./reproduce.sh run takes DOMAIN PAPER; got toy; see: ./reproduce.sh run --help",
-        ),
-        (("status",), "; verbs are: run, compare, plan, report, figures, film, export, evaluate,"),
-        (("verify", "toy", "toy"), "verify takes [DOMAIN]; got toy toy; see: "),
-        (("evaluate", "toy", ""), "evaluate: an empty word; name DOMAIN MODEL"),
-        (("toy", "toy", "--set", "steps=1", "--set", "steps=2"), "--set steps is given 2 times"),
-        (("toy", "toy", "--seeds", f"0-{10**11}"), f"'0-{10**11}' is not a list of seeds"),
-        (("toy", "toy", "--seeds", str(2**32)), f"'{2**32}' is not a list of seeds"),
-        (("report", "--results", ""), "argument --results: an empty path; name a file or folder"),
-        (("verify", "--row", "plain"), "--row chooses what --rerun N runs again; every record"),
-        (("plan", "toy", "toy", "--seed", "3"), "no option --seed: did you mean --seeds?"),
-        (("plan", "toy", "toy", "--data-root", __file__), f"--data-root {__file__}: a file; name"),
-        (("toy", "toy", "--runs", __file__), f"--runs {__file__}: a file; name a folder"),
-        (("report", "--results", __file__), f"--results {__file__}: a file; name a folder"),
-        (("evaluate", "vision", "no.pt"), "no.pt: there is no such file or folder"),
-        (
-            ("plan", "vision", "lmcl", "--table", "table-2-small"),
-            "table-2-small has no paper tier; add --tier short or --tier smoke",
-        ),
-        (("docs",), "docs needs the checkout: clone the repository"),
-        (("film", "toy", "lcml"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
-        (("film", "toy", "toy"), "toy/toy: there is no finished run of the paper tier to film"),
-        (("film", "graph", "mmcl"), "graph films nothing"),  # it draws nothing either
-        (("film", "toy"), "./reproduce.sh film takes DOMAIN PAPER; got toy; see: "),
-        (("film", "toy", "toy", "--row", "plain"), "no option --row; there are: --help"),
-        (("figures", "toy", "lcml"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
-        (("figures", "toy", "toy"), "toy/toy: no figure can be drawn"),
-        (("figures", "graph", "mmcl"), "graph draws no figures"),
-        (("figures", "toy"), "./reproduce.sh figures takes DOMAIN PAPER; got toy; see"),
-        (("export",), "./reproduce.sh export takes RUN; got none; see: "),
-        (("toy", "toy", "--rwo", "plain"), "no option --rwo: did you mean --row?"),
-        (("toy", "toy", "--set", "stesp=3"), "no field 'stesp': did you mean steps?"),
-        (("toy", "toy", "--set", "steps=x"), "plain: --set steps is a whole number; got 'x'"),
-        (("graph", "mmcl", "--set", "objective.gamma=1"), ": --set objective.gamma: info_nce("),
-        (("compare", "graph", "mmcl", "--with", "a.py"), "is not like FILE.py:LOSS,NUMBER=VALUE"),
-        (("compare", "graph", "mmcl", "--with", "a.py:f,x"), "is not like FILE.py:LOSS,NUMBER="),
-        (("compare", "graph", "mmcl", "--with", "none.py:f"), "none.py: there is no such file"),
-        (("toy", "shared", "--row", "base", "--seeds", "1"), "have none of the seeds given by"),
-        *(
-            (("toy", "toy", f"--{option}={value}"), f"{value!r} is not a {what}")
-            for option, what, values in (
-                ("seeds", "list of seeds like 0,2,5-7", ("1;2", "3-1", "", "0,", "-1", "1-")),
-                ("watch", "positive number; see: ", ("0", "-1", "knn", "2.5")),
-            )
-            for value in values
-        ),
+        (("tractor", "x"), "'tractor'"),
+        (("grahp", "mmcl"), "mean graph?"),
+        (("mmcl", "graph"), "as in graph mmcl"),
+        (("toy", "lcml"), "'lcml'"),
+        (("graph", "mcml"), "mean mmcl?"),
+        (("toy", "toy", "--table", "9"), "table-1"),
+        (("toy", "toy", "--row", "Plian"), "mean plain?"),
+        (("toy", "toy", "--column", "up"), "left | right"),
+        (("toy", "toy", "--tier", "smok"), "mean smoke?"),
+        (("toy", "toy", "--rwo", "plain"), "mean --row?"),
+        (("toy", "toy", "--set", "stesp=3"), "mean steps?"),
+        (("toy", "toy", "--set", "steps=x"), "'x'"),
+        (("toy", "toy", "--set", "steps=1", "--set", "steps=2"), "--set steps"),
+        (("graph", "mmcl", "--set", "objective.gamma=1"), "objective.gamma"),
+        (("toy", "toy", "--seeds", f"0-{10**11}"), f"'0-{10**11}'"),
+        (("toy", "toy", "--seeds", str(2**32)), f"'{2**32}'"),
+        (("toy", "shared", "--row", "base", "--seeds", "1"), "seeds"),
+        (("toy", "toy", "--runs", __file__), "--runs"),
+        (("plan", "toy", "toy", "--data-root", __file__), "--data-root"),
+        (("plan", "vision", "lmcl", "--table", "table-2-small"), "--tier short"),
+        (("--runs", "x", "report"), "./reproduce.sh report"),
+        (("report", "--results", ""), "--results"),
+        (("--cell", "toy/toy/table-1/plain/left"), "addressed as"),
+        (("--cell", "toy/toy/table-7/plain/left/seed-0"), "toy/toy/table-7"),
+        (("data", "toy", "--dataset", "cars"), "toys"),
+        (("toy",), "DOMAIN PAPER"),
+        (("status",), "verbs are"),
+        (("verify", "toy", "toy"), "[DOMAIN]"),
+        (("verify", "--row", "plain"), "--rerun"),
+        (("evaluate", "toy", ""), "DOMAIN MODEL"),
+        (("evaluate", "vision", "no.pt"), "no.pt"),
+        (("docs",), "clone"),
+        (("film", "toy", "toy"), "finished run"),
+        (("film", "graph", "mmcl"), "graph"),
+        (("figures", "toy", "toy"), "toy/toy"),
+        (("figures", "graph", "mmcl"), "graph"),
+        (("export",), "RUN"),
+        (("compare", "graph", "mmcl", "--with", "a.py"), "FILE.py:LOSS"),
+        (("compare", "graph", "mmcl", "--with", "a.py:f,x"), "NUMBER=VALUE"),
+        (("compare", "graph", "mmcl", "--with", "none.py:f"), "none.py"),
+        *((("toy", "toy", f"--seeds={value}"), repr(value)) for value in ("1;2", "3-1", "", "-1")),
+        *((("toy", "toy", f"--watch={value}"), repr(value)) for value in ("0", "knn", "2.5")),
         # What trains nothing new has no such option.
         *(((verb, "toy", "toy", "--watch", "2"), "no option") for verb in ("plan", "verify")),
     ],
 )
-def test_unusable_input_is_one_clear_line(
-    tmp_path: Path,
-    at_once: AtOnce,
-    arguments: tuple[str, ...],
-    text: str,
+def test_unusable_input_is_one_line_and_starts_nothing(
+    tmp_path: Path, at_once: AtOnce, arguments: tuple[str, ...], word: str
 ) -> None:
     _, err = at_once(*arguments, code=2)
-    assert text in err
+    assert word in err
     assert err.startswith("error: ")
     assert err.count("\n") == 1 or err.endswith(reproduce.USAGE)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_version_and_help(at_once: AtOnce) -> None:
-    for words in (("version",), ("--version",)):
-        out, _ = at_once(*words)
-        assert re.fullmatch(r"margins-in-contrastive-learning \S+ \(.*\)\n", out)
-    for words in (("help",), ("--help",), ("-h",)):
-        out, _ = at_once(*words)
-        assert out == reproduce.USAGE
-        assert max(map(len, out.splitlines())) <= 80
+    out, _ = at_once("--version")
+    assert re.fullmatch(r"margins-in-contrastive-learning \S+ \(.*\)\n", out)
+    assert at_once("help") == at_once("--help") == (reproduce.USAGE, "")
     with pytest.raises(SystemExit, match="0"):
         at_once("help", "plan")
-
-
-def test_the_installed_command_speaks_of_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SUITE_COMMAND", raising=False)
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/margins"])
-    assert reproduce.main(["help"]) == 0
-    out = capsys.readouterr().out
-    assert "\n  margins graph mmcl  " in out
-    assert "./reproduce.sh" not in out
-    assert reproduce.main(["plan", "graph", "mmcl", "--rwo", "x"]) == 2
-    assert reproduce.main(["--runs", "x", "report"]) == 2
-    assert "the verb comes first: margins report" in capsys.readouterr().err
-
-
-def test_a_package_of_the_same_name_is_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "graph").mkdir()
-    (tmp_path / "graph/__init__.py").touch()
-    for name in [each for each in sys.modules if each.split(".")[0] == "graph"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UserError, match=f"{tmp_path}/graph hides the suite's package 'graph'"):
-        cells.imported("graph")
-    monkeypatch.delitem(sys.modules, "graph")
 
 
 def test_seeds_are_numbers_and_ranges(at_once: AtOnce) -> None:
@@ -501,70 +359,10 @@ def test_folder_that_cannot_be_written(done: Path, at_once: AtOnce) -> None:
     run = run_of(done / "runs", "toy/toy/table-1/better/left/seed-0")
     blocked = run / "result.json/deeper"
     _, err = at_once("toy", "toy", "--runs", str(blocked), code=1, folder=done)
-    assert "cannot read or write" in err
     assert "choose another folder" in err
     assert contents(done) == before
     _, err = at_once("report", "--results", "/proc/results", code=1, folder=done)
-    assert "cannot read or write" in err
-
-
-@pytest.mark.parametrize(
-    ("target", "text"),
-    [
-        ("nowhere", "--runs runs: a link that leads nowhere; replace it by a folder"),
-        ("runs", "--runs runs: a link that leads nowhere; replace it by a folder"),
-    ],
-    ids=["dangling", "circular"],
-)
-def test_a_link_that_leads_nowhere_says_so(
-    tmp_path: Path, at_once: AtOnce, target: str, text: str
-) -> None:
-    (tmp_path / "runs").symlink_to(target)
-    assert at_once("plan", "toy", "toy", code=2)[1] == f"error: {text}\n"
-
-
-def test_a_name_that_is_too_long_says_so(at_once: AtOnce) -> None:
-    _, err = at_once("plan", "toy", "toy", "--runs", "r" * 256, code=1)
-    assert "File name too long; " in err
-    assert "use a shorter name, or choose another folder" in err
-    assert "space" not in err
-
-
-@pytest.mark.parametrize(("home", "call"), [("os", "fsync"), ("filelock._unix.fcntl", "flock")])
-def test_a_call_of_the_system_that_fails_is_named_with_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str, call: str
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(f"{home}.{call}", fail)
-    with pytest.raises(OSError, match=call) as caught, Run(tmp_path / "run", toy.train.Config()):
-        pass
-    text = describe_os_error(caught.value)
-    assert re.search(rf"{tmp_path}/run/\S+: {call}: Input/output error; what", text)
-    assert "space" not in text
-
-
-def test_a_server_that_has_ended_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_: object) -> None:
-        raise EOFError("unexpected EOF")
-
-    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", fail)
-    places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
-    pool = Pool(places, Namespace(threads=1, jobs=1), Console(quiet=True))
-    text = error_of(lambda: pool.run([*TABLES["toy"][0].cells("paper")][:1]))
-    assert "the process that cells are forked from has ended; it needs 2 GB" in text
-
-
-def test_cells_that_another_command_runs_come_last(tmp_path: Path) -> None:
-    places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
-    pool = Pool(places, Namespace(threads=1, jobs=1), Console(quiet=True))
-    first, second, *_ = pool._waiting = [*TABLES["toy"][0].cells("paper")][:3]
-    with Run(cells.run_folder(places, first), first.config):
-        assert pool._next() == second
-    assert pool._next() == first
+    assert "/proc/results" in err
 
 
 def test_cells_of_one_encoder_wait_until_the_first_has_stored_it(tmp_path: Path) -> None:
@@ -582,92 +380,19 @@ def test_cells_of_one_encoder_wait_until_the_first_has_stored_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
-    [
-        (
-            "claims.toml",
-            "[[claim]\n",
-            "claims.toml: Expected ']]' at the end of an array decl",
-        ),
-        ("claims.toml", "", "claims.toml: has no claim on toy's tables; restore"),
-        ("notes.toml", "a = ", "notes.toml: Invalid value (at "),
-        ("numbers.toml", "\n\na = [\n", "numbers.toml: "),
-    ],
+    ("name", "text"),
+    [("claims.toml", "[[claim]\n"), ("claims.toml", ""), ("notes.toml", "a = ")],
 )
 def test_a_damaged_file_of_published_numbers_is_one_line(
-    tmp_path: Path, name: str, text: str, says: str
+    tmp_path: Path, name: str, text: str
 ) -> None:
     file = tmp_path / name
     file.write_text(text)
     read = {
         "claims.toml": lambda: with_claims({"toy": TABLES["toy"]}, file),
         "notes.toml": lambda: load_notes(file),
-        "numbers.toml": lambda: load_published(file, "table"),
     }
-    assert says in error_of(read[name])
-    assert error_of(read[name]).endswith("restore the file from git")
-
-
-def test_report_names_finished_runs_that_are_damaged(
-    done: Path, tmp_path: Path, at_once: AtOnce
-) -> None:
-    shutil.copytree(done / "runs", tmp_path / "runs")
-    files = [
-        run_of(Path("runs"), f"toy/toy/table-1/plain/left/seed-{seed}") / name
-        for seed, name in enumerate(("config.json", "environment.json", "result.json"))
-    ]
-    for file in files:
-        file.write_text("")
-    _, err = at_once("report", code=1)
-    lines = err.splitlines()
-    assert len(lines) == len(files)
-    for file in files:
-        fault = rf"fault: {file} is not JSON \(.*\); move the folder away"
-        assert any(re.fullmatch(fault, line) for line in lines)
-
-
-def test_report_names_finished_runs_that_it_leaves_out(
-    done: Path, tmp_path: Path, at_once: AtOnce
-) -> None:
-    shutil.copytree(done / "runs", tmp_path / "runs")
-    notes = [line for line in at_once("report")[0].splitlines() if line.startswith("note: ")]
-    folder = run_of(Path("runs"), "toy/toy/table-1/plain/left/seed-0")
-    key = folder.name.rpartition("-")[2]
-    other = folder.rename(folder.with_name("mine"))
-    shutil.copytree(done / "runs/toy", tmp_path / "runs/copied/toy")
-    count = len(list((done / "runs/toy").rglob("result.json")))
-    out, _ = at_once("report")
-    assert [line for line in out.splitlines() if line.startswith("note: ")] == [
-        f"note: {other}: does not count under this name; rename it to end with -{key}",
-        f"note: runs/copied: {count} finished, which do not count there; "
-        "move them to runs/DOMAIN/DATASET/RUN",
-        *notes,
-    ]
-
-
-@pytest.mark.slow
-def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: Path) -> None:
-    shutil.copytree(done / "runs", tmp_path / "runs")
-    before = contents(tmp_path)
-    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000));" + (
-        "from shared.command import cells, reproduce; cells.DOMAINS = ('toy',); "
-        "sys.exit(reproduce.main())"
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", code, *("toy", "toy", "--seeds", "8", "--column", "left")],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert process.returncode == 1
-    assert "free space there, or choose another folder" in process.stderr
-    assert "Traceback" not in process.stderr
-    after = contents(tmp_path)
-    assert {name: after[name] for name in before} == before
-    assert not any("seed-8-" in name and "result.json" in name for name in after)
+    assert name in error_of(read[name])
 
 
 @pytest.mark.slow
@@ -781,74 +506,6 @@ def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(
     assert "0 of 14 cells to run" in plan
 
 
-@pytest.mark.slow
-def test_a_terminal_that_closes_saves(tmp_path: Path) -> None:
-    arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
-    process = start(tmp_path, *arguments)
-    cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
-    wait_for(lambda: (cell / "checkpoint.pt").exists())
-    os.killpg(process.pid, signal.SIGHUP)
-    err = process.communicate(timeout=300)[1]
-    assert process.returncode == 75, err
-    assert "Traceback" not in err
-    assert not (cell / "result.json").exists()
-
-
-def test_a_table_of_some_seeds_says_what_it_shows(
-    done: Path, tmp_path: Path, at_once: AtOnce
-) -> None:
-    """Not "2 of 3 seeds" below "seeds 0-2", nor a footnote without its mark."""
-    shutil.copytree(done / "runs", tmp_path / "runs")
-    choice = ("toy", "toy", "--row", "plain", "--row", "better", "--column", "left")
-    out, _ = at_once(*choice, "--seeds", "0,2")
-    assert "mean ± sample standard deviation over seeds 0, 2." in out
-    assert "of 3 seeds" not in out
-    assert "(1)" not in out
-    out, _ = at_once("plan", *choice, "--seeds", "2-4")
-    assert "toy/toy/table-1: seeds 3-4 are not declared: run and kept, in no table" in out
-    shutil.rmtree(run_of(tmp_path / "runs", "toy/toy/table-1/plain/left/seed-1"))
-
-
-def test_the_first_of_many_cells_is_the_same_whichever_ended_first(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    ended = SimpleNamespace(interrupted=False, outcomes=dict.fromkeys("dcab", "failed: so"))
-    assert running.print_ending(Console(), ended, again=False) == 1  # type: ignore[arg-type]
-    assert capsys.readouterr().err == "a and 3 more: failed: so\n"
-
-
-def test_one_reason_of_many_cells_is_said_once(at_once: AtOnce) -> None:
-    out, err = at_once("toy", "broken", "--row", "made to fail", code=1)
-    why = "failed: RuntimeError: made to fail"
-    assert err == f"toy/broken/table-1/made-to-fail/left/seed-0 and 5 more: {why}\n"
-    assert len(re.findall(rf"^\[./6\] .*: {why}$", out, re.MULTILINE)) == 1
-    assert out.count(": the same\n") == 5
-
-
-def test_datasets_that_cannot_be_fetched_are_named_by_reason(
-    at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    why = {"a": "a: download from http://x/a failed: no name; put it", "b": "b is not downloaded"}
-    why["c"] = "c: download from http://x/c failed: no name; put it"
-
-    def fetch(name: str, data_root: Path) -> None:
-        raise UserError(why[name])
-
-    domain = replace(cells.domain_of("toy"), fetch=fetch, datasets=lambda: tuple(why))
-    monkeypatch.setattr(verbs, "domain_of", lambda name: domain)
-    out, err = at_once("data", "toy", code=1)
-    assert err.splitlines() == [
-        "not there: a, c (download failed: no name)",
-        "not there: b (is not downloaded)",
-        "where to put one: ./reproduce.sh data toy --dataset a",
-    ]
-    assert out.startswith(
-        "tables with data, in a column at least: toy/table-1, toy/table-1 (short)"
-    )
-    _, err = at_once("data", "toy", "--dataset", "c", code=1)
-    assert err == f"{why['c']}\n"
-
-
 def test_what_no_cell_could_run_with_is_refused_before_any_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -858,29 +515,12 @@ def test_what_no_cell_could_run_with_is_refused_before_any_starts(
     larger = replace(cell, config=replace(cell.config, batch_size=10**7))
     assert "batch_size 10000000" in error_of(lambda: running._check_known([larger]))
     monkeypatch.setattr(metadata, "distributions", lambda name: [])
-    text = error_of(lambda: running._check_known([cell]))
-    assert "torchvision" in text
-    assert "margins-in-contrastive-learning[vision]" in text
+    assert "torchvision" in error_of(lambda: running._check_known([cell]))
 
 
-@pytest.mark.parametrize("name", ["graph.Encoder", "from graph import load"])
-def test_python_names_the_extra_too(name: str) -> None:
-    program = "import sys; sys.modules['torch_geometric'] = None; import graph; " + name
+def test_python_names_the_extra_too() -> None:
+    program = "import sys; sys.modules['torch_geometric'] = None; import graph; graph.Encoder"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert "margins-in-contrastive-learning[graph]" in done.stderr.splitlines()[-1]
-
-
-def test_all_that_a_cell_lacks_is_said_at_once(tmp_path: Path) -> None:
-    places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path / "data")
-    (table,) = cells.choose_tables("text", "lmcl", "table-4-small", "short")
-    options = Namespace(threads=1, jobs=1, no_download=False)
-    pool = Pool(places, options, Console(quiet=True))
-    some = [*table.cells("short")]
-    assert pool.leave_out(some) == []
-    assert pool.outcomes.keys() == {cell.address for cell in some}
-    whole = max(pool.outcomes.values(), key=len)
-    assert "books" in whole
-    assert "senteval" in whole
-    assert "--set tasks=topics,questions" in whole

@@ -9,12 +9,10 @@ import graph.config
 import text.config
 import video.config
 import vision.config
-from graph.tables import TABLE_4
 from shared import Objective, Projection, distance_polarization, info_nce, max_margin, term
 from shared.command import own
 from shared.command.cells import every_table
 from shared.command.settings import with_settings
-from shared.errors import UserError
 from shared.ranges import require_ranges
 from tests.stages.errors import error_of
 
@@ -105,77 +103,52 @@ def test_both_ends_of_the_band_can_be_set_in_any_order(ends: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize(
-    ("setting", "text"),
+    ("setting", "word"),
     [
-        ("epochs", "--set 'epochs': write it as NAME=VALUE"),
-        ("epocs=3", "--set epocs: no field 'epocs': did you mean epochs?"),
-        ("seed=3", "--set seed: seeds are chosen with --seeds"),
-        ("epochs=three", "--set epochs is a whole number; got 'three'"),
-        ("epochs=3.5", "--set epochs is a whole number; got '3.5'"),
-        ("learning_rate=fast", "--set learning_rate is a number; got 'fast'"),
-        ("learning_rate=nan", "--set learning_rate is a number; got 'nan'"),
-        ("reshuffle=1", "--set reshuffle is true or false; got '1'"),
-        ("augmentations=('drop','mask')", "--set augmentations is texts joined by commas; got"),
-        ("precision=float46", "--set precision: 'float46' is not known: did you mean float64?"),
-        ("epochs.more=3", "--set epochs.more: epochs is 20; it has no part 'more'"),
-        (
-            "objective=info_nce",
-            "set its numbers, as in objective.temperature=0.1, or --with a loss",
-        ),
-        ("objective.temprature=1", "has no 'temprature': did you mean temperature?"),
-        ("objective.temperature=warm", "--set objective.temperature is a number; got 'warm'"),
+        ("epochs", "NAME=VALUE"),
+        ("epocs=3", "mean epochs?"),
+        ("seed=3", "--seeds"),
+        ("epochs=three", "'three'"),
+        ("epochs=3.5", "'3.5'"),
+        ("learning_rate=fast", "'fast'"),
+        ("learning_rate=nan", "'nan'"),
+        ("reshuffle=1", "true or false"),
+        ("augmentations=('drop','mask')", "commas"),
+        ("precision=float46", "mean float64?"),
+        ("epochs.more=3", "'more'"),
+        ("objective=info_nce", "--with"),
+        ("objective.temprature=1", "mean temperature?"),
+        ("objective.temperature=warm", "'warm'"),
         ("objective.temperature=-1", "temperature"),
-        ("objective.projection.alpha=-1", "alpha is at least 0 and finite; got -1.0"),
+        ("objective.projection.alpha=-1", "alpha"),
     ],
 )
-def test_unknown_names_and_values_are_refused_in_one_line(setting: str, text: str) -> None:
-    with pytest.raises(UserError) as caught:
-        with_settings(RICH, [setting])
-    assert text in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_the_objective_of_a_row_is_named_where_it_lacks_the_number() -> None:
-    (cell,) = TABLE_4.cells(row="MMCL INV, both views", column="MUTAG", seeds=(0,))
-    with pytest.raises(UserError, match=r"max_margin\(.*gamma=0.5.* has no 'temperature'"):
-        with_settings(cell.config, ["objective.temperature=0.1"])
+def test_unknown_names_and_values_are_refused_in_one_line(setting: str, word: str) -> None:
+    assert word in error_of(lambda: with_settings(RICH, [setting]))
 
 
 @pytest.mark.parametrize(
-    ("domain", "paper", "row", "setting", "text"),
+    ("domain", "paper", "row", "setting", "word"),
     [
-        ("vision", "margins", "SimCLR", "queue=-1", "queue is a whole number from 0; got -1"),
-        ("vision", "margins", "SimCLR", "queue=7", "queue has no effect in any chosen row: it nee"),
-        ("vision", "margins", "SimCLR", "small_augmentation=nosuch", "small_augmentation has no "),
-        ("vision", "margins", "SimCLR", "teacher_momentum=inf", "teacher_momentum lies in [0, 1]"),
-        ("vision", "margins", "SimCLR", "teacher_momentum=0.5", "it needs method moco_v2, moco_v3"),
-        ("vision", "margins", "SimCLR", "image_size=0", "image_size is a positive whole number"),
-        ("vision", "margins", "SimCLR", "head_hidden=0", "head_hidden is a positive whole number"),
-        ("vision", "margins", "SimCLR", "test_size=-1", "test_size is a positive whole number, or"),
-        ("vision", "margins", "SimCLR", "prepared_side=0", "prepared_side is a positive whole nu"),
-        (
-            "text",
-            "lmcl",
-            "QT",
-            "layers=5",
-            "layers has no effect in any chosen row: it needs a",
-        ),
-        ("text", "lmcl", "QT", "hidden=0", "hidden is a positive whole number; got 0"),
-        ("rl", "lmcl", "CURL", "probe_updates=3", "it needs a probe, not an agent; omit it"),
-        ("graph", "mmcl", "GraphCL", "readout=mean", "it needs another network than gin"),
-        ("graph", "mmcl", "GraphCL", "hidden=0", "hidden is a positive whole number; got 0"),
-        (
-            "video",
-            "mmcl",
-            "MoCo-v2",
-            "flow=dis",
-            "flow has no effect in any chosen row: it needs",
-        ),
-        ("video", "mmcl", "MoCo-v2", "size=0", "size is a positive whole number; got 0"),
+        ("vision", "margins", "SimCLR", "queue=-1", "from 0"),
+        ("vision", "margins", "SimCLR", "queue=7", "no effect"),
+        ("vision", "margins", "SimCLR", "small_augmentation=nosuch", "small_augmentation"),
+        ("vision", "margins", "SimCLR", "teacher_momentum=inf", "[0, 1]"),
+        ("vision", "margins", "SimCLR", "teacher_momentum=0.5", "method moco_v2"),
+        ("vision", "margins", "SimCLR", "image_size=0", "positive"),
+        ("vision", "margins", "SimCLR", "test_size=-1", "positive"),
+        ("text", "lmcl", "QT", "layers=5", "no effect"),
+        ("text", "lmcl", "QT", "hidden=0", "positive"),
+        ("rl", "lmcl", "CURL", "probe_updates=3", "needs a probe"),
+        ("graph", "mmcl", "GraphCL", "readout=mean", "another network"),
+        ("graph", "mmcl", "GraphCL", "hidden=0", "positive"),
+        ("graph", "mmcl", "MMCL INV, both views", "objective.temperature=0.1", "'temperature'"),
+        ("video", "mmcl", "MoCo-v2", "flow=dis", "no effect"),
+        ("video", "mmcl", "MoCo-v2", "size=0", "positive"),
     ],
 )
 def test_a_field_out_of_range_or_without_effect_is_named_at_the_command_line(
-    domain: str, paper: str, row: str, setting: str, text: str
+    domain: str, paper: str, row: str, setting: str, word: str
 ) -> None:
     cells = [
         cell
@@ -183,7 +156,7 @@ def test_a_field_out_of_range_or_without_effect_is_named_at_the_command_line(
         if table.paper == paper and row in {each.label for each in table.rows}
         for cell in table.cells(table.tiers[0], row=row)
     ]
-    assert text in error_of(lambda: own.apply_settings(cells[:1], [setting]))
+    assert word in error_of(lambda: own.apply_settings(cells[:1], [setting]))
 
 
 def test_a_setting_that_has_an_effect_in_one_row_is_taken() -> None:

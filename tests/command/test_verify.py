@@ -96,42 +96,33 @@ def test_records_as_they_were_written_have_no_fault(tmp_path: Path, records: lis
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lambda r: changed(r, {}, {"accuracy": 180.0}), "refused: accuracy is 180, outside"),
-        (lambda r: changed(r, {}, {"accuracy": "nan"}), "the result has no finite accuracy"),
-        (lambda r: changed(r, {}, {"norm": "inf"}), "not a finite number: norm is inf"),
-        (
-            lambda r: changed(r, {}, {"details": {"curve": [1.0, "nan"]}}),
-            "number: details.curve is",
-        ),
+        (lambda r: changed(r, {}, {"accuracy": 180.0}), "accuracy is 180"),
+        (lambda r: changed(r, {}, {"accuracy": "nan"}), "no finite accuracy"),
+        (lambda r: changed(r, {}, {"norm": "inf"}), "norm is inf"),
+        (lambda r: changed(r, {}, {"details": {"curve": [1.0, "nan"]}}), "details.curve"),
         # Reading refuses the numbers themselves, at any depth.
-        (
-            lambda r: changed(r, {}, {"details": {"curve": [1.0, float("nan")]}}),
-            "not JSON (NaN is not a finite number)",
-        ),
-        (
-            lambda r: changed(r, {}, {"norm": float("-inf")}),
-            "not JSON (-Infinity is not a finite number)",
-        ),
-        (lambda r: changed(r, {"commit": "HEAD"}), "names no commit but 'HEAD'"),
-        (lambda r: changed(r, {"data": {"toys": "0" * 64}}), "as the hash of toys"),
-        (lambda r: changed(r, {"data": {"toys": "ab"}}), "has 'ab' as the hash of toys"),
-        (lambda r: dataclasses.replace(r, sha256=None), "was altered: its SHA-256"),
-        (lambda r: changed(r, {"dirty": True}), "was not measured at a clean commit"),
-        (lambda r: dataclasses.replace(r, sha256="0" * 64), "was altered: its SHA-256"),
+        (lambda r: changed(r, {}, {"details": {"curve": [1.0, float("nan")]}}), "NaN"),
+        (lambda r: changed(r, {}, {"norm": float("-inf")}), "-Infinity"),
+        (lambda r: changed(r, {"commit": "HEAD"}), "'HEAD'"),
+        (lambda r: changed(r, {"data": {"toys": "0" * 64}}), "hash of toys"),
+        (lambda r: changed(r, {"data": {"toys": "ab"}}), "hash of toys"),
+        (lambda r: dataclasses.replace(r, sha256=None), "SHA-256"),
+        (lambda r: dataclasses.replace(r, sha256="0" * 64), "SHA-256"),
+        (lambda r: changed(r, {"dirty": True}), "clean commit"),
         (
             lambda r: changed(dataclasses.replace(r, config=r.config | {"steps": 9}), {}),
-            "is not valid: stale: measured with another configuration",
+            "stale: measured with another configuration",
         ),
         (
             lambda r: changed(dataclasses.replace(r, result=r.result | {"protocol": "v0"}), {}),
-            "is not valid: stale: measured with protocol v0",
+            "stale: measured with protocol v0",
         ),
         (
             lambda r: changed(
                 dataclasses.replace(r, address=f"{PLACE}/seed-9", config=r.config | {"seed": 9}),
                 {},
             ),
-            "not among the declared rows, columns and seeds",
+            "not among the declared",
         ),
         (lambda r: dataclasses.replace(r, address=f"{PLACE}/seed-0"), "two records of"),
     ],
@@ -156,34 +147,26 @@ def test_records_of_no_table_are_a_fault(tmp_path: Path, records: list[Record]) 
 
 
 @pytest.mark.parametrize(
-    ("data", "faults"),
+    ("data", "at_fault"),
     [
-        ([{"toys": "a"}] * 3, []),
-        (
-            [{"toys": "a"}, {"toys": "b"}, {"toys": "a"}],
-            [(2, "toys has another hash than the rest")],
-        ),
-        ([{"toys": "a"}, {}, {"toys": "a"}], [(2, "names no data, unlike others of its kind")]),
+        ([{"toys": "a"}] * 3, None),
+        ([{"toys": "a"}, {"toys": "b"}, {"toys": "a"}], 2),
+        ([{"toys": "a"}, {}, {"toys": "a"}], 2),
         # What each seed makes itself is another with each.
-        ([{"toys": "a", "frames": each} for each in "abc"], []),
+        ([{"toys": "a", "frames": each} for each in "abc"], None),
     ],
 )
 def test_records_of_a_column_are_of_the_same_data(
-    tmp_path: Path,
-    records: list[Record],
-    data: list[dict[str, str]],
-    faults: list[tuple[int, str]],
+    tmp_path: Path, records: list[Record], data: list[dict[str, str]], at_fault: int | None
 ) -> None:
     some = [
         changed(record, {"data": {name: 32 * f"{each}1" for name, each in of.items()}})
         for record, of in zip(records, data, strict=True)
     ]
     file = commit(tmp_path / "results", some)
-    found = check(tmp_path).faults
-    assert len(found) == len(faults)
-    for fault, (line, words) in zip(found, faults, strict=True):
-        assert fault.startswith(f"{file}, line {line}: ")
-        assert words in fault
+    faults = check(tmp_path).faults
+    assert len(faults) == (at_fault is not None)
+    assert all(fault.startswith(f"{file}, line {at_fault}: ") for fault in faults)
 
 
 def test_frames_of_one_seed_are_the_same_in_every_row(
@@ -198,7 +181,7 @@ def test_frames_of_one_seed_are_the_same_in_every_row(
     rows = [framed(first, "1"), framed(second, "2"), framed(other, "3")]
     commit(tmp_path / "results", rows)
     (fault,) = check(tmp_path).faults
-    assert "line 3: frames has another hash than the rest of the column left" in fault
+    assert "line 3: frames" in fault
 
 
 def test_one_domain_alone(tmp_path: Path, records: list[Record]) -> None:
@@ -207,19 +190,6 @@ def test_one_domain_alone(tmp_path: Path, records: list[Record]) -> None:
     results, runs = tmp_path / "results", tmp_path / "runs"
     assert verify.check(ALL, results, runs, "toy").faults == ()
     assert len(verify.check(ALL, results, runs, "other").faults) == 2
-
-
-def test_records_are_counted_by_what_computed_them(
-    tmp_path: Path, records: list[Record], at_once: AtOnce
-) -> None:
-    hardware = {"processor": "A CPU", "accelerators": ["A GPU"]}
-    records[0] = changed(records[0], {"hardware": hardware})
-    commit(
-        tmp_path / "results", [changed(records[1], {"hardware": hardware | {"accelerators": []}})]
-    )
-    commit(tmp_path / "results", records[:1], "toy/slow/table-1")
-    out, _ = at_once("verify", "toy", code=1)
-    assert "By processor: A CPU: 1, A GPU: 1" in out
 
 
 def test_exit_codes(done: Path, tmp_path: Path, records: list[Record], at_once: AtOnce) -> None:
@@ -254,6 +224,7 @@ def test_an_edited_run_is_a_fault_and_does_not_count(
     _, err = at_once("verify", "toy", code=1)
     assert err.startswith(f"fault: {run}/result.json: its SHA-256 is not")
     # Neither the table nor the report believes it; what else is there goes on.
+    assert str(run) in at_once("report", "--results", "elsewhere", code=1)[1]
     only = ("--row", "plain", "--column", "left", "--seeds", "0,1")
     out, err = at_once("toy", "toy", *only, code=1)
     assert "180" not in out
@@ -320,16 +291,16 @@ PATH = {"arithmetic": {"cpu_capability": "DEFAULT", "blas": {}, "numpy_and_scipy
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"),
+    ("environment", "word"),
     [
-        (OTHER, "another processor"),
-        ({"arithmetic": {}}, "another CPU capability; another BLAS path; another BLAS of numpy"),
-        ({"threads": 2}, "another number of threads"),
-        (None, "BLAS path not recorded"),
+        (OTHER, "processor"),
+        ({"arithmetic": {}}, "CPU capability; another BLAS path; another BLAS of numpy"),
+        ({"threads": 2}, "threads"),
+        (None, "not recorded"),
     ],
 )
 def test_another_rounding_is_held_to_that_of_another_code_path(
-    records: list[Record], environment: dict[str, Any] | None, words: str
+    records: list[Record], environment: dict[str, Any] | None, word: str
 ) -> None:
     first, *_ = records
     if environment is None:
@@ -345,60 +316,57 @@ def test_another_rounding_is_held_to_that_of_another_code_path(
         return rerun.compare(recorded, anew, lambda: other)
 
     for off, rounded, (fault, known), end in (
-        (1.6, 0.0, (True, True), "by 0: that does not explain it"),
-        (-1.6, 0.1, (True, True), "by 0.1: that does not explain it"),
-        (1e-6, 1e-6, (False, True), "by 1e-06: as rounding does"),
-        (1.6, -0.5, (False, False), "by 0.5: cannot be compared here"),
+        (1.6, 0.0, (True, True), "by 0: "),
+        (-1.6, 0.1, (True, True), "by 0.1: "),
+        (1e-6, 1e-6, (False, True), "by 1e-06: "),
+        (1.6, -0.5, (False, False), "by 0.5: "),
     ):
         outcome = compared(off, rounded)
         assert (outcome.fault, outcome.compared) == (fault, known)
-        assert words in outcome.text
+        assert word in outcome.text
         assert f"accuracy differs by {off:+g}" in outcome.text
-        assert outcome.text.endswith(f", another code path of this processor {end}")
+        assert end in outcome.text
     outcome = rerun.compare(recorded, first, lambda: pytest.fail("nothing is to be explained"))
     assert (outcome.fault, outcome.text.split("; ")[0]) == (False, "equal to the bit")
-    assert words in outcome.text
+    assert word in outcome.text
+
+
+def never() -> None:
+    pytest.fail("another code path would tell nothing")
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"),
+    ("environment", "path", "words"),
     [
-        ({"versions": {"torch": "1", "absent": "2"}}, "other versions of torch: accuracy"),
-        ({"hardware": OTHER["hardware"] | {"accelerators": ["GPU"]}}, "an accelerator"),
+        ({"versions": {"torch": "1", "absent": "2"}}, never, "other versions of torch"),
+        ({"hardware": OTHER["hardware"] | {"accelerators": ["GPU"]}}, never, "an accelerator"),
+        (OTHER, lambda: None, "no other code path"),  # it failed
+        (OTHER, lambda: {}, "no other code path"),  # it is the same path
     ],
 )
-def test_what_is_more_than_rounding_cannot_be_compared(
-    records: list[Record], environment: dict[str, Any], words: str
+def test_what_rounding_does_not_explain_cannot_be_compared(
+    records: list[Record],
+    environment: dict[str, Any],
+    path: Callable[[], dict[str, Any] | None],
+    words: str,
 ) -> None:
     first, *_ = records
     anew = changed(first, {}, {"accuracy": first.result["metrics"]["accuracy"] + 1e-3})
-    never = lambda: pytest.fail("it would tell nothing")  # noqa: E731
-    outcome = rerun.compare(counted(changed(first, environment)), anew, never)
+
+    def elsewhere() -> Record | None:
+        found = path()
+        return None if found is None else changed(first, found)
+
+    outcome = rerun.compare(counted(changed(first, environment)), anew, elsewhere)
     assert (outcome.fault, outcome.compared) == (False, False)
     assert words in outcome.text
-    assert outcome.text.endswith(": cannot be compared here")
-
-
-@pytest.mark.parametrize("path", [None, {}], ids=["failed", "the same path"])
-def test_without_another_code_path_nothing_is_compared(
-    records: list[Record], path: dict[str, Any] | None
-) -> None:
-    first, *_ = records
-    anew = changed(first, {}, {"accuracy": first.result["metrics"]["accuracy"] + 1e-3})
-    outcome = rerun.compare(
-        counted(changed(first, OTHER)), anew, lambda: None if path is None else changed(first, path)
-    )
-    assert (outcome.fault, outcome.compared) == (False, False)
-    assert outcome.text.endswith(": no other code path could be run here")
 
 
 def test_other_data_are_a_fault(records: list[Record]) -> None:
     first, *_ = records
     outcome = rerun.compare(counted(first), changed(first, {"data": {"toys": "ab"}}), lambda: None)
-    assert (outcome.fault, outcome.text) == (
-        True,
-        "the data differ from those of the record, by their hash",
-    )
+    assert outcome.fault
+    assert "data" in outcome.text
 
 
 def test_in_place_of_a_cell_without_data_comes_another(
@@ -456,6 +424,7 @@ def test_library_and_code_path_are_read_from_mkl_s_report() -> None:
     assert read_mkl("") == {"library": "MKL", "path": "not read", "cbwr": "not read"}
 
 
+@pytest.mark.slow
 def test_variables_that_steer_the_blas_are_seen_and_looking_starts_no_thread() -> None:
     """In a process of its own, as in the server that the processes of cells are forked of.
 

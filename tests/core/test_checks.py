@@ -62,15 +62,14 @@ def twelve(core: Any = shared) -> tuple[Pairs, Tensor]:
 def test_similarities_of_another_kind_are_refused(name: str, core: Any) -> None:
     pairs, similarity = twelve(core)
     wrong = [
-        (similarity[:, :1], r"row for each anchor .* \(12, 12\); got \("),
-        (torch.cat([similarity, similarity], dim=1), r"got \(12, 24\)"),
-        (similarity.long(), "similarity holds floating-point numbers; got torch"),
+        (similarity[:, :1], r"\(12, 12\)"),
+        (torch.cat([similarity, similarity], dim=1), r"\(12, 24\)"),
+        (similarity.long(), "floating-point"),
     ]
     if name in NEED_COSINES:
-        message = r"similarity holds cosines here; got .*: use shared.cosine, not divided"
-        wrong += [(sign * similarity.abs() / 0.1, message) for sign in (1, -1)]
-    for given, message in wrong:
-        with pytest.raises(ValueError, match=message):
+        wrong += [(sign * similarity.abs() / 0.1, "cosines") for sign in (1, -1)]
+    for given, word in wrong:
+        with pytest.raises(ValueError, match=word):
             getattr(core, name)(pairs, given, **DOORS[name])
     getattr(core, name)(pairs, similarity, **DOORS[name])
 
@@ -87,7 +86,7 @@ def test_cosines_may_be_off_by_a_thousandth_and_what_is_ignored_by_anything(core
         for sign in (1, -1):
             core.margin_nce(pairs, similarity.masked_fill(mask, sign * 1.0009), temperature=0.5)
             moved = similarity.masked_fill(mask, sign * 1.0011).masked_fill(ignored, math.nan)
-            with pytest.raises(ValueError, match=r"got -?1.001: use"):
+            with pytest.raises(ValueError, match=r"1\.001"):
                 core.margin_nce(pairs, moved, temperature=0.5)
 
 
@@ -109,7 +108,7 @@ def test_the_criterion_looks_at_cosines_every_so_many_steps_on_an_accelerator() 
             looks.append(any("check_cosines" in where for _, where in device.waits))
         assert looks == [True, False, False, False, True]
         criterion.similarity = lambda *both: 3 * cosine(*both)
-        with pytest.raises(ValueError, match="similarity holds cosines here"):
+        with pytest.raises(ValueError, match="cosines"):
             criterion(pairs, step=20)
 
 
@@ -117,47 +116,43 @@ def test_the_criterion_looks_at_cosines_every_so_many_steps_on_an_accelerator() 
 
 
 @pytest.mark.parametrize(
-    ("name", "argument", "value", "words"),
+    ("name", "argument", "value"),
     [
-        ("info_nce", "temperature", -1.0, "temperature is positive and finite; got -1.0"),
-        ("info_nce", "temperature", math.nan, "temperature is positive and finite; got nan"),
-        ("info_nce", "temperature", math.inf, "temperature is positive and finite; got inf"),
-        ("info_nce", "temperature", "0.5", "temperature is positive and finite; got '0.5'"),
-        ("info_nce", "temperature", torch.ones(12), r"scalar tensor .* shape \(12,\)"),
-        ("info_nce", "temperature", torch.tensor(1), "scalar tensor .* torch.int64"),
-        ("info_nce", "temperature", torch.tensor(-0.5), "is positive and finite; got -0.5"),
-        ("info_nce", "temperature", True, "temperature is positive and finite; got True"),
-        ("info_nce", "positive_in_denominator", "no", "is True or False; got 'no'"),
-        ("debiased_nce", "tau_plus", 1.0, "tau_plus is a probability below 1"),
-        ("hard_nce", "beta", math.nan, "beta is at least 0 and finite; got nan"),
-        ("hard_nce", "detach_weights", 2, "detach_weights is True or False; got 2"),
-        ("margin_nce", "angular", math.nan, "angular is a finite number"),
-        ("margin_nce", "subtractive", math.inf, "subtractive is a finite"),
-        ("margin_nce", "emphasis", -1.0, "emphasis is at least 0 and finite; got -1.0"),
-        ("margin_nce", "attenuation", 2, r"attenuation lies in \[0, 1\]"),
-        ("margin_nce", "curvature_form", "eq", "curvature_form is 'equation_"),
-        ("alignment", "curvature", 0.0, "curvature is positive and finite, or None; got 0"),
-        ("max_margin", "ridge", 0.0, "ridge is positive and finite; got 0.0"),
-        ("max_margin", "steps", 2.5, "steps is a positive whole number; got 2.5"),
-        ("max_margin", "step_size", -1e-3, "step_size is positive and finite, or None; got -0.0"),
-        ("max_margin", "offset", math.nan, "offset is a finite number; got nan"),
-        ("max_margin", "kernel", "poly", "kernel is 'rbf', 'linear' or 'tanh'; got 'poly'"),
-        ("consistency", "temperature", 0.0, "temperature is positive and finite; got 0"),
-        ("consistency", "with_positive", 1, "with_positive is True or False; got 1"),
-        ("distance_polarization", "lower", "a", "lower is a finite number; got 'a'"),
-        ("distance_polarization", "lower", 0.6, "got lower 0.6, upper 0.5"),
-        ("distance_polarization", "upper", 1.1, "0 <= lower < upper <= 1; got lower 0.1, upper 1"),
-        ("distance_polarization", "reduction", "max", "is 'anchor_sum', 'mean' or 'sum'; got 'm"),
-        ("distance_polarization", "among", "any", "among is 'negatives', 'all' or 'anchors'"),
+        *(("info_nce", "temperature", value) for value in (-1.0, math.nan, math.inf, "0.5", True)),
+        ("info_nce", "temperature", torch.ones(12)),
+        ("info_nce", "temperature", torch.tensor(1)),
+        ("info_nce", "temperature", torch.tensor(-0.5)),
+        ("info_nce", "positive_in_denominator", "no"),
+        ("debiased_nce", "tau_plus", 1.0),
+        ("hard_nce", "beta", math.nan),
+        ("hard_nce", "detach_weights", 2),
+        ("margin_nce", "angular", math.nan),
+        ("margin_nce", "subtractive", math.inf),
+        ("margin_nce", "emphasis", -1.0),
+        ("margin_nce", "attenuation", 2),
+        ("margin_nce", "curvature_form", "eq"),
+        ("alignment", "curvature", 0.0),
+        ("max_margin", "ridge", 0.0),
+        ("max_margin", "steps", 2.5),
+        ("max_margin", "step_size", -1e-3),
+        ("max_margin", "offset", math.nan),
+        ("max_margin", "kernel", "poly"),
+        ("consistency", "temperature", 0.0),
+        ("consistency", "with_positive", 1),
+        ("distance_polarization", "lower", "a"),
+        ("distance_polarization", "lower", 0.6),
+        ("distance_polarization", "upper", 1.1),
+        ("distance_polarization", "reduction", "max"),
+        ("distance_polarization", "among", "any"),
     ],
 )
 def test_numbers_out_of_range_are_refused_by_term_and_by_the_function_alike(
-    name: str, argument: str, value: Any, words: str, core: Any
+    name: str, argument: str, value: Any, core: Any
 ) -> None:
     numbers = DOORS[name] | {argument: value}
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=argument):
         term(getattr(shared, name), **numbers)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=argument):
         getattr(core, name)(*twelve(core), **numbers)
 
 
@@ -217,22 +212,14 @@ class Words:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"size": "tiny"}, "size is one of small, large; got 'tiny'"),
-        ({"layers": 3}, "layers is one of 1, 2; got 3"),
-        ({"layers": True}, "layers is one of 1, 2; got True"),
-        (
-            {"policies": ("plain", "weak")},
-            r"policies is one of plain, strong; got \('plain', 'weak'\)",
-        ),
-    ],
+    "changes",
+    [{"size": "tiny"}, {"layers": 3}, {"layers": True}, {"policies": ("plain", "weak")}],
 )
 def test_a_run_refuses_words_that_its_configuration_cannot_have(
-    changes: dict[str, Any], message: str, tmp_path: Path
+    changes: dict[str, Any], tmp_path: Path
 ) -> None:
     require_words(Words(layers=2, policies=("strong", "plain"), backbone="mine"))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=next(iter(changes))):
         Run(tmp_path, replace(Words(), **changes))
     assert [*tmp_path.iterdir()] == []
 
@@ -240,9 +227,7 @@ def test_a_run_refuses_words_that_its_configuration_cannot_have(
 @pytest.mark.parametrize("rows", [torch.zeros(4, 3), torch.ones(4, 3)])
 def test_a_collapsed_encoder_is_named_where_its_rows_are_copies(rows: torch.Tensor) -> None:
     criterion = Objective(term(info_nce, temperature=0.5)).build(3)
-    with pytest.raises(
-        ValueError, match=r"all 8 candidates are equal, .* did the encoder collapse"
-    ):
+    with pytest.raises(ValueError, match="collapse"):
         criterion(two_views(rows, rows, ignore_duplicates=True))
-    with pytest.raises(ValueError, match="use a larger batch"):
+    with pytest.raises(ValueError, match="larger batch"):
         criterion(two_views(rows[:1], rows[:1], ignore_duplicates=True))

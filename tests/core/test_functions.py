@@ -3,7 +3,6 @@
 import ast
 import functools
 import importlib.util
-import math
 import subprocess
 import sys
 import textwrap
@@ -18,6 +17,7 @@ import shared
 from shared import distance_polarization, functions, info_nce, term
 from shared.experiment.config import canonical
 from shared.functions import function_name, identity
+from tests.stages.errors import error_of
 
 ROOT = Path(shared.__file__).resolve().parents[1]
 
@@ -171,31 +171,27 @@ def wrapped(*arguments: Any, **numbers: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "text"),
+    ("function", "word"),
     [
-        (lambda pairs, similarity: similarity.sum(1), "a lambda has no name"),
-        (outer(), "outer.<locals>.inner is defined inside a function"),
-        (functools.partial(info_nce, temperature=0.5), "partial is not a plain function"),
-        (torch.sum, "sum is not a plain function"),
-        (math.sqrt, "sqrt is not a plain function"),
-        (torch.nn.CosineSimilarity(), "CosineSimilarity is not a plain function"),
-        (torch.nn.CosineSimilarity, "CosineSimilarity is a class"),
-        (wrapped, "shared.losses.info_nce is another function than this one"),
+        (lambda pairs, similarity: similarity.sum(1), "lambda"),
+        (outer(), "outer.<locals>.inner"),
+        (functools.partial(info_nce, temperature=0.5), "partial"),
+        (torch.sum, "sum"),
+        (torch.nn.CosineSimilarity(), "CosineSimilarity"),
+        (torch.nn.CosineSimilarity, "class"),
+        (wrapped, "shared.losses.info_nce"),
     ],
 )
 def test_functions_that_cannot_be_imported_by_name_are_refused_at_once(
-    function: Any, text: str
+    function: Any, word: str
 ) -> None:
-    with pytest.raises(ValueError, match=text) as error:
-        term(function)
-    assert str(error.value).endswith("; define it with def at the top level of a module's file")
-    assert "\n" not in str(error.value)
+    assert word in error_of(lambda: term(function), ValueError)
 
 
 def test_a_function_without_a_file_is_refused() -> None:
     names: dict[str, Any] = {"__name__": "typed"}
     exec("def loss(pairs, similarity): ...", names)
-    with pytest.raises(ValueError, match=r"the source of typed\.loss is not available"):
+    with pytest.raises(ValueError, match="typed"):
         term(names["loss"])
 
 
@@ -250,15 +246,12 @@ def test_a_package_of_the_users_may_be_called_as_one_of_ours(tmp_path: Path) -> 
     (tmp_path / "text").mkdir()
     (tmp_path / "text/__init__.py").touch()
     (tmp_path / "text/losses.py").write_text("def loss(pairs, similarity):\n    return 1\n")
-    program = """
-        from shared.functions import identity
-        from text.losses import loss
-
-        print(identity(loss))
-    """
-    (tmp_path / "program.py").write_text(textwrap.dedent(program))
     done = subprocess.run(
-        [sys.executable, "program.py"],
+        [
+            *(sys.executable, "-c"),
+            "from shared.functions import identity; from text.losses import loss; "
+            "print(identity(loss))",
+        ],
         cwd=tmp_path,
         env={"PYTHONPATH": f"{Path(shared.__file__).parents[1]}"},
         capture_output=True,

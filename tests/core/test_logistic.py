@@ -172,18 +172,13 @@ def test_prediction_in_blocks(monkeypatch: pytest.MonkeyPatch):
     assert torch.equal(whole, (scores + solution.intercepts[:, :, None]).argmax(3))
     monkeypatch.setattr(logistic, "LARGEST_BLOCK", 1)
     assert torch.equal(solution.predict(x), whole)
-    with pytest.raises(ValueError, match=r"expected features \(n, 9\); got \(80, 8\)"):
+    with pytest.raises(ValueError, match=r"\(80, 8\)"):
         solution.predict(x[:, :8])
 
 
 def test_few_iterations_warn():
     x, y = clouds(80, 9, 2)
-    message = (
-        r"16 of 16 logistic regressions did not reach tolerance 1e-08 within 1 iterations "
-        r"\(largest gradient left: \d\.\de-\d\d of the one at zero\): raise the tolerance or "
-        r"max_iterations$"
-    )
-    with pytest.warns(RuntimeWarning, match=message):
+    with pytest.warns(RuntimeWarning, match="16 of 16 .* max_iterations"):
         solution = fit(x, y, folds(80), COSTS, max_iterations=1)
     assert solution.iterations == 4
     with warnings.catch_warnings():
@@ -194,8 +189,7 @@ def test_few_iterations_warn():
 def test_a_tolerance_out_of_reach_of_single_precision_is_told_with_the_remedies():
     x, y = clouds(300, 6, 3)
     x, everything = 30 * x.float(), torch.ones(300, 1, dtype=torch.bool)
-    remedies = "raise the tolerance or max_iterations, or give the features in float64$"
-    with pytest.warns(RuntimeWarning, match=f"tolerance 1e-08 within 100 iterations .*{remedies}"):
+    with pytest.warns(RuntimeWarning, match="tolerance 1e-08 .* float64"):
         coarse = fit(x, y, everything, [256.0], max_iterations=100)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -217,34 +211,26 @@ def test_a_hessian_that_is_singular_to_single_precision_is_done_without():
 def test_wrong_arguments():
     x, y = clouds(30, 4, 2)
     training = folds(30)
-    broken = x.clone()
-    broken[7, 3] = float("nan")
-    with pytest.raises(ValueError, match="feature 3 of row 7 is nan"):
-        fit(broken, y, training, [1.0])
-    broken[7, 3] = float("inf")
-    with pytest.raises(ValueError, match="feature 3 of row 7 is inf"):
-        fit(broken, y, training, [1.0])
-    single = training.clone()
+    broken, infinite = x.clone(), x.clone()
+    broken[7, 3], infinite[7, 3] = float("nan"), float("inf")
+    single, empty = training.clone(), training.clone()
     single[:, 2] &= y == 1
-    with pytest.raises(
-        ValueError, match=r"training set 2 needs at least two classes; it has \[1\]"
+    empty[:, 2] = False
+    for arguments, word in (
+        ((broken, y, training), "row 7 is nan"),
+        ((infinite, y, training), "row 7 is inf"),
+        ((x, y, single), "set 2"),
+        ((x, y, empty), "set 2"),
+        ((x, y, training[:, :0]), "training"),
+        ((x.long(), y, training), "int64"),
+        ((x, y[1:], training), "labels"),
+        ((x, y - 1, training), "-1"),
+        ((x, y, training.float()), "bool"),
     ):
-        fit(x, y, single, [1.0])
-    single[:, 2] = False
-    with pytest.raises(ValueError, match=r"training set 2 needs .* it has \[\]"):
-        fit(x, y, single, [1.0])
-    with pytest.raises(ValueError, match="no training set"):
-        fit(x, y, training[:, :0], [1.0])
-    with pytest.raises(ValueError, match=r"floating point \(n, d\); got torch.int64"):
-        fit(x.long(), y, training, [1.0])
-    with pytest.raises(ValueError, match=r"labels are int64 \(30,\); got torch.int64 \(29,\)"):
-        fit(x, y[1:], training, [1.0])
-    with pytest.raises(ValueError, match="classes count from 0; got -1"):
-        fit(x, y - 1, training, [1.0])
-    with pytest.raises(ValueError, match=r"training is bool \(30, F\)"):
-        fit(x, y, training.float(), [1.0])
+        with pytest.raises(ValueError, match=word):
+            fit(*arguments, [1.0])
     for costs in ([], [1.0, 0.0], [float("inf")]):
-        with pytest.raises(ValueError, match="costs are positive"):
+        with pytest.raises(ValueError, match="costs"):
             fit(x, y, training, costs)
 
 

@@ -63,7 +63,7 @@ def test_statistics_of_a_batch_norm_do_not_follow() -> None:
 def test_a_network_of_another_build_is_refused(other: nn.Module) -> None:
     target = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
     before = values(target)
-    with pytest.raises(ValueError, match="need the same architecture; the parameters' shapes"):
+    with pytest.raises(ValueError, match="architecture"):
         follow(target, other, 0.5)
     assert values(target) == before
 
@@ -71,17 +71,12 @@ def test_a_network_of_another_build_is_refused(other: nn.Module) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_an_average_in_16_bits_is_refused(dtype: torch.dtype) -> None:
     online, target = network(0, dtype), network(1, dtype)
-    with pytest.raises(ValueError, match=rf"a moving average in {dtype} is lost to rounding; keep"):
+    with pytest.raises(ValueError, match="rounding"):
         follow(target, online, 0.001)
     follow(target, online, 1.0)  # a copy
     assert values(target) == values(online)
-    with pytest.raises(ValueError, match="is lost to rounding"):
+    with pytest.raises(ValueError, match="rounding"):
         Teacher(online, online).follow(online, online, 0.999)
-
-
-def test_networks_of_two_precisions_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"precision; got torch\.float32 and torch\.float64"):
-        follow(network(0, torch.float32), network(1), 0.5)
 
 
 def test_a_teacher_starts_as_the_student_and_takes_no_gradient() -> None:
@@ -128,23 +123,24 @@ def test_a_bank_is_shorter_than_the_training_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "word"),
     [
-        (lambda: random_bank(0, 4), "queue 0: its keys are the only negatives"),
-        (lambda: random_bank(2.5, 4), "queue 2.5: its keys"),  # type: ignore[arg-type]
-        (lambda: random_bank(3, -1), "dim is a positive whole number; got -1"),
-        (lambda: enqueue(random_bank(3, 4), torch.ones(2, 5)), r"of shape \(B, 4\).*got \(2, 5\)"),
-        (lambda: enqueue(random_bank(3, 4), torch.ones(4)), r"as wide as the bank; got \(4,\)"),
+        (lambda: random_bank(0, 4), "queue 0"),
+        (lambda: random_bank(2.5, 4), "queue 2.5"),  # type: ignore[arg-type]
+        (lambda: random_bank(3, -1), "dim"),
+        (lambda: enqueue(random_bank(3, 4), torch.ones(2, 5)), r"\(2, 5\)"),
+        (lambda: enqueue(random_bank(3, 4), torch.ones(4)), r"\(4,\)"),
+        (lambda: follow(network(0, torch.float32), network(1), 0.5), "float64"),
         (
             lambda: Teacher(network(), network()).follow(network(), network(), 2.0),
-            r"momentum lies in \[0, 1\]; got 2.0",
+            "momentum",
         ),
-        (lambda: follow(network(), network(), 1.5), r"rate lies in \[0, 1\]; got 1.5"),
-        (lambda: follow(network(), network(), math.nan), r"rate lies in \[0, 1\]; got nan"),
+        (lambda: follow(network(), network(), 1.5), "rate"),
+        (lambda: follow(network(), network(), math.nan), "rate"),
     ],
 )
-def test_what_cannot_be_used_is_refused(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_be_used_is_refused(call: Callable[[], Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
         call()
 
 

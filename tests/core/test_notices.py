@@ -28,7 +28,7 @@ from shared import (
 )
 from shared.experiment.run import Run
 from shared.monitor import COLLAPSE_CHECKS, WARM_UP
-from shared.notices import listeners, notice, show_plain_warnings
+from shared.notices import listeners, notice
 
 N, D = 16, 4
 SOFTMAX = [
@@ -76,6 +76,15 @@ def test_a_collapse_is_noticed_once_after_the_warm_up(loss: Term, heard: list[st
     assert len(heard) == 1
 
 
+def test_looks_at_collapsed_embeddings_count_in_a_row(heard: list[str]) -> None:
+    criterion = Criterion(Objective(SOFTMAX[0]), D, check_every=20)
+    apart = torch.eye(N, D) + torch.eye(N, D).roll(1, 0)
+    for look in range(3 * COLLAPSE_CHECKS):
+        views = alike() if look % COLLAPSE_CHECKS else (apart, apart)
+        criterion(query_key(*views), step=WARM_UP + 20 * look)
+    assert heard == []
+
+
 def test_what_equal_similarities_give_is_the_logarithm_of_the_candidates(heard: list[str]) -> None:
     for pairs, count in ((query_key(*alike()), N), (two_views(*alike()), 2 * N - 1)):
         criterion = Criterion(Objective(SOFTMAX[0]), D, check_every=20)
@@ -121,17 +130,15 @@ def test_a_loss_of_the_users_without_a_gradient_is_named_once(
     trained(limits=1.0, weight=0.0)  # as the user wants it
     assert heard == []
     trained(limits=1.0)
-    assert heard == [
-        "at step 0 the gradient of hinge on the embeddings is 0: it trains nothing; look for what "
-        "detaches, rounds or clamps"
-    ]
+    (text,) = heard
+    assert "the gradient of hinge on the embeddings is 0" in text
 
 
 def test_it_is_a_warning_and_does_not_change_the_loss() -> None:
     criterion = Criterion(Objective(SOFTMAX[0]), D, check_every=20)
     pairs = query_key(*alike())
     before, _ = criterion(pairs, step=0)
-    with pytest.warns(RuntimeWarning, match="they may have collapsed; lower the learning rate"):
+    with pytest.warns(RuntimeWarning, match="collapsed"):
         steps_of(criterion, pairs, WARM_UP)
     after, _ = criterion(pairs, step=WARM_UP)
     assert torch.equal(before, after)
@@ -164,15 +171,3 @@ def test_the_record_of_a_run_says_it(tmp_path: Path) -> None:
         with Run(folder, Config()):  # starts again
             assert notices() is None
     assert not listeners
-
-
-def test_warnings_of_the_suite_are_one_line_and_those_of_others_say_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = warnings.formatwarning
-    monkeypatch.setattr(warnings, "formatwarning", usual)  # put back afterwards
-    show_plain_warnings()
-    ours = warnings.formatwarning("text", RuntimeWarning, Criterion.forward.__code__.co_filename, 1)
-    assert ours == "warning: text\n"
-    others = ("text", RuntimeWarning, str(tmp_path / "shared" / "criterion.py"), 1)
-    assert warnings.formatwarning(*others).startswith(f"{tmp_path}/shared/criterion.py:1: Runtime")

@@ -130,17 +130,17 @@ def test_a_clip_is_transformed_as_its_frames(transform: Callable[[Tensor], Tenso
 
 
 @pytest.mark.parametrize(
-    ("mean", "deviation", "message"),
+    ("mean", "deviation"),
     [
-        ((0.5,), (0.2,), "images have 3 channels, mean 1 and deviation 1; give one of each"),
-        ((0.5,) * 3, (0.2, 0.0, 0.2), "from 0 to 1, deviations above 0; got .*0.2, 0.0, 0.2"),
-        ((125.0, 120.0, 110.0), (60.0,) * 3, "on the scale from 0 to 1, .*; got .*125"),
+        ((0.5,), (0.2,)),  # not one for each channel
+        ((0.5,) * 3, (0.2, 0.0, 0.2)),
+        ((125.0, 120.0, 110.0), (60.0,) * 3),  # on the scale of bytes
     ],
 )
 def test_colours_of_another_number_or_scale_are_refused(
-    mean: tuple[float, ...], deviation: tuple[float, ...], message: str
+    mean: tuple[float, ...], deviation: tuple[float, ...]
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"mean|deviation"):
         pixels.normalise(torch.zeros(2, 3, 4, 4), mean, deviation)
 
 

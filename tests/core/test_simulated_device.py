@@ -1,6 +1,5 @@
-"""Every domain on a simulated GPU: nothing on two devices, no waits but those that are listed."""
+"""Every domain on a simulated GPU: nothing on two devices, nothing without a deterministic form."""
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,50 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared import Objective, term
-from shared.capture import WARM_UP
 from shared.command.cells import domain_of
 from shared.experiment.run import Run
 from tests.stages import agreement
 from tests.stages.simulated_device import SimulatedDevice
-from vision.config import Config as VisionConfig
-from vision.images import Images
-from vision.methods.swav import swapped_prediction
-from vision.train import pretrain
 
 GPU = torch.device("cuda")
-# Functions that may wait, each with the reason.
-ALLOWED: dict[str, str] = {
-    "graph/evaluation.py embed": "features go to the SVM on the host",
-    "graph/train.py pretrain": "networks are moved once",
-    "graph/train.py kept_features": "features are moved once",
-    "rl/agent.py Agent.__init__": "networks are moved once",
-    "rl/agent.py Agent.check_finite": "looked at every so many updates",
-    "rl/agent.py Contrast.__init__": "networks are moved once",
-    "rl/replay.py Replay._append": "a frame is brought to the device",
-    "rl/replay.py Replay.add": "an action and a reward are brought to the device",
-    "rl/replay.py Replay.state_dict": "the replay is saved",
-    "rl/train.py train_with": "networks and observations are moved",
-    "rl/train.py train_with.<locals>.act": "the environment needs the action",
-    "rl/train.py save_weights": "weights are written to disk",
-    "shared/checks.py check_cosines": "looked at in the first step",
-    "shared/checks.py check_negatives": "looked at in the first step",
-    "shared/late.py Late.read": "looked at before a log",
-    "shared/monitor.py _check_finite": "before max_margin's factorisation",
-    "shared/experiment/run.py Means.take": "means are logged",
-    "shared/experiment/run.py Run._warn_if_diverged": "read from the log",
-    "shared/experiment/states.py not_finite": "states are looked at before they are saved",
-    "shared/spectrum.py effective_rank": "the evaluated features, once",
-    "vision/images.py Images.to": "the images are moved once",
-    "shared/logistic.py check_finite": "features are looked at once",
-    "vision/features.py check_labels": "labels are looked at once",
-    "vision/features.py embed": "images are looked at once, batches of test images are moved",
-    "vision/evaluation.py evaluate": "the encoder is moved once",
-    "vision/evaluation.py knn": "the accuracy is read",
-    "vision/evaluation.py linear_probe": "labels are moved once, the accuracy is read",
-    "vision/methods/swav.py SwAV.full_queue": "SwAV's queue, until it is full",
-    "vision/train.py pretrain": "networks are moved once",
-}
 # What torch's documentation of use_deterministic_algorithms says has no deterministic form on CUDA.
 # Left out is cumsum: the suite's are of whole numbers, which the documentation does not mean.
 NOT_DETERMINISTIC = set(
@@ -65,19 +26,13 @@ NOT_DETERMINISTIC = set(
 )
 
 
-def waits_of(device: SimulatedDevice) -> set[str]:
-    """The functions outside the tests that waited and are not allowed to."""
-    found = {where for _, where in device.waits if not where.startswith("tests/")}
-    return found - set(ALLOWED)
-
-
 @pytest.mark.parametrize(
     ("domain", "family"),
     [
         (domain, family)
         for domain in sorted(agreement.STEPS)
         for family in agreement.FAMILIES
-        # A loss is the same in every domain; what is not is how its steps wait and are captured.
+        # A loss is the same in every domain; what is not is how its steps are captured.
         if domain == "vision" or family in ("info_nce", "max_margin, closed form")
     ],
 )
@@ -88,7 +43,6 @@ def test_a_training_step_stays_on_its_device(domain: str, family: str) -> None:
         torch.manual_seed(0)
         with SimulatedDevice() as device, agreement.drawn_on_the_cpu():
             step(agreement.OBJECTIVES[family], GPU, torch.float32)
-        assert waits_of(device) == set(), kind
         assert not NOT_DETERMINISTIC & set(device.operators), kind
         assert sum(device.operators.values()) > 50
 
@@ -110,74 +64,7 @@ def test_loading_training_and_evaluation_stay_on_their_device(domain: str, tmp_p
     config: Any = table.cells("smoke")[-1].config
     with SimulatedDevice() as device, Run(tmp_path, config, tier="smoke") as run:
         domain_of(domain).measure(config, run)
-    assert waits_of(device) == set()
-
-
-@pytest.mark.slow
-def test_a_step_of_simclr_on_cifar_is_so_many_operators(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of ResNet-18 on two views, augmentation and optimiser included; first without a graph."""
-    monkeypatch.setenv("SUITE_GRAPHS", "1")
-    config = VisionConfig(batch_size=2, image_size=16, warmup_epochs=0.0, epochs=1)
-    steps = WARM_UP + 4  # those that warm up, one that captures, those that replay
-    pixels = torch.randint(0, 256, (steps * 2, 3, 16, 16), dtype=torch.uint8)
-    images = Images(pixels, torch.zeros(steps * 2, dtype=torch.int64))
-    counts: list[int] = []
-
-    def watch(*_: Any) -> None:
-        counts.append(device.operators.total())
-
-    with (
-        SimulatedDevice() as device,
-        Run(tmp_path, config, tier="smoke", progress=watch) as run,
-    ):
-        pretrain(config, images, run, mean=(0.5,) * 3, std=(0.5,) * 3)
-    each = [after - before for before, after in itertools.pairwise(counts)]
-    assert len(each) == WARM_UP + 3
-    assert all(500 < count <= 850 for count in each[: WARM_UP - 1]), each
-    assert all(100 < count <= 260 for count in each[WARM_UP:]), each
-    assert device.operators["graph"] == 4
-
-
-SMALL = {"backbone": "resnet8", "stem": "strided", "head_hidden": 64, "head_output": 32}
-WAITLESS: dict[str, dict[str, Any]] = {
-    "SwAV, its queue full": {
-        "method": "swav",
-        "prototypes": 16,
-        "small_crops": 2,
-        "small_size": 16,
-        "queue": 8,
-        "objective": Objective(term(swapped_prediction)),
-    },
-    "CMC": {"method": "cmc", "queue": 16, "statistics": "none", "image_size": 32},
-    "MoCHI": {"method": "moco_v2", "queue": 32, "mixed": (16, 8, 4)},
-}
-
-
-@pytest.mark.parametrize("name", WAITLESS)
-def test_a_training_of_methods_with_a_memory_does_not_wait(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the third step on, of ten in two epochs, up to a step before the end of an epoch."""
-    monkeypatch.setenv("SUITE_GRAPHS", "0")  # the first replay of a graph is waited for
-    config = VisionConfig(batch_size=8, warmup_epochs=0.0, epochs=2, **SMALL, **WAITLESS[name])
-    pixels = torch.randint(0, 256, (40, 3, 32, 32), dtype=torch.uint8)
-    images = Images(pixels, torch.zeros(40, dtype=torch.int64))
-    waits: list[set[tuple[str, str]]] = []
-
-    def watch(*_: Any) -> None:
-        waits.append(set(device.waits))
-        device.waits.clear()
-
-    with (
-        SimulatedDevice() as device,
-        Run(tmp_path, config, tier="smoke", progress=watch) as run,
-    ):
-        pretrain(config, images, run, mean=(0.5,) * 3, std=(0.5,) * 3)
-    assert len(waits) == 10
-    assert waits[2:4] == [set()] * 2
-    assert waits[6:9] == [set()] * 3
+    assert sum(device.operators.values()) > 50
 
 
 def made_on_the_host(x: Tensor) -> Tensor:
@@ -227,11 +114,11 @@ def test_reading_before_another_stream_is_done_is_refused() -> None:
         aside, main = torch.cuda.Stream(), torch.cuda.current_stream()
         x = torch.ones(2).to("cuda") + 1
         with torch.cuda.stream(aside):
-            with pytest.raises(RuntimeError, match="mul before another stream is done"):
+            with pytest.raises(RuntimeError, match="mul before"):
                 x * 2
             aside.wait_stream(main)
             y = x * 2
-        with pytest.raises(RuntimeError, match="add before another stream is done"):
+        with pytest.raises(RuntimeError, match="add before"):
             y + 1
         main.wait_stream(aside)
         assert (y + 1).tolist() == [5, 5]

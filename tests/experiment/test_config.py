@@ -85,9 +85,7 @@ def test_an_unknown_key_is_named_in_one_line() -> None:
     measured = measure(GRAPH, "paper", [odd])
     assert counted(measured) == set()
     whys = {why for cells in measured.cells for cell in cells for why in cell.missing.values()}
-    assert (
-        "stale: measured with another configuration, with wombats, of which nothing is known today"
-    ) in whys
+    assert any("stale" in why and "wombats" in why for why in whys)
 
 
 def test_records_of_a_row_that_was_renamed_count_and_are_kept_as_they_were_made() -> None:

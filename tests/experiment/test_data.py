@@ -66,21 +66,19 @@ def test_a_flipped_bit_is_seen(folder: Path, name: str):
         damaged[place // 8] ^= 1 << place % 8
         (folder / name).write_bytes(damaged)
         message = error_of(lambda: check_sums(folder, "copy it", ("a.bin", "b.json")))
-        assert message.startswith(f"{folder}: damaged or edited (")
-        assert message.endswith("; copy it")
+        assert message.startswith(f"{folder}: damaged or edited")
     (folder / name).write_bytes(content)
     check_sums(folder, "copy it")
 
 
 def test_files_missing_from_or_unknown_to_the_sums_are_named(folder: Path):
-    message = error_of(lambda: check_sums(folder, "", ("a.bin", "c")))
-    assert f"{SUMS} does not list b.json, c" in message
+    assert "b.json, c" in error_of(lambda: check_sums(folder, "", ("a.bin", "c")))
     (folder / "a.bin").unlink()
-    assert "a.bin is missing" in error_of(lambda: check_sums(folder, ""))
+    assert "a.bin" in error_of(lambda: check_sums(folder, ""))
     (folder / SUMS).write_text("")
-    assert "is missing" in error_of(lambda: check_sums(folder, ""))
+    error_of(lambda: check_sums(folder, ""))
     (folder / SUMS).unlink()
-    assert "there is no such file" in error_of(lambda: check_sums(folder, ""))
+    assert SUMS in error_of(lambda: check_sums(folder, ""))
 
 
 # What is remembered
@@ -153,11 +151,11 @@ def test_another_address_gives_the_same_archives(tmp_path: Path, monkeypatch: py
     # What an interrupted transfer has left there is no archive.
     (place / "set.zip").write_bytes((place / "set.zip").read_bytes()[:-9])
     message = error_of(lambda: fetch_archive("set", f"{SITE}/set.zip", tmp_path / "e", sha256))
-    assert "failed: its SHA-256 is " in message
+    assert "SHA-256" in message
     assert files_below(tmp_path / "e") == set()
     monkeypatch.setenv("SUITE_MIRROR", "http://elsewhere.example")
     message = error_of(lambda: fetch_archive("set", f"{SITE}/set.zip", tmp_path / "e", sha256))
-    assert "only https is accepted, and file" in message
+    assert "https" in message
 
 
 def test_the_unpacked_size_of_an_unknown_archive_is_limited(
@@ -166,7 +164,7 @@ def test_the_unpacked_size_of_an_unknown_archive_is_limited(
     zipped(site / "set.zip", "a" * 60, "b" * 60)
     monkeypatch.setattr(shared.experiment.data, "LARGEST_UNKNOWN", 100)
     message = error_of(lambda: fetch_archive("set", f"{SITE}/set.zip", tmp_path / "d", None))
-    assert "it unpacks to 120 bytes, and 100 are allowed" in message
+    assert "120 bytes" in message
     assert files_below(tmp_path / "d") == {"set.zip"}
 
 
@@ -177,20 +175,14 @@ def files_below(folder: Path) -> set[str]:
 def test_an_archive_is_fetched_once_and_unpacked(site: Path, tmp_path: Path):
     sha256 = zipped(site / "set.zip", "set/a.txt", "set/deep/b.txt")
     target = tmp_path / "data" / "here"
+    target.mkdir(parents=True)
+    (target / ".set.zip.1234.part").write_bytes(b"a half")  # of a download that was killed
     fetch_archive("set", f"{SITE}/set.zip", target, sha256)
     assert files_below(target) == {"set.zip", "set/a.txt", "set/deep/b.txt"}
     shutil.rmtree(target / "set")
     (site / "set.zip").unlink()
     fetch_archive("set", f"{SITE}/set.zip", target, sha256)  # the archive lies there
     assert (target / "set" / "deep" / "b.txt").read_text() == "set/deep/b.txt"
-
-
-def test_leftovers_of_a_killed_download_are_deleted(site: Path, tmp_path: Path):
-    sha256 = zipped(site / "set.zip", "set/a.txt")
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d" / ".set.zip.1234.part").write_bytes(b"a half")
-    fetch_archive("set", f"{SITE}/set.zip", tmp_path / "d", sha256)
-    assert files_below(tmp_path / "d") == {"set.zip", "set/a.txt"}
 
 
 def test_a_download_of_another_process_is_left_alone(site: Path, tmp_path: Path):
@@ -201,7 +193,7 @@ def test_a_download_of_another_process_is_left_alone(site: Path, tmp_path: Path)
     before = files_below(tmp_path / "d")
     with FileLock(tmp_path / "d" / ".set.zip.lock"):
         message = error_of(lambda: fetch_archive("set", f"{SITE}/set.zip", tmp_path / "d", sha256))
-    assert message.startswith("set: another process is fetching ")
+    assert "another process" in message
     assert files_below(tmp_path / "d") == before | {".set.zip.lock"}
 
 
@@ -218,8 +210,7 @@ def test_another_checksum_leaves_nothing(site: Path, tmp_path: Path):
     sha256 = zipped(site / "set.zip", "set/a.txt")
     zipped(site / "set.zip", "set/b.txt")
     message = error_of(lambda: fetch_archive("set", f"{SITE}/set.zip", tmp_path / "d", sha256))
-    assert message.startswith(f"set: download from {SITE}/set.zip failed: its SHA-256 is ")
-    assert message.endswith(f", not {sha256}")
+    assert sha256 in message
     assert not files_below(tmp_path / "d")
 
 
@@ -234,29 +225,27 @@ def test_an_archive_that_lies_there_with_another_checksum_is_fetched_again(
 
 def test_http_is_refused_also_where_https_leads_to_it(site: Path, tmp_path: Path):
     sha256 = zipped(site / "moved.zip", "set/a.txt")
-    for url in ("http://data.example/moved.zip", "ftp://data.example/a", "file:///etc/passwd"):
+    for url in (
+        *("http://data.example/moved.zip", "ftp://data.example/a", "file:///etc/passwd"),
+        f"{SITE}/moved.zip",
+    ):
         message = error_of(lambda url=url: fetch_archive("set", url, tmp_path / "d", sha256))
-        assert message == f"set: download from {url} failed: only https is accepted"
-    message = error_of(lambda: fetch_archive("set", f"{SITE}/moved.zip", tmp_path / "d", sha256))
-    assert message.endswith(
-        "only https is accepted, it redirects to http://elsewhere.example/moved.zip"
-    )
+        assert "only https" in message
     assert not files_below(tmp_path / "d")
 
 
 def test_a_failed_download_is_one_line(site: Path, tmp_path: Path):
-    message = error_of(lambda: fetch_archive("set", f"{SITE}/no.zip", tmp_path / "d", "0"))
-    assert message == f"set: download from {SITE}/no.zip failed: HTTP Error 404: File not found"
     (site / "torn.zip").write_bytes(b"no archive")
-    message = error_of(lambda: fetch_archive("set", f"{SITE}/torn.zip", tmp_path / "d", None))
-    assert "failed: " in message
-
-
-def test_a_data_root_that_cannot_be_written_is_named(tmp_path: Path):
-    (tmp_path / "data").touch()
-    line = error_of(lambda: fetch_archive("one", f"{SITE}/a.zip", tmp_path / "data/one", None))
-    assert f"one: {tmp_path / 'data/one'} cannot be written: " in line
-    assert line.endswith("; choose a writable data root with free space: --data-root or SUITE_DATA")
+    (tmp_path / "file").touch()
+    for name, folder, word in (
+        ("no.zip", "d", "404"),
+        ("torn.zip", "d", "torn.zip"),
+        ("a.zip", "file/one", "--data-root"),
+    ):
+        message = error_of(
+            lambda n=name, f=folder: fetch_archive("set", f"{SITE}/{n}", tmp_path / f, None)
+        )
+        assert word in message
 
 
 @pytest.mark.parametrize("member", ["../evil", "set/../../evil", "/evil"])
@@ -365,13 +354,9 @@ def test_files_that_make_a_folder_complete_can_be_named(tmp_path: Path) -> None:
 
 def test_errors_of_the_file_system_say_what_helps(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    message = error_of(lambda: build_once(tmp_path / "file" / "made", build))
-    assert message.startswith(f"{tmp_path / 'file' / 'made'}: cannot be written (")
-    assert message.endswith("with free space: --data-root or SUITE_DATA")
-    full = OSError(28, os.strerror(28))
-    with pytest.raises(UserError, match=r"x: cannot be written \(No space left .*\); make room"):
-        with writing(Path("x"), "make room"):
-            raise full
+    assert "--data-root" in error_of(lambda: build_once(tmp_path / "file" / "made", build))
+    with pytest.raises(UserError, match="make room"), writing(Path("x"), "make room"):
+        raise OSError(28, os.strerror(28))
 
 
 def test_prepared_folders_are_checked_by_their_names(tmp_path: Path) -> None:
@@ -380,7 +365,5 @@ def test_prepared_folders_are_checked_by_their_names(tmp_path: Path) -> None:
     (tmp_path / "made-2" / "meta.json").write_text("edited")
     check_prepared(tmp_path, "made-1")
     check_prepared(tmp_path, "other*")
-    with pytest.raises(
-        UserError, match=r"made-2: damaged .*delete .*made-2, to have it made again"
-    ):
+    with pytest.raises(UserError, match=r"made-2: damaged .*delete .*made-2"):
         check_prepared(tmp_path, "made-*")

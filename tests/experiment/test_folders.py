@@ -98,14 +98,14 @@ def test_files_left_out_are_counted_in_one_line(tmp_path: Path) -> None:
         "test/cat/0.png",
     )
     assert [label for _, label in read(root).train] == [1, 2]  # bird keeps its number
-    line = (
-        f"{root}: 2 images of 3 classes to train on, 2 to test on; left out: 4 hidden, 1 without "
-        f"an ending, 2 .heic, 1 image beside the folders, test beside train/; without images: "
-        f"train/bird"
-    )
     with pytest.warns(LeftOut) as caught:
         read(root).warn()
-    assert [str(each.message) for each in caught] == [line]
+    (line,) = (str(each.message) for each in caught)
+    for part in (
+        "2 images of 3 classes to train on, 2 to test on",
+        *("4 hidden", "1 without", "2 .heic", "1 image beside", "test beside train/", "train/bird"),
+    ):
+        assert part in line
 
 
 def test_links_to_folders_are_left_out_inside_a_class_and_may_be_one(tmp_path: Path) -> None:
@@ -137,62 +137,40 @@ def test_the_order_is_torchvision_s_whatever_the_names(tmp_path: Path) -> None:
     assert [file for file, _ in read(root).train] == [file for file, _ in found]
 
 
-def test_a_link_that_leads_nowhere_is_a_damaged_file(tmp_path: Path) -> None:
-    root = made(tmp_path, *USUAL)
-    (root / "train" / "cat" / "1.png").symlink_to("gone.png")
-    assert ("train/cat/1.png", 0) in listed(root)
-
-
-def test_a_link_to_a_pipe_is_no_file(tmp_path: Path) -> None:
-    root = made(tmp_path, *USUAL)
-    os.mkfifo(tmp_path / "pipe")
-    (root / "train" / "cat" / "1.png").symlink_to(tmp_path / "pipe")
-    assert not any("1.png" in name for name, _ in listed(root) if name.startswith("train/cat"))
-
-
 def test_files_without_classes_are_there_to_pretrain_on(tmp_path: Path) -> None:
     root = made(tmp_path, "1.png", "0.png", ".DS_Store", "2.heic", "thumbs/.x")
     content = read(root)
     assert listed(root) == [("0.png", -1), ("1.png", -1)]
     assert (content.classes, content.test) == ((), None)
-    assert content.summary() == f"{root}: 2 images without classes; left out: 2 hidden, 1 .heic"
+    assert "2 images without classes; left out: 2 hidden, 1 .heic" in content.summary()
 
 
 def test_files_to_test_on_without_classes_are_left_out(tmp_path: Path) -> None:
     root = made(tmp_path, "train/cat/0.png", "train/dog/0.png", "test/0.png")
     assert read(root).test is None
-    assert "left out: 1 image in test/, which has no folders of classes" in read(root).summary()
+    assert "left out: 1 image in test/" in read(root).summary()
 
 
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ((*USUAL, "valid/cat/0.png"), r"pets: has val/ and valid/, which are the same part; keep"),
-        (
-            (*USUAL, "val/violet/0.png"),
-            r"val: violet is not a class of .*train; images belong in train/",
-        ),
-        (("val/cat/0.png",), r"pets: has val/ and no train/; images belong in train/<class>/"),
-        (("train/0.png", "val/cat/0.png"), r"val: has folders of classes, .*train has none"),
-        (
-            ("train/cat/0.heic",),
-            r"no images in it \(.png, .jpg\); there are 1 .heic; images belong",
-        ),
-        (("train/.cat/0.png",), r"train: no images in it"),
+        ((*USUAL, "valid/cat/0.png"), "val/ and valid/"),
+        ((*USUAL, "val/violet/0.png"), "violet"),
+        (("val/cat/0.png",), "no train/"),
+        (("train/0.png", "val/cat/0.png"), "val: has folders of classes"),
+        (("train/cat/0.heic",), "1 .heic"),
+        (("train/.cat/0.png",), "no images"),
     ],
 )
 def test_a_layout_that_has_no_meaning_is_refused(
     tmp_path: Path, names: tuple[str, ...], said: str
 ) -> None:
-    root = made(tmp_path, *names)
     with pytest.raises(UserError, match=said):
-        read(root)
+        read(made(tmp_path, *names))
 
 
 def test_a_folder_that_is_not_there_is_missing_data(tmp_path: Path) -> None:
-    with pytest.raises(
-        MissingData, match=r"data missing in .*; make that folder: images belong in"
-    ):
+    with pytest.raises(MissingData, match="data missing"):
         read(tmp_path / "none")
 
 
@@ -206,19 +184,6 @@ def test_names_need_not_be_utf_8(tmp_path: Path) -> None:
     assert read(root).summary().endswith("without images: dog")
 
 
-def test_names_with_line_breaks_and_escapes_are_printed_in_one_line(tmp_path: Path) -> None:
-    odd = "dog\n# Heading\x1b[2J\u202e"
-    root = made(tmp_path, "cat/0.png", f"{odd}/0.png", "cat/x.\x1b[5mtxt")
-    (root / f"{odd}empty").mkdir()
-    content = read(root)
-    files = [file for file, _ in content.train]
-    with pytest.raises(UserError) as caught:
-        undamaged(files, lambda file: "broken", folder=root, what="images")
-    for text in (content.summary(), str(caught.value)):
-        assert text.isprintable()
-        assert "Heading" in text
-
-
 def test_one_error_names_every_damaged_file(tmp_path: Path) -> None:
     root = made(tmp_path, *(f"cat/{number}.png" for number in range(9)))
     files = [file for file, _ in read(root).train]
@@ -226,14 +191,10 @@ def test_one_error_names_every_damaged_file(tmp_path: Path) -> None:
     def fault_of(file: Path) -> str | None:
         return "truncated" if file.stem in "258" else None
 
-    with pytest.raises(UserError) as caught:
+    named = r"3 of 9 images .*cat/2\.png .*cat/5\.png .*cat/8\.png"
+    with pytest.raises(UserError, match=rf"{named}.* --allow-missing"):
         undamaged(files, fault_of, folder=root, what="images")
-    assert str(caught.value) == (
-        f"{root}: 3 of 9 images are damaged: cat/2.png (truncated), cat/5.png (truncated), "
-        f"cat/8.png (truncated); restore or delete them, or omit them: --allow-missing, in Python "
-        f"skip_damaged=True"
-    )
-    with pytest.warns(UserWarning, match=r"left out, 3 of 9 images are damaged: cat/2.png"):
+    with pytest.warns(UserWarning, match=named):
         good = undamaged(files, fault_of, folder=root, what="images", skip_damaged=True)
     assert good == [0, 1, 3, 4, 6, 7]
     assert undamaged(files[:2], fault_of, folder=root, what="images") == [0, 1]
@@ -261,9 +222,6 @@ def test_test_files_that_are_training_files_are_refused(tmp_path: Path, how: str
         case "whole part":
             shutil.rmtree(tmp_path / "val")
             shutil.copytree(tmp_path / "train", tmp_path / "val")
-    if how == "whole part":
-        why = "2 images to test on are also to train on, the first val/cat/1.png as train/cat/1"
-    else:
-        why = r"1 image to test on are also to train on, the first val/cat/.* as train/cat/2"
-    with pytest.raises(UserError, match=why):
+    count = 2 if how == "whole part" else 1
+    with pytest.raises(UserError, match=rf"{count} images? to test on .* val/cat/.* train/cat/"):
         read()

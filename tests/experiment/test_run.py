@@ -33,7 +33,6 @@ from shared.experiment.run_folders import (
     Locked,
     record_failure,
 )
-from shared.experiment.weights import read
 from shared.objective import SHARE_PREFIX
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,20 +135,6 @@ def test_sigterm_saves_and_exits_75(tmp_path: Path, uninterrupted: Path) -> None
     assert losses(folder) == losses(uninterrupted)
 
 
-def test_a_script_of_one_s_own_says_that_it_was_interrupted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for progress, said in ((None, 1), (lambda *_: None, 0)):  # a cell has a table's progress
-        folder = tmp_path / f"run-{said}"
-        with Run(folder, Config(5), progress=progress) as run:
-            run.track()
-            signal.raise_signal(signal.SIGINT)
-            with pytest.raises(Interrupted):
-                run.checkpoint(2)
-        line = f"{folder}: interrupted, saved at step 2; run it again to resume\n"
-        assert capsys.readouterr().err == line * said
-
-
 def test_saves_may_be_spaced_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, clock = tmp_path / "run", [100.0]
     monkeypatch.setattr(run_module.time, "monotonic", lambda: clock[0])
@@ -222,10 +207,9 @@ def test_a_checkpoint_of_another_device_resumes(
 
 def test_another_configuration_is_refused_and_named(tmp_path: Path, uninterrupted: Path) -> None:
     before = {file.name: file.read_bytes() for file in uninterrupted.iterdir() if file.is_file()}
-    with pytest.raises(Conflict, match=r"steps: 40 there, 41 here"):
-        Run(uninterrupted, Config(41)).__enter__()
-    with pytest.raises(Conflict, match=r"seed: 7 there, 8 here"):
-        Run(uninterrupted, Config(40, seed=8)).__enter__()
+    for other, word in ((Config(41), "steps: 40 there, 41 here"), (Config(40, seed=8), "seed: 7")):
+        with pytest.raises(Conflict, match=word):
+            Run(uninterrupted, other).__enter__()
     after = {file.name: file.read_bytes() for file in uninterrupted.iterdir() if file.is_file()}
     assert after == before
 
@@ -239,7 +223,7 @@ def test_a_folder_that_does_not_say_its_configuration_is_refused(
     folder.mkdir()
     for kept in (name, "environment.json"):
         shutil.copy(uninterrupted / kept, folder)
-    with pytest.raises(Damaged, match=r"config\.json is missing; move the folder away"):
+    with pytest.raises(Damaged, match="config"):
         Run(folder, Config(41)).__enter__()
     assert not (folder / "config.json").exists()
 
@@ -252,17 +236,6 @@ def test_two_processes_cannot_share_a_folder(
         Run(tmp_path / "run", Config(5)).__enter__()
     with Run(tmp_path / "run", Config(5)):  # the lock is free again
         assert filelock.FileLock(tmp_path / "run" / ".lock").is_locked is False
-
-
-@pytest.mark.slow
-def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    process = start(tmp_path / "run", 1000, pause=0.01)
-    while not (tmp_path / "run" / "checkpoint.pt").exists():
-        time.sleep(0.01)
-    process.kill()
-    process.join()
-    with Run(tmp_path / "run", Config(1000)) as run:
-        assert run.folder.exists()
 
 
 def saved(folder: Path, steps: int = 3) -> Path:
@@ -283,7 +256,7 @@ def test_damaged_checkpoint_is_named(tmp_path: Path, kind: str) -> None:
     file = saved(tmp_path / "run")
     damaged = damages(file.read_bytes())[kind]
     file.write_bytes(damaged)
-    with pytest.raises(UserError, match=r"checkpoint\.pt cannot be resumed \(.*\); delete the fol"):
+    with pytest.raises(UserError, match="checkpoint"):
         with Run(tmp_path / "run", Config(3)) as run:
             train(run.config, run)
     assert file.read_bytes() == damaged
@@ -315,25 +288,9 @@ def test_log_lines_past_the_checkpoint_are_cut(tmp_path: Path) -> None:
     assert [step for step, _ in losses(folder)] == [1, 2, 3]
 
 
-def test_the_name_of_the_machine_is_in_no_name_of_a_file(uninterrupted: Path) -> None:
+def test_log_and_tensorboard_hold_the_same(uninterrupted: Path) -> None:
     (file,) = (uninterrupted / "tensorboard").iterdir()
     assert socket.gethostname() not in file.name
-    assert ".run." in file.name
-
-
-def test_a_damaged_checkpoint_is_not_said_to_be_loadable_unsafely(tmp_path: Path) -> None:
-    file = saved(tmp_path / "run")
-    torch.save(Path, file)
-    with pytest.raises(UserError, match="it holds other things than tensors and nu") as caught:
-        with Run(tmp_path / "run", Config(3)) as run:
-            train(run.config, run)
-    assert "weights_only" not in str(caught.value)
-    with pytest.raises(UserError, match="copy it again") as caught:
-        read(file)
-    assert "weights_only" not in str(caught.value)
-
-
-def test_log_and_tensorboard_hold_the_same(uninterrupted: Path) -> None:
     events = EventAccumulator(str(uninterrupted / "tensorboard")).Reload().Scalars("loss")
     assert [event.step for event in events] == list(range(1, 41))
     assert [event.value for event in events] == pytest.approx([x for _, x in losses(uninterrupted)])
@@ -358,35 +315,34 @@ def test_record_holds_what_a_reader_needs(uninterrupted: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metrics", "words"),
+    ("metrics", "word"),
     [
-        ({"loss": torch.tensor(0.5)}, "metric 'loss' is a Tensor; give a number, float"),
-        ({"right": np.int64(3)}, "metric 'right' is a int64; give a number"),
-        (None, "metrics are numbers by name; got NoneType"),
-        (0.5, "metrics are numbers by name; got float"),
+        ({"loss": torch.tensor(0.5)}, "'loss'"),
+        ({"right": np.int64(3)}, "'right'"),
+        (None, "NoneType"),
+        (0.5, "float"),
     ],
 )
 def test_metrics_that_are_no_numbers_by_name_are_refused_and_nothing_is_written(
-    metrics: Any, words: str, tmp_path: Path
+    metrics: Any, word: str, tmp_path: Path
 ) -> None:
     with Run(tmp_path / "run", Config()) as run:
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=word):
             run.finish(metrics)
         assert not (tmp_path / "run/result.json").exists()
         run.finish({"accuracy": np.float64(0.5)})
     assert result(tmp_path / "run") == {"accuracy": 0.5}
 
 
-def test_a_configuration_without_seed_or_protocol_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="dict has no seed and no protocol"):
-        Run(tmp_path, {"seed": 0})  # type: ignore[arg-type]
-
-
-def test_a_negative_number_of_steps_is_refused(tmp_path: Path) -> None:
+def test_a_negative_number_of_steps_and_a_configuration_without_a_seed_are_refused(
+    tmp_path: Path,
+) -> None:
     with Run(tmp_path / "run", Config()) as run:
         assert list(run.steps(0, "training")) == []
-        with pytest.raises(ValueError, match="training takes -2 steps; give 0 epochs or steps"):
+        with pytest.raises(ValueError, match="-2"):
             next(run.steps(-2, "training"))
+    with pytest.raises(ValueError, match="protocol"):
+        Run(tmp_path, {"seed": 0})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -419,10 +375,10 @@ def test_a_run_resumed_at_another_commit_says_where_its_checkpoint_was_made(
     file = tmp_path / "run" / "environment.json"
     before = json.loads(file.read_text())
     file.write_text(json.dumps(before | {"commit": "a" * 40, "dirty": True}))
-    text = f"resumed from a checkpoint of commit {'a' * 40}, torch {before['versions']['torch']}"
     for _ in range(2):  # the second one is resumed at the same commit
         with Run(tmp_path / "run", Config(3)) as run:
-            assert run.environment["notices"] == [text]
+            (text,) = run.environment["notices"]
+            assert "a" * 40 in text
             assert run.environment["commit"] == before["commit"]
             assert run.environment["dirty"]
 
@@ -448,7 +404,7 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path, name: str) -> Non
     with Run(folder, OnToys()) as run:  # stopped before its data were read
         assert run.environment["data"][name] == 64 * "b"
     with Run(folder, OnToys()) as run:
-        text = rf"holds a run that was trained on other data \({name}: b{{12}}, now c{{12}}\); give"
+        text = rf"{name}: b{{12}}, now c{{12}}"
         with pytest.raises(Conflict, match=text):
             record(run, 64 * "c")
         record(run, 64 * "b")

@@ -123,60 +123,45 @@ def test_cells_in_the_order_of_the_table_with_their_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("change", "word"),
     [
-        ({"rows": (Row("plain", {"stesp": 1}, "plain"), BETTER)}, "unknown key 'stesp'; known"),
-        ({"columns": (Column("left", {"of": 1}), Column("right"))}, "unknown key 'of'"),
-        ({"short": {"stepz": 2}}, "unknown key 'stepz'"),
-        ({"rows": (PLAIN, Row("Plain!"), BETTER)}, "two rows share one address"),
-        ({"columns": (Column("left"), Column("LEFT"), Column("right"))}, "two columns share"),
-        ({"rows": (PLAIN,)}, r"published rows without a cell: \['better'\]"),
-        ({"columns": (Column("left"),)}, r"published columns without a cell: \['right'\]"),
-        ({"rows": (PLAIN, BETTER, Row("x", published="y"))}, "no published row 'y'"),
-        ({"unit": "per cent"}, "no unit 'per cent'; known are: %, "),
-        ({"protocol": "toy-v2"}, "protocol 'toy-v2' is not the configuration's 'toy-v1'"),
+        ({"rows": (Row("plain", {"stesp": 1}, "plain"), BETTER)}, "'stesp'"),
+        ({"columns": (Column("left", {"of": 1}), Column("right"))}, "'of'"),
+        ({"short": {"stepz": 2}}, "'stepz'"),
+        ({"rows": (PLAIN, Row("Plain!"), BETTER)}, "address"),
+        ({"columns": (Column("left"), Column("LEFT"), Column("right"))}, "columns"),
+        ({"rows": (PLAIN,)}, "'better'"),
+        ({"columns": (Column("left"),)}, "'right'"),
+        ({"rows": (PLAIN, BETTER, Row("x", published="y"))}, "'y'"),
+        ({"unit": "per cent"}, "'per cent'"),
+        ({"protocol": "toy-v2"}, "'toy-v2'"),
         (
             {"columns": (Column("left", run="a"), Column("right", {"offset": 1.0}, run="a"))},
-            "columns of run 'a' differ in plain",
+            "differ in plain",
         ),
         (
             {"rows": (PLAIN, dataclasses.replace(BETTER, in_columns={"up": {"offset": 1.0}}))},
-            r"better: changes in undeclared columns: \['up'\]",
+            "'up'",
         ),
         (
             {"rows": (PLAIN, dataclasses.replace(BETTER, in_columns={"left": {"of": 1.0}}))},
-            "unknown key 'of'",
+            "'of'",
         ),
-        ({"fewer": (Seeds((0,), ("up",)),)}, r"seeds of undeclared rows or columns: \['up'\]"),
-        ({"fewer": (Seeds((0,), rows=("worst",)),)}, r"undeclared rows or columns: \['worst'\]"),
-        ({"fewer": (Seeds((3,), ("left",)),)}, r"seeds \[3\] in \['left'\] are none of the paper"),
-        ({"fewer": (Seeds((1,), tiers=("short",)),)}, r"seeds \[1\] in \[\] are none of the short"),
-        (
-            {"fewer": (Seeds((0,), ("left",)), Seeds((1,), rows=("plain",)))},
-            "seeds of plain in left are declared twice",
-        ),
-        (
-            {"claims": (_about(CLAIM, than="worst"),)},
-            r"toy-table-1: undeclared rows: \['worst'\]",
-        ),
-        (
-            {"claims": (_about(CLAIM, columns=("up",)),)},
-            r"toy-table-1: undeclared columns: \['up'\]",
-        ),
-        (
-            {"claims": (_about(CLAIM, beside="nom"),)},
-            r"metrics that the table does not show: \['nom'\]",
-        ),
-        (
-            {"claims": (_about(CLAIM, metric="nom"),)},
-            r"metrics that the table does not show: \['nom'\]",
-        ),
-        ({"units": {"nom": "%"}}, r"units of metrics not in also: \['nom'\]"),
-        ({"also": ("nom",), "units": {"nom": "furlongs"}}, "no unit 'furlongs'; known are: %"),
+        ({"fewer": (Seeds((0,), ("up",)),)}, "'up'"),
+        ({"fewer": (Seeds((0,), rows=("worst",)),)}, "'worst'"),
+        ({"fewer": (Seeds((3,), ("left",)),)}, "none of the paper"),
+        ({"fewer": (Seeds((1,), tiers=("short",)),)}, "none of the short"),
+        ({"fewer": (Seeds((0,), ("left",)), Seeds((1,), rows=("plain",)))}, "twice"),
+        ({"claims": (_about(CLAIM, than="worst"),)}, "'worst'"),
+        ({"claims": (_about(CLAIM, columns=("up",)),)}, "'up'"),
+        ({"claims": (_about(CLAIM, beside="nom"),)}, "'nom'"),
+        ({"claims": (_about(CLAIM, metric="nom"),)}, "'nom'"),
+        ({"units": {"nom": "%"}}, "'nom'"),
+        ({"also": ("nom",), "units": {"nom": "furlongs"}}, "'furlongs'"),
     ],
 )
-def test_a_mistake_in_a_declaration_is_an_error(change: dict[str, object], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
+def test_a_mistake_in_a_declaration_is_an_error(change: dict[str, object], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
         dataclasses.replace(TABLE, **change)
 
 
@@ -189,7 +174,7 @@ def test_a_table_without_seeds_in_a_tier_has_no_part_in_it() -> None:
         assert table.cells("paper") == table.cells("paper", seeds=(0, 1)) == ()
         assert [cell.seed for cell in table.cells("short", row="base")] == [2, 2]
         assert {cell.seed for cell in table.cells("short")} == set(seeds["short"])
-    with pytest.raises(ValueError, match=r"base: seeds \[2\] are of no tier"):
+    with pytest.raises(ValueError, match="base"):
         dataclasses.replace(TABLE, rows=rows, seeds={"short": (1, 2), "smoke": (0,)})
     with pytest.raises(ValueError, match="no tier has seeds"):
         dataclasses.replace(TABLE, seeds={"paper": ()})
@@ -256,9 +241,9 @@ def test_changes_of_a_row_in_one_column_are_applied_last() -> None:
 
 def test_undeclared_rows_and_columns_cannot_be_selected() -> None:
     assert len(TABLE.cells("paper", row="PLAIN", column="Left", seeds=(9,))) == 1
-    with pytest.raises(UserError, match="has no row 'worse'; declared are: plain"):
+    with pytest.raises(UserError, match="'worse'"):
         TABLE.cells("paper", row="worse")
-    with pytest.raises(UserError, match="has in the paper tier no column 'middle'"):
+    with pytest.raises(UserError, match="'middle'"):
         TABLE.cells("paper", column="middle")
 
 
@@ -268,14 +253,11 @@ def test_canonical_form() -> None:
     assert canonical(value)["b"] == [1, 2.5]
     assert canonical(value)["c"]["comparisons"][0]["columns"] == ["left", "right"]
     assert canonical_json({"b": 1, "a": 2}) == '{\n  "a": 2,\n  "b": 1\n}\n'
-    with pytest.raises(TypeError, match="cannot be part of a configuration"):
-        canonical({"x": object()})
-    with pytest.raises(TypeError, match="learned in a loop of your own") as caught:
-        canonical({"temperature": torch.nn.Parameter(torch.tensor(0.5))})
-    assert "\n" not in str(caught.value)
-    with pytest.raises(TypeError, match=r"tensor\(\[0\., .* \.\.\. \(Tensor\)") as caught:
-        canonical({"centre": torch.zeros(500)})
-    assert len(str(caught.value)) < 300
+    learned = torch.nn.Parameter(torch.tensor(0.5))
+    for value in (object(), learned, torch.zeros(500)):
+        with pytest.raises(TypeError) as caught:
+            canonical({"x": value})
+        assert len(str(caught.value)) < 300
 
 
 def test_the_key_of_a_cell_is_that_of_its_configuration() -> None:
@@ -312,8 +294,8 @@ def test_load_published(tmp_path: Path) -> None:
     assert published.rows == {"x": (Value(1.5, None), None)}
     for number, (old, new, problem) in enumerate(
         (
-            ("mean = [1.5, nan]", "mean = [1.5]", "t: x: not one number per column"),
-            ("title", "titel", "t: missing key 'title'"),
+            ("mean = [1.5, nan]", "mean = [1.5]", "t: x"),
+            ("title", "titel", "'title'"),
         )
     ):
         wrong = tmp_path / f"wrong-{number}.toml"  # a file is read once, so each has its own
@@ -351,7 +333,7 @@ def test_load_notes(tmp_path: Path) -> None:
     assert notes.lines("long  other") == ("Two lines.", "One.")
     assert notes.text("other long") == "One. Two lines."
     assert notes.text("") == ""
-    with pytest.raises(ValueError, match=r"notes\.toml: no note 'short'"):
+    with pytest.raises(ValueError, match="'short'"):
         notes.lines("long short")
 
 

@@ -11,8 +11,6 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
-from toy.program import AtOnce
-from toy.tables import run_of
 from toy.train import Config, disturbing, measure
 
 from shared.experiment.randomness import left_as_they_were
@@ -243,16 +241,3 @@ def test_the_toy_score_disturbs_what_it_can_reach(tmp_path: Path) -> None:
         assert not torch.equal(torch.get_rng_state(), drawn)
         assert not model.training
     assert metrics
-
-
-@SLOW
-def test_the_command_line_shows_the_scores(tmp_path: Path, done: Path, at_once: AtOnce) -> None:
-    out, err = at_once("--cell", CELL, "--watch", "2")
-    assert not err
-    lines = [line for line in out.splitlines() if "watch/moved" in line]
-    assert [line.split(" of ")[0] for line in lines] == [
-        "plain / left / seed 0: training 2",
-        "plain / left / seed 0: training 3",
-    ]
-    assert all("loss " in line for line in lines)
-    assert_alike(run_of(done / "runs", CELL), run_of(tmp_path / "runs", CELL))

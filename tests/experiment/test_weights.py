@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -60,10 +59,10 @@ def test_it_is_set_by_a_file_and_refused_without_one(tmp_path: Path) -> None:
     assert with_settings(dataclasses.replace(CONFIG, init=init), ["init=None"]).init is None
     chosen = with_settings(CONFIG, [f"init={tmp_path / 'model.pth'},prefix=online"]).init
     assert chosen == dataclasses.replace(init, prefix="online")
-    with pytest.raises(UserError, match=r"none.pth: there is no such file; give a checkpoint"):
+    with pytest.raises(UserError, match="none"):
         with_settings(CONFIG, [f"init={tmp_path / 'none.pth'}"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"empty: no model in this folder; give an export"):
+    with pytest.raises(UserError, match="empty"):
         InitialWeights.of(tmp_path / "empty")
     save_file({"weight": torch.ones(2)}, tmp_path / "empty" / "encoder.safetensors")
     assert InitialWeights.of(tmp_path / "empty").file.name == "encoder.safetensors"
@@ -72,7 +71,7 @@ def test_it_is_set_by_a_file_and_refused_without_one(tmp_path: Path) -> None:
 def test_a_file_that_was_changed_since_is_refused(tmp_path: Path) -> None:
     init = saved(tmp_path / "model.pth", network())
     saved(tmp_path / "model.pth", network())
-    with pytest.raises(UserError, match=r"model.pth: changed since it was configured as init"):
+    with pytest.raises(UserError, match="changed"):
         initialise(network(), init, "remedy")
 
 
@@ -90,29 +89,22 @@ def test_tensors_that_do_not_fill_the_network_are_named(tmp_path: Path) -> None:
     source = network()
     before = {name: tensor.clone() for name, tensor in source.state_dict().items()}
     other = nn.ModuleDict({"layers": network()["layers"], "first": nn.Linear(3, 2)})
-    why = (
-        r"m.pth: does not fill ModuleDict: 2 of 6 tensors missing or of another shape "
-        r"\(last.weight, last.bias\), found were 4 from no prefix, unexpected are first.bias, "
-        r"first.weight; take another$"
-    )
-    with pytest.raises(UserError, match=why):
-        initialise(source, saved(tmp_path / "m.pth", other), "take another")
-    with pytest.raises(
-        UserError, match=r"tensors that ModuleDict has no place for: layers.2.bias, lay"
-    ):
-        initialise(source, saved(tmp_path / "deep.pth", network(3)), "take another")
     diverged = network()
     diverged["last"].bias.data[0] = torch.nan
-    with pytest.raises(UserError, match=r"nan.pth: last.bias is NaN or infinite"):
-        initialise(source, saved(tmp_path / "nan.pth", diverged), "take another")
+    for file, module, why in (
+        ("m.pth", other, r"2 of 6 .*last.weight, last.bias.* first.bias, first.weight; take "),
+        ("deep.pth", network(3), "layers.2.bias"),
+        ("nan.pth", diverged, "last.bias is NaN"),
+    ):
+        with pytest.raises(UserError, match=why):
+            initialise(source, saved(tmp_path / file, module), "take another")
     # The scale of quantised weights is elsewhere; a complex one's imaginary part would be dropped.
     for kind in (torch.int8, torch.complex64):
         state = {name: tensor.to(kind) for name, tensor in network().state_dict().items()}
         torch.save(state, tmp_path / "kind.pth")
-        why = rf"kind.pth: \S+ is {str(kind)[6:]}; give weights of floating point"
-        with pytest.raises(UserError, match=why):
+        with pytest.raises(UserError, match=str(kind)[6:]):
             initialise(source, InitialWeights.of(tmp_path / "kind.pth"), "take another")
-    with pytest.raises(UserError, match=r"does not fill Identity: .*; take another"):
+    with pytest.raises(UserError, match="Identity"):
         initialise(nn.Identity(), saved(tmp_path / "m.pth", other), "take another")
     for name, tensor in source.state_dict().items():
         assert torch.equal(tensor, before[name])  # refused as a whole
@@ -138,8 +130,4 @@ def test_the_command_line_starts_from_weights_and_records_their_hash(
     assert "model.pth" not in "".join(each.read_text() for each in file.parent.glob("*.json"))
     saved(tmp_path / "wrong.pth", network())
     assert main([*words, "--set", "init=wrong.pth"]) == 1
-    said = capsys.readouterr()
-    assert re.search(
-        r"wrong\.pth: does not fill Encoder: .* missing .*; set network, hidden",
-        said.out + said.err,
-    )
+    assert "wrong.pth: does not fill Encoder" in "".join(capsys.readouterr())

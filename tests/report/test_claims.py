@@ -32,7 +32,7 @@ from shared.report.claims import (
     word_of_claim,
 )
 from shared.report.measuring import Measured
-from shared.report.pages import ADDITIONAL, Results, first_page, line, paper_page, write
+from shared.report.pages import ADDITIONAL, Results, first_page, paper_page, write
 from shared.report.pictures import shown_by
 from shared.report.wording import LOOKED
 from tests.rules6 import differences
@@ -281,14 +281,6 @@ def test_a_picture_has_printed_gains_margins_and_columns(tmp_path: Path) -> None
     assert (point["published"], point["values"]) == (7.0, [])
 
 
-def test_a_line_has_at_most_two_intervals() -> None:
-    tables = [measured((72.0 + n, 73.0, 71.0), name=f"table-{n}") for n in range(3)]
-    two, three = results(*tables[:2]), results(*tables)
-    cells = [line(each, each.groups[0]) for each in (two, three)]
-    assert [cell[2].count("[") for cell in cells] == [2, 0]
-    assert "3 gains, " in cells[1][2]
-
-
 def test_the_terminal_and_the_pages_have_what_was_judged() -> None:
     looked = {"paper": {"better": 1}}
     found = results(measured(UP, said(paper="lmcl", declared="2026-01-01, before"), looked=looked))
@@ -435,22 +427,14 @@ def test_claims_are_true_of_the_published_numbers() -> None:
     assert against == AGAINST_ITS_NUMBERS
 
 
-def test_every_claim_has_its_source_and_its_words() -> None:
+def test_a_claim_is_the_same_in_all_its_tables_and_has_a_date_once_it_was_run() -> None:
     claims: dict[str, Claim] = {}
     for _, claim in all_claims():
         alone = dataclasses.replace(claim, comparisons=())
         assert claims.setdefault(claim.id, alone) == alone
-    assert {claim.paper for claim in claims.values()} == {"", "lmcl", "cllr", "mmcl", "margins"}
     content = json.loads((ROOT / "results" / CLAIMS).read_text(encoding="utf-8"))
     run = {row["claim"] for row in content["comparisons"]}
-    for claim in claims.values():
-        assert claim.sentence.endswith("?" if claim.additional else "."), claim.id
-        assert 0 < len(claim.brief) <= 70, claim.id
-        assert bool(claim.declared) >= (claim.id in run), claim.id
-        if not claim.additional:
-            file, phrase = claim.source.split(": ", 1)
-            assert file.endswith((".yaml", ".md")), claim.id
-            assert phrase, claim.id
+    assert [claim.id for claim in claims.values() if claim.id in run and not claim.declared] == []
 
 
 def test_claims_on_files_that_are_not_the_published_ones_say_so() -> None:

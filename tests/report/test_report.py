@@ -32,11 +32,10 @@ from shared.experiment.tables import (
     Value,
 )
 from shared.report import files, pictures
-from shared.report.claims import judged
 from shared.report.console import Terminal
 from shared.report.files import csv_text, markdown
-from shared.report.measuring import Measured, MeasuredCell, read_figures
-from shared.report.wording import further_grids, gain_text, headline, legend_of
+from shared.report.measuring import Measured, MeasuredCell
+from shared.report.wording import DASH, further_grids, gain_text, headline, legend_of
 from tests.stages.measured import measure
 
 ROOT = Path(__file__).parents[2]
@@ -296,34 +295,31 @@ def wide() -> Measured:
     return measure(table, "paper", records)
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
-def test_the_terminal_breaks_no_word_and_says_where_columns_went(width: int) -> None:
+def test_the_terminal_shows_every_column_whatever_its_width() -> None:
     measured = wide()
-    text = shown(measured, width)
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= width
-    words = text.split()
-    for label in (each.label for each in (*measured.columns, *measured.table.rows)):
-        assert set(label.split()) <= set(words)
+    text = shown(measured, 60)
+    assert max(map(len, text.splitlines())) <= 60
     assert text.count("80.50 ± 0.71") == len(measured.columns) * len(measured.table.rows)
-    assert ("blocks, to fit the width" in text) == (width < 200)
 
 
-def test_the_terminal_ends_with_the_table_and_where_its_page_is(measured: Measured) -> None:
-    lines = shown(measured, 120).splitlines()
-    last = max(place for place, line in enumerate(lines) if OWN in line)
-    assert len(lines) - last < 8
-    assert "results/graph/mmcl/table-4.md" in lines[-1]
-    assert "one-hop subgraph" not in " ".join(lines)  # a deviation, which the page tells
-    start = next(place for place, line in enumerate(lines) if line.startswith("GraphCL"))
-    assert lines[start].split() == "GraphCL 87.00 ± 1.00 78.00".split()
-    assert lines[start + 1].split() == "1 of 3 seeds (1)".split()
-    assert lines[start + 2].split() == "86.80 ± 1.34 78.62 ± 0.40".split()
-
-
-def test_the_page_is_the_golden_one(measured: Measured) -> None:
-    """After a wanted change python -m tests.report.test_report writes the page; read the diff."""
-    assert page() == GOLDEN.read_text(encoding="utf-8")
+def test_the_page_has_what_was_measured_beside_what_was_published(measured: Measured) -> None:
+    text = markdown(measured)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    for row in (
+        ["GraphCL", "**measured**", "87.00 ± 1.00", "78.00; 1 of 3 seeds"],
+        ["", "*published*", "*86.80 ± 1.34*", "*78.62 ± 0.40*"],
+        ["MMCL", "**measured**", "89.00 ± 1.10", f"{DASH} (2)"],
+        ["", "*published*", "*88.42 ± 1.33*", f"*{DASH}*"],
+        ["DCL", "88.09"],
+        ["GraphCL", "DD", "0", "c0ffeec0ff", "Some &lt;Processor>", "0.01"],
+    ):
+        assert row in rows
+    for qualified in (
+        "GraphCL: one-hop subgraph, as in the code",
+        "MMCL: variant not stated",
+        "the second column cannot be right",
+    ):
+        assert f"- {qualified}" in text
 
 
 def test_text_means_itself_in_markdown() -> None:
@@ -339,7 +335,7 @@ def test_seeds_added_after_a_look_are_marked() -> None:
     assert "87.00 ± 1.00 †" in markdown(measured)
     assert any("declared after others had been seen" in line for line in legend_of(measured))
     assert not any("†" in line for line in legend_of(measure(TABLE, "paper", RECORDS)))
-    with pytest.raises(ValueError, match="undeclared rows: \\['no row'\\]"):
+    with pytest.raises(ValueError, match="no row"):
         make_table(looked={"paper": {"no row": 1}})
 
 
@@ -350,7 +346,7 @@ def test_seeds_that_were_run_and_failed_are_not_said_to_be_not_run() -> None:
         ["(1) 8 of 18 numbers: not run", "(2) 1 of 18 numbers: failed: singular"],
         ["(1) 9 of 18 numbers: not run"],
     ]
-    with pytest.raises(ValueError, match="undeclared rows or columns: \\['no row'\\]"):
+    with pytest.raises(ValueError, match="no row"):
         make_table(failed={"failed": Seeds((1,), rows=("no row",))})
 
 
@@ -418,28 +414,6 @@ def test_a_column_shows_its_own_metric() -> None:
     assert headline(measured).startswith("accuracy in MUTAG; top5 in DD (%), mean ±")
 
 
-def test_a_table_of_a_figure_says_that_the_paper_prints_no_numbers(tmp_path: Path) -> None:
-    folder = tmp_path / "graph/mmcl/figures"
-    folder.mkdir(parents=True)
-    for name in ("figure-3.png", "figure-3-a b.png", "figure-31.png", "table-4.pdf"):
-        (folder / name).touch()
-    table = make_table(
-        name="figure-3",
-        rows=(Row("GraphCL", {"loss": "nce"}), Row("MMCL", {"loss": "mmcl"})),
-        published=Published("MMCL, Figure 3", "Curves", columns=(), rows={}),
-    )
-    figures = read_figures(tmp_path, table, "paper")
-    measured = measure(table, "paper", [], {}, figures)
-    for text in (markdown(measured), shown(measured)):
-        assert "MMCL, Figure 3: the paper gives no numbers for this." in text
-        assert "additional rows" not in text  # every row is the paper's
-    # Pictures of the figure are shown; another figure's are links.
-    assert re.findall(r"!\[.*\](\(figures/.*\))", markdown(measured)) == [
-        "(figures/figure-3-a%20b.png)",
-        "(figures/figure-3.png)",
-    ]
-
-
 @pytest.mark.parametrize(
     ("environment", "heading"),
     [
@@ -491,21 +465,12 @@ def test_rows_are_summed_up_over_all_columns() -> None:
 
 
 def test_pictures_show_the_numbers_that_they_are_given(tmp_path: Path) -> None:
-    here = pictures.Point(2.0, 1.0, 3.5, published=4.0)
+    here = pictures.Point(2.0, 1.0, 3.5, published=4.0, margin=(-1.0, 1.0))
     panel = pictures.Panel("gains", "points", {"one": [here], "none": []}, rule=0.0)
-    picture = pictures.Picture([panel, panel], 2, {"mean": "#000000"}, "published")
-    figure = pictures.points(picture)
-    for axis in figure.axes:
-        drawn = [tuple(line.get_xdata()) for line in axis.lines]
-        assert drawn == [(1.0, 3.5), (2.0,), (4.0,), (0.0, 0.0)]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mean", "published"]
-    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["one", "none"]
-    within = dataclasses.replace(here, margin=(-1.0, 1.0))
-    bounded = pictures.points(
-        dataclasses.replace(picture, panels=[dataclasses.replace(panel, lines={"one": [within]})])
-    )
-    assert (-1.0, 1.0) in [tuple(line.get_xdata()) for line in bounded.axes[0].lines]
-    assert bounded.legends[0].get_texts()[-1].get_text() == "margin of the claim"
+    picture = pictures.Picture([panel], 1, {"mean": "#000000"}, "published")
+    (axis,) = pictures.points(picture).axes
+    drawn = {tuple(line.get_xdata()) for line in axis.lines}
+    assert drawn == {(1.0, 3.5), (2.0,), (4.0,), (0.0, 0.0), (-1.0, 1.0)}
     file = tmp_path / "a.png"
     pictures.write(file, picture)
     assert json.loads(pictures.shown_by(file))["panels"][0]["lines"]["one"][0]["value"] == 2.0
@@ -514,8 +479,6 @@ def test_pictures_show_the_numbers_that_they_are_given(tmp_path: Path) -> None:
     assert file.stat().st_mtime_ns == before  # equal numbers are not drawn again
     pictures.write(file, dataclasses.replace(picture, published="as published"))
     assert file.stat().st_mtime_ns != before
-    with pytest.raises(ValueError, match="at least one panel"):
-        pictures.points(pictures.Picture([], 1, {}))
 
 
 def test_a_table_of_few_numbers_has_no_picture_and_two_seeds_no_interval(tmp_path: Path) -> None:
@@ -531,18 +494,6 @@ def test_a_table_of_few_numbers_has_no_picture_and_two_seeds_no_interval(tmp_pat
     picture.unlink()
     files.write(tmp_path, measure(TABLE, "paper", RECORDS))
     assert not picture.exists()
-
-
-GOLDEN = ROOT / "tests/report/golden/table.md"
-
-
-def page() -> str:
-    measured = measure(TABLE, "paper", RECORDS, STATUS)
-    return markdown(measured, judged([measured]))
-
-
-if __name__ == "__main__":
-    GOLDEN.write_text(page(), encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -565,31 +516,3 @@ def test_a_record_stays_unless_it_is_replaced(done: Path, tmp_path: Path, at_onc
     assert file.read_bytes() != before[file]
     out, _ = at_once("report", "--replace")
     assert "is replaced" not in out
-
-
-def test_the_scales_of_panels_beside_each_other_do_not_overlap() -> None:
-    """No label of a scale reaches the next panel's, in pixels, in the widest committed pictures."""
-    widest = ("rl/lmcl/table-5-state-probe", "text/cllr/table-2-small")
-    for name in widest:
-        shown = json.loads(pictures.shown_by(ROOT / f"results/short/{name}.png"))
-        panels = [
-            pictures.Panel(
-                panel["title"],
-                pictures.narrow(panel["unit"].replace("\n", " ")),
-                dict.fromkeys(panel["lines"], ()),
-                1.0,
-            )
-            for panel in shown["panels"]
-        ]
-        figure = pictures.points(pictures.Picture(panels, shown["across"], {}))
-        figure.draw_without_rendering()
-        boxes = [axis.xaxis.label.get_window_extent() for axis in figure.axes if axis.axison]
-        for first, second in itertools.pairwise(boxes):
-            assert first.x1 < second.x0 or second.y1 < first.y0, (name, first, second)
-
-
-def test_a_page_tells_of_published_lines_only_where_it_has_some() -> None:
-    pages = [file.read_text(encoding="utf-8") for file in (ROOT / "results").rglob("*/*.md")]
-    told = ["Lines marked *published*" in page for page in pages]
-    assert told == ["|  | *published* |" in page for page in pages]
-    assert set(told) == {False, True}

@@ -1,7 +1,6 @@
 """The documents as a site: it is built without a complaint, and every block of code is run."""
 
 import importlib.util
-import json
 import os
 import re
 import subprocess
@@ -11,10 +10,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-
-import shared
-from shared.report.claims import FORM
-from tests.stages.browser import MISSING, PROGRAM, browser
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -47,28 +42,6 @@ def test_every_page_is_in_the_menu_and_is_linked_from_the_readme() -> None:
         assert f"(docs/{page.name})" in readme
 
 
-def test_every_module_of_the_core_is_named_for_contributors() -> None:
-    table = (
-        (ROOT / "docs/contributing.md").read_text(encoding="utf-8").split("## Where things are")[1]
-    )
-    for folder in ("shared", "shared/experiment", "shared/report", "shared/command"):
-        (line,) = [each for each in table.splitlines() if each.startswith(f"| `{folder}/` |")]
-        modules = {file.stem for file in (ROOT / folder).glob("[a-z]*.py")}
-        assert modules - set(re.findall(r"`(\w+)`", line)) == set()
-
-
-def test_every_page_begins_with_what_the_reader_can_do() -> None:
-    for page in PAGES:
-        first = page.read_text(encoding="utf-8").split("\n\n")[1]
-        assert page.name in ("claims.md", "papers.md") or first.startswith("After this page you ")
-
-
-def test_no_page_promises_that_a_card_loads_its_file_without_this_project() -> None:
-    for page in PAGES:
-        words = " ".join(page.read_text(encoding="utf-8").split())
-        assert not re.search(r"card [^.;]* alone loads", words), page.name
-
-
 def test_files_that_are_named_beside_the_tables_exist() -> None:
     named = {
         name
@@ -80,15 +53,6 @@ def test_files_that_are_named_beside_the_tables_exist() -> None:
     }
     assert "results/iterations.py" in named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
-
-
-def test_the_date_to_cite_is_that_of_the_release_and_there_is_none_before() -> None:
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    version, date = re.findall(r"^## (\S+) \((.+)\)$", changelog, re.MULTILINE)[0]
-    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    dates = re.findall(r"^date-released: (.+)$", cited, re.MULTILINE)
-    assert version == shared.__version__
-    assert dates == [each for each in (date,) if each != "unreleased"]
 
 
 @pytest.fixture(scope="module")
@@ -125,37 +89,3 @@ def test_the_site_has_results_and_equations_and_loads_nothing_from_elsewhere(sit
         if "results" in file.parts:  # docs' own links are checked by mkdocs
             for link in re.findall(r'(?:href|src)="(?!http|data:)([^"#]+)(?:#[^"]*)?"', text):
                 assert (file.parent / unquote(link)).exists(), (file, link)
-
-
-SEARCH = """new Promise(done => {
-  const field = document.querySelector("[data-md-component=search-query]");
-  document.querySelector("#__search").click();
-  field.focus();
-  field.value = "distance_polarization";
-  field.dispatchEvent(new Event("input", {bubbles: true}));
-  field.dispatchEvent(new KeyboardEvent("keyup", {bubbles: true}));
-  const look = () => {
-    const found = [...document.querySelectorAll(".md-search-result__link")].map(each => each.href);
-    found.length ? done(found) : setTimeout(look, 100);
-  };
-  look();
-})"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(PROGRAM is None, reason=MISSING)
-def test_the_search_works_from_disk(site: Path, tmp_path: Path) -> None:
-    with browser(tmp_path) as window:
-        window.show(1400)
-        window.open((site / "guide.html").as_uri())
-        found = window.ask(SEARCH)
-        assert any("losses.html" in each for each in found), found
-        assert window.faults == []
-
-
-def test_the_keys_of_claims_are_explained() -> None:
-    text = (ROOT / "docs/claims.md").read_text(encoding="utf-8").partition("## `claims.json`")[2]
-    assert f'`form` is `"{FORM}"`' in text
-    content = json.loads((ROOT / "results/claims.json").read_text(encoding="utf-8"))
-    keys = {key for row in content["comparisons"] for key in row}
-    assert keys - set(re.findall(r"`(\w+)`", text)) == set()
