@@ -21,6 +21,7 @@ from graph.tables import TABLE_4
 from shared.command import compare as command
 from shared.errors import UserError
 from shared.experiment.records import Record, content_hash, record_line
+from shared.experiment.run_folders import is_locked
 from shared.experiment.tables import Column
 from shared.report.comparison import (
     Comparison,
@@ -30,6 +31,7 @@ from shared.report.comparison import (
     headline,
     latex,
     learning,
+    markdown,
     remarks,
     write,
 )
@@ -588,3 +590,37 @@ def test_data_that_cannot_be_scored_are_refused_before_anything_runs(
         assert err.count("\n") == 1
         assert word in err
     assert not list(tmp_path.rglob("config.json"))
+
+
+def test_names_of_data_are_text_in_every_file() -> None:
+    data = "a[red]\n\n# <b>"
+    made = comparison(data=data, title=f"Losses on {data}")
+    assert "\n\n#" not in latex(made)
+    assert r"a\[red\] # &lt;b>" in markdown(made)
+
+
+def test_what_another_process_writes_meanwhile_is_not_lost(
+    tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for row in ("HCL", "DCL"):
+        sent(tmp_path / "theirs", row, dict(TABLE_4.cells("smoke", row=row)[0].content), 0)
+    show, locked = command._print_comparison, []
+
+    def written_by_another(*given: object) -> None:
+        monkeypatch.setattr(command, "_print_comparison", show)
+        at_once(*SMOKE, "--rows", "dcl", *HCL[2:])
+        show(*given)  # type: ignore[arg-type]
+
+    def write_and_look(folder: Path, comparison: Comparison) -> list[Path]:
+        locked.append(is_locked(tmp_path / "paper/records"))
+        return write(folder, comparison)
+
+    monkeypatch.setattr(command, "write", write_and_look)
+    monkeypatch.setattr(command, "_print_comparison", written_by_another)
+    _, err = at_once(*SMOKE, *HCL, code=2)
+    assert "paper has what this command would not write: DCL (seed 0)" in err
+    assert locked == [True]
+    at_once(*SMOKE, "--rows", "dcl,hcl", *HCL[2:])
+    with (tmp_path / "paper/table.csv").open() as stream:
+        assert [row["row"] for row in csv.DictReader(stream)] == ["DCL", "HCL"]
+    assert not is_locked(tmp_path / "paper/records")

@@ -103,3 +103,15 @@ def test_a_finished_cell_shows_the_metric_that_it_is_run_for() -> None:
     assert both["toy/shared/table-1/plain/both/seed-0"] == ("accuracy", "1.00 ± 0.10")
     assert sentence(DONE) == "norm 3 (7 s)"
     assert sentence(INTERRUPTED) == "interrupted, state saved"
+
+
+def test_without_a_terminal_every_tenth_cell_has_a_line(clock: Clock) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    console.get_time = clock
+    cells = [replace(CELLS[0], row=str(number)) for number in range(26)]
+    with watching(console, 26) as watch:
+        for cell in cells:
+            watch.started(cell)
+            clock.now += 2
+            watch.ended(cell, DONE)
+    assert [line.partition(" ")[0] for line in written(console)] == ["26", "[10/26]", "[20/26]"]

@@ -524,3 +524,26 @@ def test_python_names_the_extra_too() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert "margins-in-contrastive-learning[graph]" in done.stderr.splitlines()[-1]
+
+
+def test_cells_that_another_command_runs_come_last(tmp_path: Path) -> None:
+    places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
+    pool = Pool(places, Namespace(threads=1, jobs=1), Console(quiet=True))
+    first, second, *_ = pool._waiting = [*TABLES["toy"][0].cells("paper")][:3]
+    with Run(cells.run_folder(places, first), first.config):
+        assert pool._next() == second
+    assert pool._next() == first
+
+
+def test_all_that_a_cell_lacks_is_said_at_once(tmp_path: Path) -> None:
+    places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path / "data")
+    (table,) = cells.choose_tables("text", "lmcl", "table-4-small", "short")
+    options = Namespace(threads=1, jobs=1, no_download=False)
+    pool = Pool(places, options, Console(quiet=True))
+    some = [*table.cells("short")]
+    assert pool.leave_out(some) == []
+    assert pool.outcomes.keys() == {cell.address for cell in some}
+    whole = max(pool.outcomes.values(), key=len)
+    assert "books" in whole
+    assert "senteval" in whole
+    assert "--set tasks=topics,questions" in whole

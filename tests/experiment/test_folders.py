@@ -225,3 +225,23 @@ def test_test_files_that_are_training_files_are_refused(tmp_path: Path, how: str
     count = 2 if how == "whole part" else 1
     with pytest.raises(UserError, match=rf"{count} images? to test on .* val/cat/.* train/cat/"):
         read()
+
+
+def test_a_link_to_a_pipe_is_no_file(tmp_path: Path) -> None:
+    root = made(tmp_path, *USUAL)
+    os.mkfifo(tmp_path / "pipe")
+    (root / "train" / "cat" / "1.png").symlink_to(tmp_path / "pipe")
+    assert not any("1.png" in name for name, _ in listed(root) if name.startswith("train/cat"))
+
+
+def test_names_with_line_breaks_and_escapes_are_printed_in_one_line(tmp_path: Path) -> None:
+    odd = "dog\n# Heading\x1b[2J\u202e"
+    root = made(tmp_path, "cat/0.png", f"{odd}/0.png", "cat/x.\x1b[5mtxt")
+    (root / f"{odd}empty").mkdir()
+    content = read(root)
+    files = [file for file, _ in content.train]
+    with pytest.raises(UserError) as caught:
+        undamaged(files, lambda file: "broken", folder=root, what="images")
+    for text in (content.summary(), str(caught.value)):
+        assert text.isprintable()
+        assert "Heading" in text
