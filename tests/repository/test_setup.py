@@ -11,6 +11,7 @@ import sys
 import tempfile
 import tomllib
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,20 @@ def test_the_lock_pins_what_the_project_asks_for_and_names_no_place() -> None:
     assert "://" not in LOCK.read_text()
 
 
+TYPED = """
+# mypy: disallow-untyped-calls, disallow-subclassing-any
+import torch
+from shared import Objective, cosine, info_nce, large_batch, term, two_views
+
+first, second = torch.randn(2, 8, 4)
+criterion = Objective(term(info_nce, temperature=0.1)).build(dim=4)
+reveal_type(criterion(two_views(first, second)))
+reveal_type(criterion.of_views(first, second))
+large_batch(torch.nn.Linear(4, 4), criterion, torch.randn(2, 8, 4), chunk=2)
+info_nce(two_views(first, second), cosine(first, second), temprature=0.1)
+"""
+
+
 @pytest.mark.slow
 def test_the_wheel_holds_everything_and_runs_outside_the_checkout(tmp_path: Path) -> None:
     """Built from a copy of the sources, without network."""
@@ -318,3 +333,16 @@ def test_the_wheel_holds_everything_and_runs_outside_the_checkout(tmp_path: Path
     smoke = ("graph", "mmcl", "--tier", "smoke", "--row", "GraphCL")
     assert "GraphCL" in run(sys.executable, "-c", program, *smoke)
     assert len([*mine.glob("runs/**/result.json")]) == 1
+
+    # A strict type checker knows the losses. With the options of this project, to which the script
+    # adds what they lack, it need not read torch again.
+    (mine / "script.py").write_text(TYPED)
+    with suppress(FileNotFoundError):
+        shutil.copytree(ROOT / ".mypy_cache", mine / "cache")
+    check = "import sys; from mypy import api; print(api.run(sys.argv[1:])[0])"
+    words = (f"--config-file={ROOT / 'pyproject.toml'}", "--cache-dir=cache", "script.py")
+    lines = run(sys.executable, "-c", check, *words).splitlines()
+    assert "tuple[torch._tensor.Tensor, dict[str, torch._tensor.Tensor]]" in lines[0]
+    assert 'Revealed type is "torch._tensor.Tensor"' in lines[1]
+    assert 'did you mean "temperature"?' in lines[2]
+    assert lines[-2].startswith("Found 1 error")
