@@ -91,7 +91,7 @@ def test_returns_are_those_of_single_episodes() -> None:
     assert evaluate_policy(push, SMALL, seed=3) == returns
     assert evaluate_policy(push, SMALL, seed=4) != returns
     for wrong in (lambda seen: push(seen).numpy(), lambda seen: push(seen)[:1]):
-        with pytest.raises(ValueError, match=r"act returns actions, a tensor \(2, 1\); got"):
+        with pytest.raises(ValueError, match=r"\(2, 1\)"):
             evaluate_policy(wrong, SMALL, seed=3)
 
 
@@ -247,20 +247,18 @@ def test_targets_that_do_not_vary_are_left_out() -> None:
 
 def test_wrong_arguments_are_named() -> None:
     train, test = normal(0, 120, 4), normal(1, 60, 4)
-    with pytest.raises(ValueError, match="5 folds of whole episodes; got 4 training episodes"):
-        state_probe(train, train, episodes(4, 30), test, test, names(4))
-    with pytest.raises(ValueError, match="test features are"):
-        state_probe(train, train, episodes(), test[:, :3], test, names(4))
-    with pytest.raises(ValueError, match="train states are"):
-        state_probe(train, train[:, :3], episodes(), test, test, names(4))
-    with pytest.raises(ValueError, match=r"train_episode is \(120,\); got \(119,\)"):
-        state_probe(train, train, episodes()[1:], test, test, names(4))
     broken = test.clone()
     broken[3, 2] = torch.nan
-    with pytest.raises(ValueError, match="test states are not finite"):
-        state_probe(train, train, episodes(), test, broken, names(4))
-    with pytest.raises(ValueError, match="features are not finite"):
-        state_probe(train, train, episodes(), broken, test, names(4))
+    for given, word in (
+        ((train, train, episodes(4, 30), test, test), "4 training episodes"),
+        ((train, train, episodes(), test[:, :3], test), "test features"),
+        ((train, train[:, :3], episodes(), test, test), "train states"),
+        ((train, train, episodes()[1:], test, test), "train_episode"),
+        ((train, train, episodes(), test, broken), "test states"),
+        ((train, train, episodes(), broken, test), "features"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            state_probe(*given, names(4))
 
 
 def test_the_second_version_of_returns_adds_their_mean_from_a_fifth_on() -> None:

@@ -19,7 +19,6 @@ from rl.tables import (
     TABLES,
 )
 from shared import Objective, query_key
-from shared.experiment.methods import ALPHA, OVER_BATCH
 from shared.experiment.tables import Table
 
 EVERY = tuple(itertools.chain.from_iterable(TABLES.values()))
@@ -73,28 +72,6 @@ def test_a_gain_is_credited_to_a_method_whose_rows_differ_in_nothing_else(table:
             assert isinstance(config, Config)
             plain = Objective(config.objective.loss)
             assert dataclasses.replace(config, objective=plain) == without
-
-
-@pytest.mark.parametrize("table", [TABLE_5, TABLE_4], ids=lambda table: table.address)
-def test_the_largest_published_gain_is_told(table: Table) -> None:
-    mean = {label: [v.mean for v in row if v] for label, row in table.published.rows.items()}
-    gains = [
-        with_method - without
-        for label, row in mean.items()
-        if "(" in label
-        for with_method, without in zip(row, mean[label[5:].partition("+")[0]], strict=True)
-    ]
-    assert any(f"without the method is {max(gains):g}." in note for note in table.notes)
-
-
-def test_the_probe_says_what_alpha_over_the_batch_its_runs_have() -> None:
-    label = f"CLLR(DCL+l21-norm){OVER_BATCH}"
-    config = config_of(TABLE_4_PROBE, label)
-    assert config.objective.projection is not None
-    assert 8 * config.objective.projection.kwargs["alpha"] == ALPHA / config.batch_size
-    _, table = TABLES["cllr"]
-    assert any("alpha = 10 / 512, an eighth of 10 / 64" in note for note in table.notes)
-    assert any("alpha = 10 / 512" in text for text in table.setting("short").differences)
 
 
 # What every row trains
