@@ -25,6 +25,7 @@ from video.encoder import (
     Thumbnail,
     check,
     compare,
+    encoder_of,
     head,
     pooled_by_axis,
 )
@@ -57,6 +58,18 @@ class Tiny(nn.Module):
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr("video.encoder.S3D", Tiny)
+
+
+def network_of_width_5() -> nn.Module:
+    return nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, 5))
+
+
+def maps() -> nn.Module:
+    return nn.Conv3d(3, 4, 1)
+
+
+def no_network() -> Any:
+    return 3
 
 
 def clips(count: int = 6) -> Tensor:
@@ -97,7 +110,7 @@ def test_widths_are_multiples_of_8(width: float, dim: int) -> None:
     assert network.eval()(torch.randn(1, 3, 8, 32, 32)).shape == (1, dim)
     if width == 0.25:  # 208 channels are 52, which is as near to 48 as to 56
         assert network.features[8].branch1[1][0][0].out_channels == 56
-    with pytest.raises(ValueError, match="width is positive; got 0"):
+    with pytest.raises(ValueError, match="width"):
         S3D(width=0.0)
 
 
@@ -212,29 +225,37 @@ def test_queries_and_shuffled_keys_are_normalised_in_halves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "word"),
     [
-        ({"method": "swav"}, "method is one of simclr, moco; got 'swav'"),
-        ({"objective": Objective(term(alignment))}, "nothing else to prevent collapse"),
-        ({"pairs": "one"}, "pairs is one of both, both_views, first_view, second_view; got 'one'"),
-        ({"method": "moco", "pairs": "first_view"}, "'first_view' are SimCLR's; moco has its own"),
-        ({"clip_frames": 7}, "clip_frames 7 are too few for S3D; use 8 or more"),
-        ({"size": 16}, "size 16 is too small for S3D; use 17 or more"),
-        ({"batch_size": 1}, "batch_size 1: simclr has nothing to compare .* use 2"),
-        ({"method": "moco", "batch_size": 3}, "batch_size 3: moco has nothing .* use 4"),
-        ({"epochs": -1}, "epochs is a whole number from 0; got -1"),
-        ({"learning_rate": -0.1}, "learning_rate is at least 0 and finite; got -0.1"),
-        ({"network": "thumbnail"}, "'thumbnail' has nothing to train; set train=False"),
-        ({"strides": (1, 1, 1, 1, 1)}, "strides are for r2plus1d; s3d has its own"),
-        ({"calibrate": True}, "calibrate is for an untrained encoder"),
-        ({"network": "x3d", "width": 0.5}, "no network 'x3d': did you mean x3d_"),
-        ({"network": "x3d_s", "width": 0.5}, "width is for s3d .* its own: set width=1"),
+        ({"method": "swav"}, "swav"),
+        ({"objective": Objective(term(alignment))}, "collapse"),
+        ({"pairs": "one"}, "one"),
+        ({"method": "moco", "pairs": "first_view"}, "first_view"),
+        ({"clip_frames": 7}, "clip_frames 7"),
+        ({"size": 16}, "size 16"),
+        ({"batch_size": 1}, "batch_size 1"),
+        ({"method": "moco", "batch_size": 3}, "batch_size 3"),
+        ({"epochs": -1}, "epochs"),
+        ({"learning_rate": -0.1}, "learning_rate"),
+        ({"network": "thumbnail"}, "train=False"),
+        ({"strides": (1, 1, 1, 1, 1)}, "strides"),
+        ({"calibrate": True}, "calibrate"),
+        ({"network": "x3d", "width": 0.5}, "x3d_"),
+        ({"network": "x3d_s", "width": 0.5}, "width"),
+        ({"network": network_of_width_5, "width": 0.5}, "width"),
     ],
 )
-def test_configurations_without_meaning_are_refused(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason) as caught:
+def test_configurations_without_meaning_are_refused(changes: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
         check(small(**changes))
-    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("network", "word"), [("s3dd", "s3d"), (no_network, "no_network"), (maps, r"\(1, 4, 8")]
+)
+def test_what_is_no_network_is_refused(network: Any, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        encoder_of(small(network=network, width=1.0, size=32))
 
 
 # R(2+1)D and the features without training

@@ -191,9 +191,9 @@ def test_probe_is_the_plain_loop_to_the_last_epoch() -> None:
 def test_a_probe_that_diverges_or_does_not_train_is_refused() -> None:
     points, labels = clusters(60, 2, 1.0)
     wild = dataclasses.replace(CONFIG, probe_learning_rate=1e38)
-    with pytest.raises(FloatingPointError, match=r"diverged at a learning rate of 1e\+38"):
+    with pytest.raises(FloatingPointError, match="diverged"):
         linear_probe(lambda epoch: points, labels, 2, wild)
-    with pytest.raises(ValueError, match="at least 1 epoch; got 0"):
+    with pytest.raises(ValueError, match="epoch"):
         linear_probe(lambda epoch: points, labels, 2, dataclasses.replace(CONFIG, probe_epochs=0))
 
 
@@ -509,23 +509,22 @@ def test_fine_tuning_goes_by_the_seed_alone_and_learns(tmp_path: Path, encoder: 
     assert found["top1"] == pytest.approx(100 * hits / 14)
 
 
-def test_what_cannot_be_fine_tuned_is_refused(tmp_path: Path, encoder: nn.Module) -> None:
-    with pytest.raises(ValueError, match="fine-tuning takes at least 1 epoch; got 0"):
-        scored(tmp_path / "none", encoder, made_videos(), FINETUNED, finetune_epochs=0)
-    with pytest.raises(ValueError, match="an encoder without parameters cannot be fine-tuned"):
-        scored(tmp_path / "thumbnail", Thumbnail(), made_videos(), FINETUNED)
-    encoder.layer.weight.data[0, 0, 0, 0, 0] = math.nan
-    with pytest.raises(FloatingPointError, match="fine-tuning diverged"):
-        scored(tmp_path / "nan", encoder, made_videos(), FINETUNED, finetune_epochs=1)
-
-
 def test_what_cannot_be_scored_is_refused(tmp_path: Path, encoder: nn.Module) -> None:
     videos = made_videos()
-    config = dataclasses.replace(CONFIG, protocol="best")
-    with pytest.raises(ValueError, match=r"protocol is one of coclr-linear-.*; got 'best'"):
-        scored(tmp_path / "protocol", encoder, videos, config)
-    with pytest.raises(ValueError, match="12 training and 0 test videos cannot be evaluated"):
-        scored(tmp_path / "test", encoder, videos.of(train=True))
-    encoder.layer.weight.data[0, 0, 0, 0, 0] = math.nan
-    with pytest.raises(ValueError, match="NaN or infinite and cannot be scored"):
-        scored(tmp_path / "nan", encoder, videos)
+    broken = copy.deepcopy(encoder)
+    broken.layer.weight.data[0, 0, 0, 0, 0] = math.nan
+    of_other_flow = dataclasses.replace(videos, modality="flow")
+    for number, (given, config, word) in enumerate(
+        (
+            ((encoder, videos), dataclasses.replace(CONFIG, protocol="best"), "best"),
+            ((encoder, videos.of(train=True)), CONFIG, "0 test videos"),
+            ((encoder, of_other_flow), CONFIG, "flow"),
+            ((broken, videos), CONFIG, "NaN"),
+            ((Thumbnail(), videos), FINETUNED, "parameters"),
+            ((broken, videos), FINETUNED, "diverged"),
+        )
+    ):
+        with pytest.raises((ValueError, FloatingPointError), match=word):
+            scored(tmp_path / str(number), *given, config, finetune_epochs=1)
+    with pytest.raises(ValueError, match="epoch"):
+        scored(tmp_path / "none", encoder, videos, FINETUNED, finetune_epochs=0)
