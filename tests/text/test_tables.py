@@ -39,12 +39,6 @@ def test_every_row_states_its_own_deviation(table: Table) -> None:
     assert len({row.deviation for row in table.rows}) == len(table.rows)
 
 
-@pytest.mark.parametrize("table", [*TABLES["lmcl"], *TABLES["cllr"]], ids=lambda t: t.title)
-def test_a_tokenizer_that_is_not_the_programs_is_named(table: Table) -> None:
-    """The program's, NLTK's, is none of this suite's dependencies."""
-    assert any("NLTK's punkt and word_tokenize" in " ".join(x.split()) for x in table.notes)
-
-
 @pytest.mark.parametrize(
     ("table", "row", "subj", "mpqa"),
     [
