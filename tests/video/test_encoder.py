@@ -183,47 +183,6 @@ def test_simclr_compares_both_views_in_one_pass() -> None:
     assert authors.negative.sum(1).tolist() == [5] * 6
 
 
-@pytest.mark.usefixtures("tiny")
-def test_moco_compares_queries_with_the_teacher_s_keys() -> None:
-    config = small(method="moco")
-    networks = Networks(config, QUEUE).eval()
-    assert networks.teacher is not None
-    assert networks.queue is not None
-    networks.teacher.encoder.layer.weight += 1.0  # so that it is not the student
-    first, second = clips(), clips()
-    pairs, features = compare(config, networks, first, second)
-    torch.testing.assert_close(features[0], networks.encoder(first))
-    assert len(features) == 1
-    torch.testing.assert_close(pairs.anchor, networks.head(networks.encoder(first)))
-    key = networks.teacher.head(networks.teacher.encoder(second))  # shuffled and back
-    torch.testing.assert_close(pairs.candidate[:6], key)
-    assert torch.equal(pairs.candidate[6:], networks.queue)
-    assert torch.equal(pairs.positive[:, :6], torch.eye(6, dtype=torch.bool))
-    assert not pairs.negative[:, :6].any()
-    assert pairs.negative[:, 6:].all()
-    assert not pairs.candidate.requires_grad
-
-
-@pytest.mark.usefixtures("tiny")
-def test_queries_and_shuffled_keys_are_normalised_in_halves() -> None:
-    config = small(method="moco")
-    networks = Networks(config, QUEUE)
-    assert networks.teacher is not None
-    first, second = clips(), clips()
-    torch.manual_seed(3)
-    pairs, features = compare(config, networks, first, second)
-    torch.manual_seed(3)
-    order = torch.randperm(6).tolist()
-    assert sorted(order[:3]) not in ([0, 1, 2], [3, 4, 5])
-    student, teacher = networks.encoder, networks.teacher.encoder
-    torch.testing.assert_close(features[0], torch.cat([student(first[:3]), student(first[3:])]))
-    found = pairs.candidate[:6]
-    for half in (order[:3], order[3:]):
-        expected = networks.teacher.head(teacher(second[half]))
-        torch.testing.assert_close(found[half], expected)
-    assert not torch.allclose(found, networks.teacher.head(teacher(second)), atol=1e-3)
-
-
 @pytest.mark.parametrize(
     ("changes", "word"),
     [

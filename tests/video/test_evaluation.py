@@ -33,7 +33,6 @@ from video.evaluation import (
     random_crops,
     ridge,
     ten_crop_probabilities,
-    video_features,
 )
 
 CPU = torch.device("cpu")
@@ -200,23 +199,6 @@ def test_a_probe_that_diverges_or_does_not_train_is_refused() -> None:
 # features
 
 
-def test_video_features_are_means_over_all_windows(encoder: nn.Module) -> None:
-    videos = made_videos()
-    found = video_features(CONFIG, embedding(encoder), videos, CPU)
-    encoder.eval()
-    counts = []
-    for row, length in enumerate(videos.length.tolist()):
-        starts = windows(length, 4)
-        counts.append(len(starts))
-        every = [
-            encoder(centre(gather_clips(videos, torch.tensor([row]), start[None], 4), 16))[0]
-            for start in starts
-        ]
-        torch.testing.assert_close(found[row], torch.stack(every).mean(0), rtol=1e-4, atol=1e-5)
-    assert min(counts) == 1
-    assert max(counts) > 5
-
-
 @pytest.mark.parametrize("most", [None, 2])
 def test_ten_crops_are_averaged_as_the_loops_do(encoder: nn.Module, most: int | None) -> None:
     videos = made_videos(classes=2, train=1, test=1)
@@ -246,23 +228,6 @@ def test_ten_crops_are_averaged_as_the_loops_do(encoder: nn.Module, most: int | 
     assert done[-1] == (total, total)
     assert len(done) == math.ceil(total / 6)
     torch.testing.assert_close(found.sum(1), torch.ones(len(found)))
-
-
-def test_the_second_version_divides_each_window_by_its_length(encoder: nn.Module) -> None:
-    videos = made_videos()
-    long = lambda clips: 7.0 * embedding(encoder)(clips) ** 2  # noqa: E731
-    found = video_features(SECOND, long, videos, CPU)
-    raw = video_features(CONFIG, long, videos, CPU)
-    for row, length in enumerate(videos.length.tolist()):
-        every = []
-        for start in windows(length, 4):
-            clip = gather_clips(videos, torch.tensor([row]), start[None], 4)
-            feature = long(centre(clip, 16))[0].double()
-            every.append(feature / feature.norm())
-        expected = torch.stack(every).mean(0).float()
-        torch.testing.assert_close(found[row], expected, rtol=1e-4, atol=1e-6)
-    # Dividing the mean by its length in its place gives other directions.
-    assert not torch.allclose(of_length_one(raw), of_length_one(found), atol=1e-3)
 
 
 # the ridge regression
@@ -332,23 +297,6 @@ def test_of_penalties_that_are_as_good_the_largest_is_taken() -> None:
     assert torch.equal(found, guesses(max(PENALTIES)))
     assert not torch.equal(found, guesses(min(PENALTIES)))
     assert torch.equal(ridge(points, labels, torch.zeros(40), queries), found)  # a single group
-
-
-def test_the_second_version_keeps_who_was_right(tmp_path: Path, encoder: nn.Module) -> None:
-    videos = made_videos(classes=7)
-    config = dataclasses.replace(SECOND, probe_epochs=20)
-    metrics = scored(tmp_path / "two", encoder, videos, config)
-    first = scored(tmp_path / "one", encoder, videos, dataclasses.replace(CONFIG, probe_epochs=20))
-    assert set(metrics) == set(first) | {"ridge", "ridge_low", "ridge_high"}
-    assert "right" not in first["details"]
-    right = metrics["details"].pop("right")
-    assert metrics["details"] == first["details"]
-    assert set(right) == {"top1", "R@1", "ridge"}
-    for name, digits in right.items():
-        assert len(digits) == 4  # 14 videos
-        hits = int(digits, 16).bit_count()
-        assert metrics[name] == pytest.approx(100 * hits / 14)
-    assert metrics["ridge"] > 80
 
 
 def test_the_third_version_crops_and_leaves_out_as_the_program(
