@@ -12,7 +12,6 @@ from shared.experiment.data import MissingData
 from tests.stages.errors import error_of
 from text.config import TASKS
 from text.data import (
-    DATASETS,
     LAYOUTS,
     checked_sentences,
     corpus_fingerprint,

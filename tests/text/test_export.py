@@ -99,57 +99,33 @@ def a_projection(config: Config = CONFIG, rows: int = 5) -> Tensor:
 
 @pytest.mark.parametrize(
     ("kind", "projected"),
-    [
-        ("gru", True),
-        ("bag_of_words", False),
-        ("transformer", True),
-    ],
+    [("gru", True), ("gru", False), ("bag_of_words", False), ("transformer", True)],
 )
-def test_the_code_of_the_card_gives_the_vectors(
+def test_an_export_and_the_code_of_its_card_give_the_vectors_of_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, projected: bool
 ) -> None:
+    """A projection acts on the pair as it is."""
     config = dataclasses.replace(CONFIG, encoder=kind, hidden=8, embedding=8)
-    finished(tmp_path / "run", config, matrix=a_projection(config) if projected else None)
-    target = write(tmp_path / "run", tmp_path / "export")
+    matrix = a_projection(config) if projected else None
+    model = finished(tmp_path / "run", config, matrix=matrix)
+    tokenizer = make_tokenizer(SENTENCES, CONFIG.vocabulary, CONFIG.lower_case)
+    project = None if matrix is None else lambda pair: pair @ matrix.T
+    sentences = [*SENTENCES, " ".join(SENTENCES), ""]
+    expected = sentence_encoder(model, tokenizer, project=project)(sentences)
+    assert np.ptp(expected, axis=0).min() > 1e-3  # the sentences differ
+
+    target = write(tmp_path / "run", tmp_path / "deep" / "export")
+    np.testing.assert_allclose(load(target)(sentences), expected, rtol=1e-4, atol=1e-6)
     (code,) = re.findall(r"```python\n(.*?)```", (target / CARD).read_text(), re.DOTALL)
     monkeypatch.chdir(target)
     names: dict[str, Callable[..., Any]] = {}
     exec(code, names)
-    sentences = [*SENTENCES, " ".join(SENTENCES), ""]
-    expected = load(target)(sentences)
-    assert np.array_equal(names["encode"](sentences), expected)
-
-
-def test_an_exported_run_gives_the_vectors_of_its_model(tmp_path: Path) -> None:
-    model = finished(tmp_path / "run")
-    tokenizer = make_tokenizer(SENTENCES, CONFIG.vocabulary, CONFIG.lower_case)
-    expected = sentence_encoder(model, tokenizer)(SENTENCES)
-    assert expected.shape == (5, 16)
-    assert np.ptp(expected, axis=0).min() > 1e-3  # the sentences differ
-
-    target = write(tmp_path / "run", tmp_path / "deep" / "export")
-    assert target == tmp_path / "deep" / "export"
-    assert {path.name for path in target.iterdir()} == {*(*FILES, *MODULES[:2], SUMS, "README.md")}
-    assert np.array_equal(load(target)(SENTENCES), expected)
-
+    assert np.array_equal(names["encode"](sentences), load(target)(sentences))
+    if projected:
+        return
     again = AutoModel.from_pretrained(target, local_files_only=True)
     words = AutoTokenizer.from_pretrained(target, local_files_only=True)
-    assert np.array_equal(sentence_encoder(again.eval(), words)(SENTENCES), expected)
-
-
-def test_the_projection_acts_on_the_pair_as_it_is(tmp_path: Path) -> None:
-    matrix = a_projection()
-    model = finished(tmp_path / "run", matrix=matrix)
-    target = write(tmp_path / "run", tmp_path / "export")
-    assert torch.equal(load_file(target / PROJECTION)["matrix"], matrix)
-    tokenizer = make_tokenizer(SENTENCES, CONFIG.vocabulary, CONFIG.lower_case)
-    expected = sentence_encoder(model, tokenizer, project=lambda pair: pair @ matrix.T)(SENTENCES)
-    np.testing.assert_allclose(load(target)(SENTENCES), expected, rtol=1e-4, atol=1e-6)
-
-    finished(tmp_path / "plain")
-    write(tmp_path / "plain", target)
-    assert not (target / PROJECTION).exists()  # the earlier export's
-    assert load(target)(SENTENCES).shape == (5, 16)
+    assert np.array_equal(sentence_encoder(again.eval(), words)(sentences), expected)
 
 
 def test_one_bit_of_a_model_is_seen_in_a_run_and_in_an_export(tmp_path: Path) -> None:

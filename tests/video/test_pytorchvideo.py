@@ -3,11 +3,9 @@
 import dataclasses
 import json
 import os
-import struct
 from pathlib import Path
 from typing import Any
 
-import av
 import cv2
 import numpy as np
 import pytest
@@ -124,26 +122,6 @@ def test_a_flat_folder_serves_pretraining_alone(shots: Path, tmp_path: Path) -> 
         networks, _ = pretrain(config, videos, run)
         with pytest.raises(ValueError, match="without a label"):
             evaluate(config, networks.encoder, videos, run)
-
-
-def test_phones_write_upright_videos_lying(tmp_path: Path) -> None:
-    """The square is cut from the frame as it is shown: its left half is blue."""
-    file = tmp_path / "blue" / "0.mp4"
-    file.parent.mkdir()
-    pixels = np.zeros((48, 64, 3), np.uint8)
-    pixels[24:, :, 2] = 255  # below; a quarter turn clockwise puts it to the left
-    with av.open(str(file), "w") as container:
-        stream = container.add_stream("mpeg4", rate=25)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        for _ in range(3):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        container.mux(stream.encode())
-    content = file.read_bytes()
-    at = content.index(b"tkhd") + 44
-    turned = struct.pack(">9i", 0, 1 << 16, 0, -1 << 16, 0, 0, 0, 0, 1 << 30)
-    file.write_bytes(content[:at] + turned + content[at + 36 :])
-    frame = folder(tmp_path, 14).frames[0, 2].float()
-    assert frame[:, :7].mean() > 200 > 60 > frame[:, 9:].mean()
 
 
 def test_one_s_own_network_and_windows_train_and_are_scored(shots: Path, tmp_path: Path) -> None:

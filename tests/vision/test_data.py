@@ -3,11 +3,8 @@ import hashlib
 import json
 import os
 import pickle
-import shutil
 from functools import partial
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.response import addinfourl
 
 import numpy as np
 import pytest
@@ -21,7 +18,7 @@ from torchvision.transforms.v2 import functional
 
 import vision.data
 from shared.errors import UserError
-from shared.experiment.data import MissingData, sha256_of
+from shared.experiment.data import MissingData
 from tests.stages.errors import error_of
 from vision.augmentation import POLICIES, parameters
 from vision.data import central_crops, choose, fetch, fingerprint, load, stream
@@ -445,16 +442,6 @@ def test_checksums_of_an_approximate_copy_are_its_marker_s(cifar100: Path):
     assert "its MD5 is not" in error_of(lambda: load("CIFAR100", cifar100, "train"))
 
 
-def test_an_approximate_stl10_may_lack_its_unlabelled_images(stl10: Path):
-    folder = stl10 / "stl10_binary"
-    whole = in_memory("STL10", stl10, "pretrain")
-    (folder / "unlabeled_X.bin").unlink()
-    error_of(lambda: load("STL10", stl10, "pretrain"))
-    files = [file for file in folder.iterdir() if file.suffix == ".bin"]
-    approximate(folder, md5={f.name: hashlib.md5(f.read_bytes()).hexdigest() for f in files})
-    assert torch.equal(in_memory("STL10", stl10, "pretrain").pixels, whole.pixels[:4])
-
-
 def test_missing_datasets_are_named(tmp_path: Path):
     (tmp_path / "cifar-10-batches-py").mkdir()
     names = ("CIFAR10", "digits", "ImageNet100", "imagenette", "CIFAR100")
@@ -517,43 +504,6 @@ def test_imagenet100_has_the_hundred_classes_of_the_list(
     assert train.labels.tolist() == list(range(100))
     (folder / "val" / listed[5]).rename(folder / "val" / "elsewhere")
     assert listed[5] in error_of(lambda: load("ImageNet100", tmp_path, "test"))
-
-
-# Fetching
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose files stand for those at the addresses of the archives."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-
-    def open_(url: str, timeout: float) -> addinfourl:
-        file = folder / url.rpartition("/")[2]
-        if not file.exists():
-            raise HTTPError(url, 404, "File not found", {}, None)  # type: ignore[arg-type]
-        return addinfourl(file.open("rb"), {}, url)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("shared.experiment.data.urlopen", open_)
-    return folder
-
-
-def pack(folder: Path, site: Path, name: str, form: str) -> tuple[str, str]:
-    """Pack a folder as the archive of a dataset; its address and its SHA-256."""
-    url, _ = vision.data._DOWNLOADS[name]
-    made = Path(shutil.make_archive(str(site / "made"), form, folder.parent, folder.name))
-    archive = made.rename(site / url.rpartition("/")[2])
-    return url, sha256_of(archive)
-
-
-def test_a_download_is_unpacked_verified_and_loads(
-    cifar100: Path, site: Path, monkeypatch: pytest.MonkeyPatch
-):
-    data = cifar100 / "data"
-    found = pack(cifar100 / "cifar-100-python", site, "CIFAR100", "gztar")
-    monkeypatch.setitem(vision.data._DOWNLOADS, "CIFAR100", found)
-    fetch("CIFAR100", data)
-    assert len(load("CIFAR100", data, "train")) == 7
 
 
 # Streaming

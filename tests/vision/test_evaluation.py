@@ -32,7 +32,6 @@ from vision.evaluation import (
     PROTOCOLS,
     NothingToHoldOut,
     Probe,
-    ProbeResult,
     _held_out,
     evaluate,
     kmeans_accuracy,
@@ -358,14 +357,6 @@ def test_embed_is_the_encoder_in_evaluation_mode() -> None:
     torch.testing.assert_close(features, expected.detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_embed_leaves_a_frozen_batch_norm_in_evaluation_mode() -> None:
-    encoder = small_encoder().train()
-    encoder[1].eval()
-    embed(encoder, load("digits", Path(), "test"), 8, *PLAIN)
-    assert encoder.training
-    assert not encoder[1].training
-
-
 def test_features_that_are_not_finite_are_refused() -> None:
     encoder = small_encoder()
     encoder[0].weight.data[0, 0, 0, 0] = math.nan
@@ -414,17 +405,6 @@ def test_evaluation_on_kept_features_by_hand(tmp_path: Path, protocol: str) -> N
     top5 = 100 * float((best == test.labels[:, None]).any(1).double().mean())
     assert found["linear_top5"] == pytest.approx(top5)
     assert set(found) == {"knn_top1", "linear_top1", "linear_top5", "linear_best_top1"}
-
-
-def test_the_last_epoch_counts_and_the_best_is_only_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    curves = torch.tensor([[50.0, 70.0, 60.0], [90.0, 95.0, 92.0]], dtype=torch.float64)
-    result = ProbeResult(nn.Linear(1, 1), *curves)
-    monkeypatch.setattr(module, "linear_probe", lambda *arguments, **options: result)
-    found = scored(tmp_path, DIGITS)
-    del found["knn_top1"]
-    assert found == {"linear_top1": 60.0, "linear_best_top1": 70.0, "linear_top5": 92.0}
 
 
 def test_five_classes_have_no_top5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,25 +117,6 @@ def test_views_are_compared_as_the_pairs_setting_says() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_the_queue_holds_the_newest_keys_and_gives_all_negatives() -> None:
-    config = small(method="moco_v2", queue=10)
-    networks = MoCoV2(config).eval()
-    torch.testing.assert_close(networks.queue.norm(dim=1), torch.ones(10))
-    old = networks.queue.clone()
-    views = [torch.randn(6, 3, 8, 8) for _ in range(2)]
-    keys = [unit_rows(networks.teacher(view)) for view in views]
-    for count, view in enumerate(views):
-        (pairs,), _ = networks.compare((view, view), Step())
-        assert pairs.candidate.shape == (16, 8)
-        assert pairs.negative[:, :6].sum() == 0
-        assert pairs.negative[:, 6:].all()
-        networks.remember([pairs], Step())
-        if count == 0:
-            torch.testing.assert_close(networks.queue, torch.cat([keys[0], old[:4]]))
-    torch.testing.assert_close(networks.queue, torch.cat([keys[1], keys[0][:4]]))
-
-
-@pytest.mark.usefixtures("tiny")
 def test_a_queue_longer_than_the_data_is_shortened_with_a_notice() -> None:
     config = small(method="moco_v2", queue=10)
     with pytest.warns(RuntimeWarning, match="queue"):

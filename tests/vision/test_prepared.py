@@ -7,7 +7,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -270,52 +269,6 @@ def test_images_of_other_files_or_of_another_side_are_not_taken(root: Path) -> N
     assert after.sha256 != before.sha256
     assert not torch.equal(after[0], before[0])
     assert torch.equal(after[1], before[1])
-
-
-def test_an_interrupted_preparation_starts_again(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare("imagenette", root, SIDE, quiet)
-    whole = (folder_of(root) / "pixels.bin").read_bytes()
-    shutil.rmtree(root / "prepared")
-
-    def stopped(text: str) -> None:
-        if text.startswith("5 "):
-            assert any((root / "prepared" / "vision").glob(".*.part/pixels.bin"))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare("imagenette", root, SIDE, stopped)
-    assert not [*(root / "prepared" / "vision").glob("[!.]*")]
-    error_of(lambda: prepared(root))
-
-    with monkeypatch.context() as patch:  # as a process leaves it that is killed
-        patch.setattr("shared.experiment.data.shutil.rmtree", lambda *_, **__: None)
-        with pytest.raises(KeyboardInterrupt):
-            prepare("imagenette", root, SIDE, stopped)
-    assert [*(root / "prepared" / "vision").glob(".*.part")]
-    error_of(lambda: prepared(root))
-    prepare("imagenette", root, SIDE, quiet)
-    assert (folder_of(root) / "pixels.bin").read_bytes() == whole
-    prepared(root)
-
-
-def test_a_disk_without_room_is_refused_before_anything_is_written(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    Disk = namedtuple("Disk", "free")
-    prepare("imagenette", root, SIDE, said.append)
-    size, count = (folder_of(root) / "pixels.bin").stat().st_size, len(said)
-    prepare("imagenette", root, SIDE, said.append)
-    assert len(said) == count  # there is nothing left to do
-
-    shutil.rmtree(root / "prepared")
-    monkeypatch.setattr("vision.prepared.shutil.disk_usage", lambda _: Disk(size - 1))
-    assert "12 images" in error_of(lambda: prepare("imagenette", root, SIDE, said.append))
-    assert not [*(root / "prepared" / "vision").glob("[!.]*")]
-    monkeypatch.setattr("vision.prepared.shutil.disk_usage", lambda _: Disk(size))
-    prepare("imagenette", root, SIDE, said.append)
 
 
 def test_only_complete_sets_of_image_files_are_prepared(root: Path) -> None:
