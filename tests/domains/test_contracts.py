@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -35,6 +34,10 @@ from shared.experiment.export import CARD, CONFIG
 from shared.experiment.initial import InitialWeights
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
+from tests.rl.test_own import CONFIG as AGENT_OF_A_PENDULUM
+from tests.rl.test_own import pendulum
+from tests.rl.test_train import AGENT, PROBE
+from tests.video.test_train import SIMCLR as CLIPS
 from text.encoder import QuickThought
 from text.tokens import Tokens
 from text.train import pretrain, save_model, shape_of
@@ -55,55 +58,6 @@ SENTENCES = dataclasses.replace(text.Config().reduced(), steps=6, tasks=("neighb
 IMAGES = dataclasses.replace(
     vision.Config(backbone="resnet8").reduced(), epochs=2, learning_rate=0.01
 )
-# Six steps in two epochs on the 24 training videos of the embedded set.
-CLIPS = dataclasses.replace(
-    video.Config().reduced(),
-    method="simclr",
-    clip_frames=8,
-    size=17,
-    head_hidden=16,
-    head_output=8,
-    epochs=2,
-    milestones=(1,),
-    probe_epochs=2,
-    probe_views=1,
-)
-# Twelve decisions, six of them with an update; the first episode ends after the eighth.
-AGENT = dataclasses.replace(
-    rl.Config().reduced(),
-    episode_steps=64,
-    frame_size=20,
-    crop=16,
-    filters=4,
-    convolutions=2,
-    latent=6,
-    hidden=8,
-    batch_size=8,
-    environment_steps=96,
-    initial_steps=6,
-    evaluate_every=48,
-    probe_episodes=5,
-    probe_test_episodes=2,
-    probe_steps=6,
-    probe_updates=8,
-)
-PROBE = rl.ProbeConfig(**{**vars(AGENT), "protocol": "state-probe-v1"})
-
-
-class Pictures(gymnasium.ObservationWrapper[np.ndarray, np.ndarray, np.ndarray]):
-    """A pendulum as a bright pixel on a black square."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (20, 20, 3), np.uint8)
-
-    def observation(self, state: np.ndarray) -> np.ndarray:
-        picture = np.zeros((20, 20, 3), np.uint8)
-        place = np.clip(np.rint((state[:2] + 1) / 2 * 19), 0, 19).astype(int)
-        picture[place[0], place[1]] = (255, 128, int(128 + 10 * state[2]))
-        return picture
-
-
-def pendulum() -> Any:
-    return Pictures(gymnasium.make("Pendulum-v1"))
 
 
 def agent_of_a_pendulum(config: Any, run: Run) -> Any:
@@ -187,7 +141,7 @@ RUNS: dict[str, tuple[Any, Callable[[Any, Run], Any], Sequence[float | str]]] = 
     ),
     "rl, probe": (PROBE, rl.DOMAIN.measure, (0.6, 1.0)),
     "rl, own environment": (
-        dataclasses.replace(AGENT, task="pendulum", action_repeat=8),
+        AGENT_OF_A_PENDULUM,
         agent_of_a_pendulum,
         (0.6, 0.7),
     ),

@@ -2,7 +2,6 @@ import io
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -131,21 +130,6 @@ def test_a_fresh_process_chooses_and_stays_quiet(tmp_path: Path) -> None:
     assert backend in ("egl", "osmesa")
     assert device
     assert renderer_in_use().startswith(f"{os.environ['MUJOCO_GL']}: ")
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_a_renderer_on_the_cpu_beside_a_gpu_is_noticed(
-    there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(simulator, "SOFTWARE", (renderer_in_use().partition(":")[0],))
-    renderer_in_use.cache_clear()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        renderer_in_use()
-        renderer_in_use()
-    texts = [str(each.message) for each in caught if "frames are drawn by the CPU" in str(each)]
-    assert len(texts) == there
 
 
 @pytest.mark.parametrize("task", TASKS)

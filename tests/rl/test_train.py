@@ -58,14 +58,6 @@ CONFIGS = {
     "probe": dataclasses.replace(PROBE, objective=LOW_RANK),
 }
 DIED_AT, SAVED_AT = 11, 5  # decisions
-EVERYTHING = {
-    "SHA256SUMS",
-    "config.json",
-    "environment.json",
-    "log.jsonl",
-    "model.safetensors",
-    "result.json",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -127,11 +119,6 @@ def curve_of(folder: Path) -> list[dict[str, str]]:
     return rows
 
 
-def log_of(folder: Path) -> list[dict[str, float]]:
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [{name: line[name] for name in line if name != "seconds"} for line in lines]
-
-
 def assert_equal_weights(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert one.keys() == other.keys()
     for name in one:
@@ -174,11 +161,6 @@ def whole(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
 @pytest.mark.slow
 def test_an_agents_run_leaves_its_metrics_curve_and_weights(whole: Whole) -> None:
     folder, metrics = whole["CURL"]
-    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {
-        *EVERYTHING,
-        "curve.csv",
-        "tensorboard",
-    }
     assert set(metrics) == {"return", "details"}
     curve = metrics["details"]["curve"]
     assert [entry["step"] for entry in curve] == [48, 96]
@@ -209,25 +191,6 @@ def test_an_agents_run_leaves_its_metrics_curve_and_weights(whole: Whole) -> Non
 
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["data"] == {AGENT.task: task_fingerprint(AGENT.task)}
-    assert others(environment["facts"]) == {"renderer": renderer_in_use()}
-
-
-@pytest.mark.slow
-def test_a_probes_run_leaves_its_metrics_and_weights(whole: Whole, data_root: Path) -> None:
-    folder, metrics = whole["probe"]
-    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {
-        *EVERYTHING,
-        "tensorboard",
-    }
-    assert set(metrics) == {"r2", "r2_position", "r2_velocity", "details"}
-    targets = metrics["details"]["targets"]
-    assert metrics["r2"] == pytest.approx(np.mean(list(targets.values())))
-    assert max(targets.values()) <= 100
-    assert {name.split(".")[0] for name in weights_of(folder)} == {"encoder"}
-    assert [line["step"] for line in log_of(folder)] == list(range(1, 9))
-    environment = json.loads((folder / "environment.json").read_text())
-    assert set(environment["data"]) == {PROBE.task, "frames"}
-    assert environment["data"][PROBE.task] == task_fingerprint(PROBE.task)
     assert others(environment["facts"]) == {"renderer": renderer_in_use()}
 
 

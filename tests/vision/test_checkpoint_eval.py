@@ -444,23 +444,6 @@ def test_the_verb_scores_a_checkpoint_on_a_folder(
     assert list(content["protocols"]["knn-200-v1"]["environment"]["data"]) == [f"folder:{shapes}"]
 
 
-def test_damaged_data_are_not_blamed_on_the_model(
-    shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    torch.save(network().state_dict(), tmp_path / "model.pth")
-    (shapes / "val" / "dark" / "0.png").write_bytes(b"")
-    (shapes / "train" / "light" / "3.png").write_bytes(b"")
-    words = ["evaluate", "vision", str(tmp_path / "model.pth"), "--data", str(shapes)]
-    words += ["--size", "32", "--protocol", "knn-200-v1"]
-    assert main(words) == 2
-    said = capsys.readouterr()
-    assert "2 of 28" in said.err
-    assert all(file in said.err for file in ("train/light/3.png", "val/dark/0.png"))
-    with pytest.warns(UserWarning, match="train/light/3"):
-        assert main([*words, "--allow-missing"]) == 0
-    assert "knn-200-v1: knn_top1 100.00" in capsys.readouterr().out
-
-
 def test_protocols_share_the_features(
     shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

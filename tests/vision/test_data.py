@@ -18,7 +18,6 @@ from torchvision.transforms.v2 import functional
 
 import vision.data
 from shared.errors import UserError
-from shared.experiment.data import MissingData
 from tests.stages.errors import error_of
 from vision.augmentation import POLICIES, parameters
 from vision.data import central_crops, choose, fetch, fingerprint, load, stream
@@ -240,15 +239,6 @@ def test_stl10_pretrains_on_the_unlabelled_images_too(stl10: Path):
     position = (5 * 3 + channel) * 96 * 96 + column * 96 + row
     assert pretrain.pixels[9, channel, row, column] == content[position]
     assert DATASETS["STL10"].train + DATASETS["STL10"].unlabelled == 105_000
-
-
-def test_missing_data_name_the_command(tmp_path: Path):
-    for name, dataset in DATASETS.items():
-        for action in (partial(load, split="train"), fingerprint):
-            with pytest.raises(MissingData) as caught:
-                action(name, tmp_path)
-            assert caught.value.command == f"./reproduce.sh data vision --dataset {name}"
-            assert caught.value.folder == tmp_path / dataset.folder
 
 
 def test_unknown_names(tmp_path: Path):

@@ -8,7 +8,7 @@ import torch
 
 from shared.experiment.tables import Cell, Tier
 from shared.report.figures import CannotDraw, DrawnFigure
-from tests.stages.drawing import drawn, finish, lines, table_of, titles
+from tests.stages.drawing import drawn, finish, table_of, titles
 from vision import figures
 from vision.encoder import make_encoder
 from vision.export import save_encoder
@@ -117,24 +117,6 @@ def test_a_sweep_draws_means_and_deviations_of_a_panel_for_each_dataset(tmp_path
     assert bar[:, 1] == pytest.approx([62 - math.sqrt(0.5), 62 + math.sqrt(0.5)])
     (line,) = second.containers
     assert line.lines[0].get_xydata().tolist() == [[2, 20]]
-
-
-def test_a_sweep_on_cifar10_has_a_panel_for_each_metric(tmp_path: Path) -> None:
-    for row, linear, near in (
-        ("MoCo, s=1", 50.0, 45.0),
-        ("MoCo, s=20", 61.5, 44.0),
-        ("raw pixels", 40.0, 35.0),
-    ):
-        cell = cell_of("margins", "figure-3-cifar10", "short", row)
-        finish(tmp_path, cell, {"l2_top1": linear, "knn_top1": near, "linear_top1": 1.0})
-    _, found = draw("margins/figure-3-emphasis-cifar10", tmp_path)
-    assert titles(found.figure) == ["l2_top1", "knn_top1"]
-    for axis, scores, baseline in zip(
-        found.figure.axes, ((50, 61.5), (45, 44)), (40, 35), strict=True
-    ):
-        (line,) = axis.containers
-        assert line.lines[0].get_xydata().tolist() == [[0, scores[0]], [1, scores[1]]]
-        assert lines(axis)["raw pixels"][1] == [baseline, baseline]
 
 
 def test_distances_with_and_without_the_penalty(tmp_path: Path, random_pictures: Images) -> None:

@@ -289,23 +289,6 @@ def test_fine_tuning_takes_what_validates_best_and_goes_on_where_it_stopped(
     assert len(asked) == 3 + 3
 
 
-def test_fine_tuning_that_diverges_everywhere_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(*given: Any, **more: Any) -> nn.Sequential:
-        broken = nn.Linear(32, 10)
-        broken.weight.data.fill_(torch.nan)
-        return nn.Sequential(small_encoder(), broken)
-
-    monkeypatch.setattr(module, "fine_tuned", lost)
-    config = dataclasses.replace(DIGITS, protocol="fine-tuned-small-v1")
-    with (
-        Run(tmp_path, config) as run,
-        pytest.raises(FloatingPointError, match="diverged"),
-    ):
-        evaluate(config, small_encoder(), run)
-
-
 # Whole cells
 
 
