@@ -1,12 +1,8 @@
 import dataclasses
-from functools import partial
-from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score
 from sklearn.preprocessing import StandardScaler
@@ -97,36 +93,6 @@ def test_returns_are_those_of_single_episodes() -> None:
 @pytest.mark.slow
 def test_worker_processes_give_the_same_returns() -> None:
     assert evaluate_policy(push, SMALL, seed=3, workers=2) == evaluate_policy(push, SMALL, seed=3)
-
-
-class Uneven(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Episodes of some length, each step worth as much; unlike the tasks, vectors end unevenly."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (9, 4, 4), np.uint8)
-    action_space = gymnasium.spaces.Box(-1, 1, (1,))
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        self.steps = 0
-        return np.zeros((9, 4, 4), dtype=np.uint8), {}
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        observation = np.zeros((9, 4, 4), dtype=np.uint8)
-        return observation, float(self.length), self.steps == self.length, False, {}
-
-
-def test_an_episode_that_ends_early_counts_no_further() -> None:
-    environments = SyncVectorEnv(
-        [partial(Uneven, length) for length in (2, 5, 1)],
-        autoreset_mode=AutoresetMode.DISABLED,
-    )
-    returns = evaluation.returns(lambda _: torch.zeros(3, 1), environments, (1, 2, 3), 5)
-    assert returns == [4, 25, 1]
 
 
 # Features

@@ -12,8 +12,7 @@ from shared.command.reproduce import main
 from shared.experiment.export import CARD
 from shared.experiment.run import Run
 from video import export
-from video.config import EMBEDDED, Config
-from video.data import load
+from video.config import Config
 from video.encoder import encoder_of
 from video.evaluation import evaluate
 from video.export import load_encoder, save_encoder, write
@@ -75,26 +74,6 @@ def test_the_code_of_the_card_loads_a_network_of_pytorchvideo(
     with torch.no_grad():
         exec(code.replace(use, "clips"), names)
     torch.testing.assert_close(names["features"], expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_the_verb_scores_an_export(
-    tmp_path: Path, built_data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    finished(tmp_path / "run")
-    target = write(tmp_path / "run", tmp_path / "out")
-    out = tmp_path / "found.json"
-    words = ["evaluate", "video", str(target), "--data", EMBEDDED, "--data-root", str(built_data)]
-    assert main([*words, "--protocol", "coclr-linear-retrieval-v1", "--out", str(out)]) == 0
-    found = json.loads(out.read_text())["protocols"]["coclr-linear-retrieval-v1"]
-    with Run(tmp_path / "own", dataclasses.replace(SMALL, dataset=EMBEDDED)) as run:
-        videos = load(EMBEDDED, built_data, size=32)
-        config = dataclasses.replace(SMALL, protocol="coclr-linear-retrieval-v1")
-        expected = evaluate(config, load_encoder(target), videos, run)
-    assert found["metrics"]["R@1"] == expected["R@1"]
-    assert found["metrics"]["top1"] == expected["top1"]
-    assert main([*words, "--protocol", "coclr"]) == 2
-    assert "coclr" in capsys.readouterr().err
 
 
 @pytest.mark.slow

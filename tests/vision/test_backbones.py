@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from shared import Criterion, max_margin, term
-from shared.errors import UserError
-from shared.experiment.initial import FILE
 from shared.objective import Objective
 from vision.config import Config
 from vision.encoder import make_encoder, width_of
-from vision.export import load_encoder, save_encoder
 from vision.methods import check, networks_of
 from vision.methods.base import Networks, Step
 from vision.train import make_optimiser, make_step
@@ -114,16 +110,3 @@ CMC_OF_A_VIT = {"backbone": VIT, "method": "cmc", "statistics": "none"}
 def test_what_does_not_go_together_is_refused(call: Callable[[], object], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         call()
-
-
-def test_an_export_of_a_function_s_network_needs_the_function(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, backbone=pooled)
-    torch.manual_seed(0)
-    network = make_encoder(pooled, "imagenet", size=32)
-    save_encoder(network, tmp_path, config=config)
-    with pytest.raises(UserError, match="pooled"):
-        load_encoder(tmp_path / FILE)
-    images = torch.randn(3, 3, 32, 32)
-    with torch.no_grad():
-        found = load_encoder(tmp_path / FILE, pooled)(images)
-        assert torch.equal(found, network.eval()(images))

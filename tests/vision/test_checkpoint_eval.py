@@ -2,7 +2,6 @@
 
 import argparse
 import copy
-import dataclasses
 import json
 import re
 from functools import cache
@@ -21,7 +20,6 @@ from torchvision.models import resnet18
 from shared.command.reproduce import main
 from shared.errors import UserError
 from shared.experiment.domain import EvaluationRequest
-from vision import evaluation, own
 from vision.checkpoint_eval import loaded, score
 from vision.config import Config, Stem
 from vision.datasets import IMAGENET_MEAN, IMAGENET_STD
@@ -442,35 +440,6 @@ def test_the_verb_scores_a_checkpoint_on_a_folder(
     assert scores["knn-200-v1"]["knn_top1"] == expected
     assert content["data"] == f"folder:{shapes}"
     assert list(content["protocols"]["knn-200-v1"]["environment"]["data"]) == [f"folder:{shapes}"]
-
-
-def test_protocols_share_the_features(
-    shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = Config(backbone="resnet8", stem="small", image_size=32)
-    save_encoder(make_encoder("resnet8", "small"), tmp_path, config=config)
-    protocols = ("knn-200-v1", "linear-l2-v1")
-    asked = EvaluationRequest(tmp_path, str(shapes), protocols, say=lambda text: None)
-    apart = {
-        each: score(dataclasses.replace(asked, protocols=(each,))).protocols[each]["metrics"]
-        for each in protocols
-    }
-    counts: list[int] = []
-
-    def counted(encoder: nn.Module, images: Any, *given: Any, **options: Any) -> Tensor:
-        counts.append(len(images))
-        return embed(encoder, images, *given, **options)
-
-    listings: list[Any] = []
-    read_folder = own.read_folder
-    monkeypatch.setattr(evaluation, "embed", counted)
-    monkeypatch.setattr(own, "read_folder", lambda *a: listings.append(a) or read_folder(*a))
-    found = score(asked).protocols
-    assert counts == [20, 8]
-    assert len(listings) == 1
-    assert {each: found[each]["metrics"] for each in protocols} == apart
-    folder(shapes)  # listed anew: it may have changed
-    assert len(listings) == 2
 
 
 def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Path) -> None:

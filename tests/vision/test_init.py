@@ -104,18 +104,3 @@ def test_a_sequence_without_the_stem_s_relu_or_pooling_is_refused(tmp_path: Path
         torch.save(nn.Sequential(*parts.values()).state_dict(), tmp_path / "cut.pth")
         with pytest.raises(UserError, match="maxpool"):
             from_file(config, tmp_path / "cut.pth")
-
-
-def test_tensors_left_over_are_said_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    state = torchvision.models.resnet18().state_dict()
-    other = {name: tensor + 1 for name, tensor in state.items()}
-    file = tmp_path / "two.pth"
-    torch.save({"one": state, "two": other}, file)
-    config = dataclasses.replace(DIGITS, backbone="resnet18", stem="imagenet", image_size=32)
-    with pytest.raises(UserError, match="'one'"):
-        from_file(config, file)
-    networks = networks_of(dataclasses.replace(config, init=InitialWeights.of(file, prefix="two")))
-    assert_filled(networks.encoder, other)
-    assert "fc.weight" in capsys.readouterr().err

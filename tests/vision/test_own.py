@@ -20,7 +20,7 @@ from vision.datasets import describe
 from vision.evaluation import evaluate
 from vision.hub import hub_images
 from vision.own import folder
-from vision.train import measure, pretrain
+from vision.train import pretrain
 
 CLASSES = ("blue", "green", "red")
 COLOURS = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
@@ -122,24 +122,6 @@ def test_damaged_images_are_named_all_or_left_out(pets: Path) -> None:
         intact = load(f"folder:{pets}", Path("nowhere"), "train", allow_missing=True)
     assert intact.labels.bincount().tolist() == [7, 8, 7]
     assert sum(len(batch) for batch in central_crops(intact, 16)) == 22
-
-
-def test_a_run_trains_and_is_scored_on_a_folder(pets: Path, tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        Config().reduced(),
-        dataset=f"folder:{pets}",
-        images=None,
-        backbone="resnet8",
-        batch_size=8,
-        epochs=1,
-        image_size=16,
-        protocol="linear-l2-v1",
-    )
-    with Run(tmp_path / "run", config, tier="own") as run:
-        metrics = measure(config, run)
-        run.finish(metrics)
-    assert metrics["l2_top1"] == 100.0  # three colours
-    assert (tmp_path / "run" / "encoder.safetensors").exists()
 
 
 def test_columns_of_a_dataset_are_found_and_read_when_needed() -> None:
