@@ -30,6 +30,7 @@ from rl import train as rl_train
 from rl.data import random_frames
 from shared import Objective, Projection, distance_polarization, info_nce, term
 from shared.errors import UserError
+from shared.experiment.config import canonical_json
 from shared.experiment.export import CARD, CONFIG
 from shared.experiment.initial import InitialWeights
 from shared.experiment.run import Run
@@ -400,3 +401,51 @@ def test_a_byte_less_in_any_file_that_was_prepared_is_seen(
     file.unlink()
     with pytest.raises(UserError, match=f"{file.name} is missing"):
         prepare(tmp_path)
+
+
+# Tables
+
+CHECKS: dict[str, Callable[[Any], object]] = {
+    "rl": rl.config.check,
+    "video": video.encoder.check,
+    "vision": vision.methods.check,
+}
+TABLES = {
+    f"{domain.__name__}/{paper}/{table.name}/{table.tiers[0]}": (domain.__name__, table)
+    for domain in (graph, rl, text, video, vision)
+    for paper, some in domain.TABLES.items()
+    for table in some
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_rows_are_apart_and_say_how_and_every_cell_means_something(name: str) -> None:
+    domain, table = TABLES[name]
+    check = CHECKS.get(domain, lambda config: None)
+    for tier in table.tiers:
+        for cell in table.cells(tier):
+            if not isinstance(cell.config, vision.ToyConfig):
+                check(cell.config)
+    for column in table.columns:
+        cells = table.cells(table.tiers[0], column=column.label)
+        configs = {(cell.row, canonical_json(cell.config)) for cell in cells}
+        assert len(configs) == len({config for _, config in configs})
+    readings: dict[str, list[str]] = {}
+    for row in table.rows:
+        readings.setdefault(row.published or row.label, []).append(row.deviation)
+    for deviations in readings.values():
+        assert len(deviations) == 1 or all(deviations)
+        # Those of graphs tell the pools of augmentations by the label.
+        assert len(set(deviations)) == len(deviations) or domain == "graph"
+
+
+@pytest.mark.parametrize("domain", [rl, text], ids=lambda domain: domain.__name__)
+def test_two_papers_share_the_runs_of_equal_rows(domain: Any) -> None:
+    for lmcl, cllr in zip(domain.TABLES["lmcl"], domain.TABLES["cllr"], strict=True):
+        assert lmcl.tiers == cllr.tiers
+        common = {row.label for row in lmcl.rows} & {row.label for row in cllr.rows}
+        assert {"DCL", "HCL"} < common
+        for tier in lmcl.tiers:
+            for label in common:
+                one, other = ({c.key for c in t.cells(tier, row=label)} for t in (lmcl, cllr))
+                assert one == other

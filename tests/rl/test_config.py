@@ -6,21 +6,6 @@ from typing import Any
 import pytest
 
 from rl.config import Config, ProbeConfig, check
-from rl.tables import TABLES
-
-
-@pytest.mark.filterwarnings("error")
-def test_every_declared_configuration_is_accepted() -> None:
-    cells = {
-        (cell.row, cell.column, tier): cell.config
-        for some in TABLES.values()
-        for table in some
-        for tier in table.tiers
-        for cell in table.cells(tier)
-    }
-    assert len(cells) > 300
-    for config in cells.values():
-        check(config)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,7 @@ from rl.agent import make_criterion
 from rl.config import Config
 from rl.tables import (
     TABLE_4,
-    TABLE_4_PROBE,
     TABLE_5,
-    TABLE_5_PROBE,
     TABLES,
 )
 from shared import Objective, query_key
@@ -31,32 +29,6 @@ def config_of(table: Table, row: str) -> Config:
 
 
 # What is declared
-
-
-@pytest.mark.parametrize("table", EVERY, ids=lambda table: table.address)
-def test_every_row_states_its_own_deviation(table: Table) -> None:
-    """No published row is the paper's exact setting, and two readings of one give two reasons."""
-    assert all(row.deviation for row in table.rows)
-    assert len({row.deviation for row in table.rows}) == len(table.rows)
-    # What is about an agent is not said of a row that has none.
-    evaluated = any("Evaluated every" in row.deviation for row in table.rows)
-    assert evaluated is (table.tiers[0] == "paper")
-
-
-@pytest.mark.parametrize(
-    ("lmcl", "cllr"),
-    [
-        (TABLE_5, TABLE_4),
-        (TABLE_5_PROBE, TABLE_4_PROBE),
-    ],
-)
-def test_both_papers_share_the_runs_of_equal_rows(lmcl: Table, cllr: Table) -> None:
-    common = {row.label for row in lmcl.rows} & {row.label for row in cllr.rows}
-    assert {"CURL", "CURL, cosine", "DCL", "HCL"} < common
-    for tier in lmcl.tiers:
-        for label in common:
-            one, other = ({c.key for c in t.cells(tier, row=label)} for t in (lmcl, cllr))
-            assert one == other
 
 
 @pytest.mark.parametrize("table", EVERY, ids=lambda table: table.address)

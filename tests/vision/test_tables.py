@@ -1,7 +1,6 @@
 """What the gate does not hold of vision's tables: that cells mean something and rows differ."""
 
 import json
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from shared.experiment.config import canonical_json
 from shared.experiment.published import load_published
 from shared.experiment.store import part_of
-from shared.experiment.tables import TIERS, Row, Table
+from shared.experiment.tables import TIERS, Table
 from shared.pairs import unit_rows
 from shared.svm import kernel_values
 from vision.augmentation import POLICIES
@@ -60,27 +59,6 @@ def test_a_transfer_shares_the_encoder_of_its_row() -> None:
     )
     parts = [part_of(each.config, PRETRAINING) for each in (plain, other)]
     assert parts[0] == parts[1]
-
-
-@pytest.mark.parametrize("table", ALL.values(), ids=ALL)
-def test_no_two_rows_are_the_same_run(table: Table) -> None:
-    for column in table.columns:
-        cells = table.cells(table.tiers[0], column=column.label)
-        configs = {(each.row, canonical_json(each.config)) for each in cells}
-        assert len(configs) == len({config for _, config in configs})
-
-
-@pytest.mark.parametrize("table", ALL.values(), ids=ALL)
-def test_readings_of_one_printed_row_say_how_they_differ(table: Table) -> None:
-    readings: dict[str, list[Row]] = defaultdict(list)
-    for row in table.rows:
-        if row.published is not None:
-            readings[row.published].append(row)
-    for rows in readings.values():
-        if len(rows) > 1:
-            deviations = {row.deviation for row in rows}
-            assert all(deviations)
-            assert len(deviations) == len(rows)
 
 
 def test_a_printed_column_that_is_left_out_is_named() -> None:
