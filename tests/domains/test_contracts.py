@@ -8,7 +8,7 @@ used.
 import csv
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,12 @@ IMAGES = dataclasses.replace(
 
 def agent_of_a_pendulum(config: Any, run: Run) -> Any:
     return rl.train_agent(config, pendulum, run)
+
+
+def fast_are(names: Iterable[str], *fast: str) -> list[Any]:
+    """The names as parameters, all others marked as slow."""
+    slow = pytest.mark.slow
+    return [pytest.param(name, marks=() if name in fast else slow) for name in names]
 
 
 # Stopped and resumed
@@ -175,9 +181,8 @@ def outcome(folder: Path, metrics: dict[str, Any]) -> list[Any]:
     return [copy, lines, rows, weights]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", fast_are(RUNS, "vision, mochi", "text, low rank"))
 def test_a_stopped_run_ends_as_one_in_one_go(name: str, tmp_path: Path, built_data: Path) -> None:
     config, measure, moments = RUNS[name]
     with Run(tmp_path / "whole", config, data_root=built_data) as run:
@@ -245,8 +250,7 @@ STARTS: dict[str, tuple[Any, Any, Callable[[Path], nn.Module]]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("domain", STARTS)
+@pytest.mark.parametrize("domain", fast_are(STARTS, "graph", "vision"))
 def test_a_training_starts_from_what_was_saved(
     domain: str, tmp_path: Path, built_data: Path
 ) -> None:
