@@ -77,6 +77,7 @@ def cartpole() -> Iterator[DeepMindControl]:
     environment.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the choice is DM Control's")
 def test_a_variable_that_leaves_no_renderer_is_named() -> None:
     program = (
