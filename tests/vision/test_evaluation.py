@@ -32,6 +32,7 @@ from vision.evaluation import (
     PROTOCOLS,
     NothingToHoldOut,
     Probe,
+    ProbeResult,
     _held_out,
     evaluate,
     kmeans_accuracy,
@@ -405,6 +406,17 @@ def test_evaluation_on_kept_features_by_hand(tmp_path: Path, protocol: str) -> N
     top5 = 100 * float((best == test.labels[:, None]).any(1).double().mean())
     assert found["linear_top5"] == pytest.approx(top5)
     assert set(found) == {"knn_top1", "linear_top1", "linear_top5", "linear_best_top1"}
+
+
+def test_the_last_epoch_counts_and_the_best_is_only_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curves = torch.tensor([[50.0, 70.0, 60.0], [90.0, 95.0, 92.0]], dtype=torch.float64)
+    result = ProbeResult(nn.Linear(1, 1), *curves)
+    monkeypatch.setattr(module, "linear_probe", lambda *arguments, **options: result)
+    found = scored(tmp_path, DIGITS)
+    del found["knn_top1"]
+    assert found == {"linear_top1": 60.0, "linear_best_top1": 70.0, "linear_top5": 92.0}
 
 
 def test_five_classes_have_no_top5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

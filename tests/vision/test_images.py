@@ -56,11 +56,31 @@ def test_16_bits_are_read_in_either_order_of_bytes_and_rounded(tmp_path: Path) -
         assert colours(decode(image))[0, :, 0].tolist() == [0, 0, 1, 255]
 
 
-def test_the_direction_of_a_tiff_is_heeded(tmp_path: Path) -> None:
+def test_depth_and_direction_of_a_tiff_are_heeded(tmp_path: Path) -> None:
     values = np.array([[0, 2048, 4095]], dtype=np.uint16)
     image = Image.fromarray(values)
     inverted = saved(tmp_path, image, "white.tif", tiffinfo={262: 0})
     assert colours(decode(inverted))[0, :, 0].tolist() == [255, 247, 239]
+    packed = tmp_path / "12.tif"  # three numbers of 12 bits: 000 800 fff
+    saved(tmp_path, Image.fromarray(np.zeros((1, 5), np.uint8)), "12.tif")
+    content = bytearray(packed.read_bytes())
+    packed.write_bytes(as_12_bits(content, b"\x00\x08\x00\xff\xf0", width=3))
+    assert colours(decode(packed))[0, :, 0].tolist() == [0, 128, 255]
+
+
+def as_12_bits(content: bytearray, pixels: bytes, width: int) -> bytes:
+    """A small TIFF of Pillow with other pixels, width and depth."""
+    start = int.from_bytes(content[4:8], "little")
+    for number in range(int.from_bytes(content[start : start + 2], "little")):
+        place = start + 2 + 12 * number
+        tag = int.from_bytes(content[place : place + 2], "little")
+        value = int.from_bytes(content[place + 8 : place + 12], "little")
+        if tag == 273:  # where the pixels lie
+            content[value : value + len(pixels)] = pixels
+        for changed, to in ((256, width), (258, 12)):
+            if tag == changed:
+                content[place + 8 : place + 12] = to.to_bytes(4, "little")
+    return bytes(content)
 
 
 @pytest.mark.parametrize(
