@@ -22,6 +22,7 @@ from rl.evaluation import (
     episode_seed,
     evaluate_policy,
     evaluation_seeds,
+    ridge,
     state_probe,
 )
 
@@ -163,6 +164,15 @@ def test_scores_are_those_of_scikit_learn(width: int, monkeypatch: pytest.Monkey
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
     assert result["r2"] == pytest.approx(expected.mean())
     assert list(result["details"]["targets"]) == list(names(3))
+
+
+def test_ridge_is_that_of_scikit_learn() -> None:
+    features, targets = 1 + normal(0, 20, 5).numpy(), 2 + normal(1, 20, 2).numpy()
+    new = 1 + normal(2, 9, 5).numpy()
+    kernel, other = features @ features.T, new @ features.T
+    for penalty, found in zip((0.01, 1.0), ridge(kernel, targets, other, (0.01, 1.0)), strict=True):
+        expected = Ridge(penalty).fit(features, targets).predict(new)
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
 
 
 def test_folds_do_not_split_episodes() -> None:
