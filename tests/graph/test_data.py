@@ -1,7 +1,6 @@
 import shutil
 import zipfile
 from pathlib import Path
-from urllib.error import URLError
 from urllib.response import addinfourl
 
 import networkx as nx
@@ -20,17 +19,6 @@ def real_folder(suite_data: Path, name: str) -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs real data: {folder} is no folder")
     return folder
-
-
-@pytest.fixture
-def mutag(tmp_path: Path, suite_data: Path) -> Path:
-    """A data root with a copy of MUTAG's raw files, free to be damaged."""
-    shutil.copytree(real_folder(suite_data, "MUTAG"), tmp_path / "TUDataset" / "MUTAG" / "raw")
-    return tmp_path
-
-
-def raw_file(root: Path, part: str) -> Path:
-    return root / "TUDataset" / "MUTAG" / "raw" / f"MUTAG_{part}.txt"
 
 
 def members(graphs: Graphs) -> list[tuple[Tensor, set[tuple[int, int]], int]]:
@@ -148,45 +136,13 @@ def test_a_byte_less_in_any_file_is_seen(toy: Path):
         content = file.read_bytes()
         file.write_bytes(content[:-1])
         for action in (load, fetch):
-            with pytest.raises(UserError, match=r"raw: not the files .*data graph --dataset TOY"):
+            with pytest.raises(UserError, match="raw: not the files"):
                 action("TOY", toy)
         file.write_bytes(content)
     load("TOY", toy)
 
 
-def test_first_molecule_is_read_as_written(mutag: Path):
-    graph_of = [int(g) for g in raw_file(mutag, "graph_indicator").read_text().split()]
-    labels = [int(v) for v in raw_file(mutag, "node_labels").read_text().split()]
-    rows = [line.split(",") for line in raw_file(mutag, "A").read_text().splitlines()]
-    size = graph_of.count(1)
-    edges = {(int(a) - 1, int(b) - 1) for a, b in rows if int(a) <= size}
-    first = members(next(batches(load("MUTAG", mutag), 1)))[0]
-    assert first[1] == edges
-    assert first[0].argmax(1).tolist() == labels[:size]
-
-
-def test_missing_data_name_the_command(tmp_path: Path):
-    with pytest.raises(MissingData, match=r"reproduce\.sh data graph --dataset DD") as caught:
-        load("DD", tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-def test_unknown_dataset_lists_the_known_ones(tmp_path: Path):
-    with pytest.raises(UserError, match="unknown dataset 'MUTAGG'; known are MUTAG, DD"):
-        load("MUTAGG", tmp_path)
-
-
 # The parsed file
-
-
-def test_damaged_parsed_file_is_named(toy: Path):
-    load("TOY", toy)
-    parsed = toy / "TUDataset" / "TOY" / "graphs.pt"
-    parsed.write_bytes(parsed.read_bytes()[:-200])
-    with pytest.raises(UserError, match=r"graphs\.pt: damaged .*, delete it"):
-        load("TOY", toy)
-    parsed.unlink()
-    assert load("TOY", toy).num_graphs == 2
 
 
 class Evil:
@@ -199,18 +155,20 @@ class Evil:
         return Path.write_text, (self.file, "add_safe_globals")
 
 
-def test_nothing_is_unpickled_that_is_not_plain_data(toy: Path, tmp_path: Path):
+def test_a_damaged_file_is_named_and_one_with_more_than_plain_data_not_run(
+    toy: Path, tmp_path: Path
+):
     before = load("TOY", toy)
-    folder = toy / "TUDataset" / "TOY"
-    (folder / "processed").mkdir()
-    for file in (folder / "graphs.pt", folder / "processed" / "data.pt"):
-        torch.save(Evil(tmp_path / "evil"), file)
-    with pytest.raises(UserError, match=r"graphs\.pt: damaged") as caught:
+    parsed = toy / "TUDataset" / "TOY" / "graphs.pt"
+    parsed.write_bytes(parsed.read_bytes()[:-200])
+    with pytest.raises(UserError, match=r"graphs\.pt"):
         load("TOY", toy)
-    assert "weights_only" not in str(caught.value)
-    (folder / "graphs.pt").unlink()
-    assert torch.equal(load("TOY", toy).x, before.x)
+    torch.save(Evil(tmp_path / "evil"), parsed)
+    with pytest.raises(UserError, match=r"graphs\.pt"):
+        load("TOY", toy)
     assert not (tmp_path / "evil").exists()
+    parsed.unlink()
+    assert torch.equal(load("TOY", toy).x, before.x)
 
 
 def test_the_graphs_of_other_files_are_parsed_anew(toy: Path, monkeypatch: pytest.MonkeyPatch):
@@ -225,16 +183,6 @@ def test_the_graphs_of_other_files_are_parsed_anew(toy: Path, monkeypatch: pytes
 # Fetching
 
 
-def download_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the files of a folder stand for those of the collection's site."""
-
-    def open_(url: str, timeout: float) -> addinfourl:
-        assert url.startswith("https://www.chrsmrrs.com/graphkerneldatasets/")
-        return addinfourl((folder / url.rpartition("/")[2]).open("rb"), {}, url)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("shared.experiment.data.urlopen", open_)
-
-
 def archive(suite_data: Path, name: str, folder: Path) -> Path:
     """An archive of raw files, as the collection has it."""
     shutil.copytree(real_folder(suite_data, name), folder / name)
@@ -244,38 +192,36 @@ def archive(suite_data: Path, name: str, folder: Path) -> Path:
 def test_download_is_verified_and_then_loads(
     tmp_path: Path, suite_data: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    archive(suite_data, "MUTAG", tmp_path / "source")
-    download_from(tmp_path / "source", monkeypatch)
-    with pytest.raises(MissingData):
+    file = archive(suite_data, "MUTAG", tmp_path / "source")
+
+    def open_(url: str, timeout: float) -> addinfourl:
+        assert url == "https://www.chrsmrrs.com/graphkerneldatasets/MUTAG.zip"
+        return addinfourl(file.open("rb"), {}, url)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("shared.experiment.data.urlopen", open_)
+    with pytest.raises(MissingData, match="MUTAG"):
         load("MUTAG", tmp_path / "data")
     fetch("MUTAG", tmp_path / "data")
     assert load("MUTAG", tmp_path / "data").num_graphs == 188
+    with pytest.raises(UserError, match="MUTAGG"):
+        load("MUTAGG", tmp_path)
 
 
-def test_an_archive_put_there_by_hand_is_used_or_named(
-    tmp_path: Path, suite_data: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def offline(url: str, timeout: float) -> object:
-        raise URLError("no network")
-
-    monkeypatch.setattr("shared.experiment.data.urlopen", offline)
-    place = tmp_path / "data" / "TUDataset" / "PROTEINS"
+def test_an_archive_put_there_by_hand_is_used_or_named(tmp_path: Path, suite_data: Path):
+    place = tmp_path / "TUDataset" / "PROTEINS"
     place.mkdir(parents=True)
-    with pytest.raises(UserError, match=r"put the file into .* and run the same command"):
-        fetch("PROTEINS", tmp_path / "data")
     shutil.copy(archive(suite_data, "PROTEINS", tmp_path / "source"), place)
-    fetch("PROTEINS", tmp_path / "data")
-    assert load("PROTEINS", tmp_path / "data").num_graphs == 1113
-
+    fetch("PROTEINS", tmp_path)
+    assert load("PROTEINS", tmp_path).num_graphs == 1113
     shutil.rmtree(place / "raw")
     (place / "PROTEINS.zip").write_text("no archive")
-    with pytest.raises(UserError, match=r"PROTEINS\.zip cannot be used: .*; delete it, or replace"):
-        fetch("PROTEINS", tmp_path / "data")
+    with pytest.raises(UserError, match=r"PROTEINS\.zip"):
+        fetch("PROTEINS", tmp_path)
     with zipfile.ZipFile(place / "PROTEINS.zip", "w") as other:
         other.writestr("another/file", "")
-    with pytest.raises(UserError, match=r"PROTEINS\.zip: has no folder PROTEINS; delete it"):
-        fetch("PROTEINS", tmp_path / "data")
+    with pytest.raises(UserError, match=r"PROTEINS\.zip: has no folder PROTEINS"):
+        fetch("PROTEINS", tmp_path)
     (place.parent / "COLLAB").mkdir()  # its raw files have no checksum, its archive has one
     shutil.copy(place / "PROTEINS.zip", place.parent / "COLLAB" / "COLLAB.zip")
-    with pytest.raises(UserError, match=r"the existing .*COLLAB\.zip has the SHA-256 \w+, not cb"):
-        fetch("COLLAB", tmp_path / "data")
+    with pytest.raises(UserError, match=r"COLLAB\.zip has the SHA-256"):
+        fetch("COLLAB", tmp_path)

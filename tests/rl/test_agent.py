@@ -298,19 +298,18 @@ def test_scores_and_statistics_are_those_of_the_batch() -> None:
 
 
 def test_what_has_no_meaning_is_refused() -> None:
-    with pytest.raises(ValueError, match="'bilinear' or 'cosine'; got 'dot'"):
-        make_criterion(config(similarity="dot"))
-    with pytest.raises(ValueError, match="defined for cosines only"):
-        Contrast(config(objective=Objective(term(max_margin))))
-    with pytest.raises(ValueError, match="no negatives"):
-        Contrast(config(objective=Objective(term(alignment))))
     assert make_criterion(config(similarity="cosine")).similarity is cosine
     assert isinstance(make_criterion(SMALL).similarity, Bilinear)
-    with pytest.raises(ValueError, match="too small"):
-        Agent(config(crop=4), A)
     column = dataclasses.replace(batch(), reward=torch.ones(5, 1))
-    with pytest.raises(ValueError, match=r"terminated \(B,\); got \(5, 2\), \(5, 1\), \(5,\)"):
-        made().update_critics(column)
+    for call, word in (
+        (lambda: make_criterion(config(similarity="dot")), "dot"),
+        (lambda: Contrast(config(objective=Objective(term(max_margin)))), "cosines"),
+        (lambda: Contrast(config(objective=Objective(term(alignment)))), "negatives"),
+        (lambda: Agent(config(crop=4), A), "too small"),
+        (lambda: made().update_critics(column), r"\(5, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            call()
 
 
 # Acting
@@ -329,7 +328,7 @@ def test_it_acts_on_the_centre_crop() -> None:
     border[:, :, :2] = border[:, :, -2:] = 0
     assert torch.equal(action, agent.act(border, sample=False))
     for wrong in (frames[:, :, 1:], frames[0], frames.movedim(1, 3), frames / 255):
-        with pytest.raises(ValueError, match=r"observations are \(B, 6, 17, 17\) uint8; got"):
+        with pytest.raises(ValueError, match=r"\(B, 6, 17, 17\) uint8"):
             agent.act(wrong, sample=False)
     convolved = agent.contrast.encoder.convolutions(frames[:, :, 2:15, 2:15])
     mean, log_std = agent.actor(convolved)
@@ -344,24 +343,19 @@ def test_it_acts_on_the_centre_crop() -> None:
 # Numbers that are none
 
 
-def test_a_loss_that_is_not_finite_names_the_step() -> None:
+def test_losses_and_parameters_that_are_not_finite_are_named_with_the_step() -> None:
     agent, rewards = made(), batch()
     rewards.reward[2] = math.nan
-    with pytest.raises(FloatingPointError, match="critics' loss is not finite at step 41"):
+    with pytest.raises(FloatingPointError, match=r"critics.* step 41"):
         agent.update(rewards, 41)
-
-
-def test_parameters_that_are_not_finite_are_named_with_the_step() -> None:
     agent = made()
     agent.check_finite(1)
-    with torch.no_grad():
-        agent.actor.policy[2].weight[3, 1] = math.inf
-    with pytest.raises(FloatingPointError, match=r"actor\.policy\.2\.weight is NaN .* step 42"):
+    nn.init.constant_(agent.actor.policy[2].weight, math.inf)
+    with pytest.raises(FloatingPointError, match=r"actor\.policy\.2\.weight .* step 42"):
         agent.check_finite(42)
     agent = made()
-    with torch.no_grad():
-        agent.actor.policy[0].bias[0] = math.nan
-    with pytest.raises(FloatingPointError, match="at step 43"):
+    nn.init.constant_(agent.actor.policy[0].bias, math.nan)
+    with pytest.raises(FloatingPointError, match="step 43"):
         agent.update(batch(), 43)
     contrast = Contrast(SMALL)
     nn.init.constant_(contrast.encoder.head.norm.bias, math.nan)

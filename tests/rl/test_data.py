@@ -9,14 +9,11 @@ import torch
 
 import rl.data
 from rl.data import (
-    FILES,
     Frames,
-    fetch,
     frames_fingerprint,
     random_frames,
 )
 from rl.environment import DeepMindControl
-from tests.stages.errors import error_of
 
 SIZE = 6
 
@@ -167,24 +164,6 @@ def test_the_fingerprint_is_of_all_parts(tmp_path: Path):
         others.add(frames_fingerprint(Frames(**changed, **{name: tensor})))
     others.add(frames_fingerprint(Frames(**(vars(made) | {"names": ("a", "b", "c")}))))
     assert len(others) == 7
-
-
-@pytest.mark.usefixtures("fake")
-def test_damage_is_reported(tmp_path: Path):
-    small(tmp_path)
-    (folder,) = folders_of(tmp_path)
-
-    for name in FILES:
-        content = (folder / name).read_bytes()
-        (folder / name).write_bytes(content[:-1])
-        for action in (lambda: small(tmp_path), lambda: fetch("finger_spin", tmp_path)):
-            message = error_of(action)
-            assert f"the SHA-256 of {name} is not the one" in message
-            assert message.endswith(f"delete {folder}, to have it made again")
-        (folder / name).write_bytes(content)
-    small(tmp_path)
-    (folder / "frames.bin").unlink()
-    assert "frames.bin is missing" in error_of(lambda: small(tmp_path))
 
 
 # Real frames of real physics

@@ -85,11 +85,11 @@ def test_it_is_initialised_orthogonal_and_delta_orthogonal() -> None:
 
 
 def test_what_it_cannot_encode_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"uint8, 0 to 255; got torch\.float32"):
+    with pytest.raises(ValueError, match="uint8"):
         made()(images().float())
-    with pytest.raises(ValueError, match="6 x 6 pixels are too small for 3"):
+    with pytest.raises(ValueError, match="6 x 6"):
         made(6, layers=3)
-    with pytest.raises(ValueError, match="at least 1 convolution; got 0"):
+    with pytest.raises(ValueError, match="1 convolution"):
         made(layers=0)
     assert made(7, layers=2).convolutions.outputs == 3
 

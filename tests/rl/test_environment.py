@@ -2,8 +2,7 @@ import io
 import os
 import subprocess
 import sys
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.utils.env_checker import check_env
 
 from rl import environment as module
 from rl import simulator
@@ -71,14 +69,6 @@ def run(program: str, variables: dict[str, str], *paths: Path) -> Any:
     )
 
 
-def message_of(kind: type[Exception], action: Any, *args: Any, **keywords: Any) -> str:
-    """What an error says, which is one line."""
-    with pytest.raises(kind) as caught:
-        action(*args, **keywords)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 @pytest.fixture(scope="module")
 def cartpole() -> Iterator[DeepMindControl]:
     """One for many tests, each of which begins with a reset."""
@@ -87,17 +77,9 @@ def cartpole() -> Iterator[DeepMindControl]:
     environment.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the choice is DM Control's")
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("MUJOCO_GL", "vulkan"),
-        ("PYOPENGL_PLATFORM", "glx"),
-        ("MUJOCO_EGL_DEVICE_ID", "70"),
-        ("MUJOCO_EGL_DEVICE_ID", "abc"),
-    ],
-)
-def test_a_variable_that_leaves_no_renderer_is_named(name: str, value: str) -> None:
+def test_a_variable_that_leaves_no_renderer_is_named() -> None:
     program = (
         "from rl.environment import DeepMindControl\n"
         "from shared.errors import UserError\n"
@@ -105,10 +87,9 @@ def test_a_variable_that_leaves_no_renderer_is_named(name: str, value: str) -> N
         "except UserError as error: print(error)"
     )
     others = {each: text for each, text in os.environ.items() if each not in simulator._VARIABLES}
-    done = run(program, {**others, name: value})
+    done = run(program, {**others, "MUJOCO_GL": "vulkan"})
     assert done.stdout.count("\n") == 1, done.stderr
-    assert f"unset {name}={value}, or install" in done.stdout
-    assert all(package in done.stdout for package in ("libegl1", "libosmesa6"))
+    assert all(word in done.stdout for word in ("MUJOCO_GL=vulkan", "libegl1", "libosmesa6"))
 
 
 def test_a_process_forked_from_one_that_drew_says_so(cartpole: DeepMindControl) -> None:
@@ -117,7 +98,8 @@ def test_a_process_forked_from_one_that_drew_says_so(cartpole: DeepMindControl) 
         "rl/cartpole-swingup-v0", 1, "async", vector_kwargs={"context": "fork"}, frame_size=8
     )
     try:
-        assert "spawn" in message_of(UserError, vector.reset)
+        with pytest.raises(UserError, match="spawn"):
+            vector.reset()
     finally:
         vector.close(terminate=True)
 
@@ -125,54 +107,29 @@ def test_a_process_forked_from_one_that_drew_says_so(cartpole: DeepMindControl) 
 @pytest.mark.skipif(
     sys.version_info >= (3, 13), reason="needs DM Control, which is not built for Python 3.13"
 )
-def test_a_fresh_process_chooses_and_stays_quiet() -> None:
+def test_a_fresh_process_chooses_and_stays_quiet(tmp_path: Path) -> None:
+    """Triton comes before the first frame; after it, it ends the process where Mesa draws."""
     # The walker is one of the models that MuJoCo warns about.
     program = (
         "import sys, rl.environment as module, rl.simulator\n"
         "assert 'dm_control' not in sys.modules and 'mujoco' not in sys.modules\n"
-        "module.DeepMindControl('walker_walk', action_repeat=2, frame_size=8).close()\n"
-        "print(rl.simulator.renderer_in_use())"
-    )
-    variables = {name: value for name, value in os.environ.items() if name != "MUJOCO_GL"}
-    done = run(program, variables)
-    assert (done.returncode, done.stderr) == (0, "")
-    backend, _, device = done.stdout.strip().partition(": ")
-    assert backend in ("egl", "osmesa")
-    assert device
-    assert renderer_in_use().startswith(f"{os.environ['MUJOCO_GL']}: ")
-
-
-def test_triton_is_imported_before_the_first_frame(tmp_path: Path) -> None:
-    """Imported after it, as by the first optimiser, triton ends the process where Mesa draws."""
-    program = (
-        "import sys, rl.environment\n"
-        "config = rl.Config(task='cartpole_swingup').reduced()\n"
-        "environment = rl.environment.make_environment(config)\n"
+        "config = rl.Config(task='walker_walk').reduced()\n"
+        "environment = module.make_environment(config)\n"
         "assert 'triton' in sys.modules\n"
         "environment.reset(seed=0)\n"
     )
     if find_spec("triton") is None:  # a build of torch without it
         (tmp_path / "triton.py").touch()
     else:
-        program += "rl.Agent(config, action_dimensions=1)"
-    done = run(program, dict(os.environ), tmp_path)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_a_renderer_on_the_cpu_beside_a_gpu_is_noticed(
-    there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(simulator, "SOFTWARE", (renderer_in_use().partition(":")[0],))
-    renderer_in_use.cache_clear()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        renderer_in_use()
-        renderer_in_use()
-    texts = [str(each.message) for each in caught if "frames are drawn by the CPU" in str(each)]
-    assert len(texts) == there
-    assert all("NVIDIA_DRIVER_CAPABILITIES=all" in each for each in texts)
+        program += "rl.Agent(config, action_dimensions=6)\n"  # imports it
+    program += "environment.close()\nprint(rl.simulator.renderer_in_use())"
+    variables = {name: value for name, value in os.environ.items() if name != "MUJOCO_GL"}
+    done = run(program, variables, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    backend, _, device = done.stdout.strip().partition(": ")
+    assert backend in ("egl", "osmesa")
+    assert device
+    assert renderer_in_use().startswith(f"{os.environ['MUJOCO_GL']}: ")
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -271,7 +228,8 @@ def test_a_restored_environment_goes_on_to_the_bit(task: str) -> None:
 
 def test_a_snapshot_keeps_its_moment_and_the_end_of_an_episode() -> None:
     environment, fresh = make(episode_steps=24), make(episode_steps=24)
-    assert "snapshot" in message_of(gymnasium.error.ResetNeeded, environment.snapshot)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        environment.snapshot()
     environment.reset(seed=1)
     actions = actions_for(environment, 3)
     environment.step(actions[0])
@@ -288,7 +246,8 @@ def test_a_snapshot_keeps_its_moment_and_the_end_of_an_episode() -> None:
     np.testing.assert_array_equal(fresh.reset()[0], environment.reset()[0])
 
     middle["state"] = middle["state"] + 1
-    assert "gave other frames" in message_of(ValueError, fresh.restore, middle)
+    with pytest.raises(ValueError, match="other frames"):
+        fresh.restore(middle)
     for one in (environment, fresh):
         one.close()
 
@@ -307,20 +266,6 @@ def test_gymnasium_finds_the_tasks() -> None:
     assert (inside._name, inside._repeat) == ("ball_in_cup_catch", 4)
     assert inside.observation_space.shape == (9, 8, 8)
     environment.close()
-
-
-def test_gymnasium_approves(cartpole: DeepMindControl, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_env(cartpole, skip_render_check=True)
-    observation, info = cartpole.reset(seed=7)
-    again, other = cartpole.reset(seed=7), cartpole.reset(seed=8)
-    assert cartpole.observation_space.contains(observation)
-    assert np.array_equal(observation, again[0])
-    assert not np.array_equal(info["state"], other[1]["state"])
-    # It would not approve of what is not so.
-    smaller = gymnasium.spaces.Box(0, 255, (9, SIZE - 1, SIZE), np.uint8)
-    monkeypatch.setattr(cartpole, "observation_space", smaller)
-    with pytest.raises(AssertionError):
-        check_env(cartpole, skip_render_check=True)
 
 
 def test_fast_frames_are_dm_controls_without_multisampling_and_with_coarser_shadows() -> None:
@@ -352,30 +297,12 @@ def test_fast_frames_are_dm_controls_without_multisampling_and_with_coarser_shad
     fast.close()
 
 
-def test_gymnasium_knows_how_to_render() -> None:
-    made = gymnasium.make(
-        "rl/cartpole-swingup-v0", render_mode="rgb_array", quality="fast", frame_size=SIZE
-    )
-    assert made.render_mode == "rgb_array"
-    assert made.metadata["render_fps"] == 12  # 8 steps of 0.01 seconds
-    made.reset(seed=0)
-    shown = made.render()
-    assert isinstance(shown, np.ndarray)
-    assert shown.shape == (240, 240, 3)
-    assert shown.dtype == np.uint8
-    control = made.unwrapped
-    assert isinstance(control, DeepMindControl)
-    assert np.array_equal(shown, control._inner.draw(240))
-    made.step(np.ones(1, np.float32))
-    made.step(np.ones(1, np.float32))
-    assert not np.array_equal(made.render(), shown)
-    made.close()
-
-
 def test_a_picture_is_the_frame_upright(cartpole: DeepMindControl) -> None:
     cartpole.reset(seed=0)
     np.testing.assert_array_equal(cartpole._inner.draw(), cartpole.frame.transpose(1, 2, 0))
     picture = cartpole.render()
+    assert (picture.shape, picture.dtype) == ((240, 240, 3), np.uint8)
+    assert cartpole.metadata["render_fps"] == 12  # 8 steps of 0.01 seconds
     # The sky is above the floor, and brighter.
     assert picture[:16].mean() > picture[-16:].mean()
     # Rendering in another size leaves the frames alone.
@@ -393,27 +320,22 @@ def test_fingerprints_tell_tasks_and_versions_apart(monkeypatch: pytest.MonkeyPa
     assert task_fingerprint(CARTPOLE) != before[CARTPOLE]
 
 
-def test_an_unknown_task_is_an_error() -> None:
-    message = message_of(UserError, make, "cartpole_swing")
-    assert "'cartpole_swing'" in message
-    assert all(task in message for task in TASKS)
-    assert "any other domain_task of DM Control's suite whose actions are bounded" in message
-    assert "bounds" in message_of(UserError, make, "lqr_lqr_2_1")
-    assert "'cartpole'" in message_of(UserError, task_fingerprint, "cartpole")
-
-
-def test_repeats_divide_the_episode() -> None:
-    message = message_of(UserError, make, action_repeat=3)
-    assert "action_repeat 3 does not divide the 1000 steps" in message
-
-
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("quality", "medium"), ("action_repeat", 0), ("frame_size", 0), ("frame_size", 481)],
+    ("call", "word"),
+    [
+        (lambda: make("cartpole_swing"), "cartpole_swing"),
+        (lambda: make("lqr_lqr_2_1"), "bounds"),
+        (lambda: task_fingerprint("cartpole"), "cartpole"),
+        (lambda: make(action_repeat=3), "action_repeat 3"),
+        (lambda: make(quality="medium"), "medium"),
+        (lambda: make(action_repeat=0), "0"),
+        (lambda: make(frame_size=0), "0"),
+        (lambda: make(frame_size=481), "481"),
+    ],
 )
-def test_wrong_settings_are_errors(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=str(value)):
-        make(**{name: value})
+def test_wrong_tasks_and_settings_are_errors(call: Callable[[], object], word: str) -> None:
+    with pytest.raises((UserError, ValueError), match=word):
+        call()
 
 
 @pytest.mark.parametrize(
@@ -421,22 +343,20 @@ def test_wrong_settings_are_errors(name: str, value: Any) -> None:
 )
 def test_wrong_actions_are_errors(cartpole: DeepMindControl, action: Any) -> None:
     cartpole.reset(seed=0)
-    assert "1 finite numbers" in message_of(ValueError, cartpole.step, action)
+    with pytest.raises(ValueError, match="1 finite"):
+        cartpole.step(action)
 
 
-def test_a_reward_that_is_nan_is_an_error(
+def test_rewards_and_simulations_that_are_not_finite_are_errors(
     cartpole: DeepMindControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cartpole.reset(seed=0)
     cartpole.step(np.zeros(1))
-    monkeypatch.setattr(cartpole._inner.control.task, "get_reward", lambda physics: np.nan)
-    message = message_of(FloatingPointError, cartpole.step, np.zeros(1))
-    assert CARTPOLE in message
-    assert "reward is nan in step 16 of the episode" in message
-
-
-def test_a_simulation_that_diverges_is_an_error(cartpole: DeepMindControl) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(cartpole._inner.control.task, "get_reward", lambda physics: np.nan)
+        with pytest.raises(FloatingPointError, match="nan in step 16"):
+            cartpole.step(np.zeros(1))
     cartpole.reset(seed=0)
     cartpole._inner.control.physics.data.qvel[:] = np.nan
-    message = message_of(FloatingPointError, cartpole.step, np.zeros(1))
-    assert f"{CARTPOLE}: the simulation diverged" in message
+    with pytest.raises(FloatingPointError, match=CARTPOLE):
+        cartpole.step(np.zeros(1))

@@ -1,12 +1,8 @@
 import dataclasses
-from functools import partial
-from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score
 from sklearn.preprocessing import StandardScaler
@@ -91,43 +87,13 @@ def test_returns_are_those_of_single_episodes() -> None:
     assert evaluate_policy(push, SMALL, seed=3) == returns
     assert evaluate_policy(push, SMALL, seed=4) != returns
     for wrong in (lambda seen: push(seen).numpy(), lambda seen: push(seen)[:1]):
-        with pytest.raises(ValueError, match=r"act returns actions, a tensor \(2, 1\); got"):
+        with pytest.raises(ValueError, match=r"\(2, 1\)"):
             evaluate_policy(wrong, SMALL, seed=3)
 
 
 @pytest.mark.slow
 def test_worker_processes_give_the_same_returns() -> None:
     assert evaluate_policy(push, SMALL, seed=3, workers=2) == evaluate_policy(push, SMALL, seed=3)
-
-
-class Uneven(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Episodes of some length, each step worth as much; unlike the tasks, vectors end unevenly."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (9, 4, 4), np.uint8)
-    action_space = gymnasium.spaces.Box(-1, 1, (1,))
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        self.steps = 0
-        return np.zeros((9, 4, 4), dtype=np.uint8), {}
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        observation = np.zeros((9, 4, 4), dtype=np.uint8)
-        return observation, float(self.length), self.steps == self.length, False, {}
-
-
-def test_an_episode_that_ends_early_counts_no_further() -> None:
-    environments = SyncVectorEnv(
-        [partial(Uneven, length) for length in (2, 5, 1)],
-        autoreset_mode=AutoresetMode.DISABLED,
-    )
-    returns = evaluation.returns(lambda _: torch.zeros(3, 1), environments, (1, 2, 3), 5)
-    assert returns == [4, 25, 1]
 
 
 # Features
@@ -247,20 +213,18 @@ def test_targets_that_do_not_vary_are_left_out() -> None:
 
 def test_wrong_arguments_are_named() -> None:
     train, test = normal(0, 120, 4), normal(1, 60, 4)
-    with pytest.raises(ValueError, match="5 folds of whole episodes; got 4 training episodes"):
-        state_probe(train, train, episodes(4, 30), test, test, names(4))
-    with pytest.raises(ValueError, match="test features are"):
-        state_probe(train, train, episodes(), test[:, :3], test, names(4))
-    with pytest.raises(ValueError, match="train states are"):
-        state_probe(train, train[:, :3], episodes(), test, test, names(4))
-    with pytest.raises(ValueError, match=r"train_episode is \(120,\); got \(119,\)"):
-        state_probe(train, train, episodes()[1:], test, test, names(4))
     broken = test.clone()
     broken[3, 2] = torch.nan
-    with pytest.raises(ValueError, match="test states are not finite"):
-        state_probe(train, train, episodes(), test, broken, names(4))
-    with pytest.raises(ValueError, match="features are not finite"):
-        state_probe(train, train, episodes(), broken, test, names(4))
+    for given, word in (
+        ((train, train, episodes(4, 30), test, test), "4 training episodes"),
+        ((train, train, episodes(), test[:, :3], test), "test features"),
+        ((train, train[:, :3], episodes(), test, test), "train states"),
+        ((train, train, episodes()[1:], test, test), "train_episode"),
+        ((train, train, episodes(), test, broken), "test states"),
+        ((train, train, episodes(), broken, test), "features"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            state_probe(*given, names(4))
 
 
 def test_the_second_version_of_returns_adds_their_mean_from_a_fifth_on() -> None:

@@ -13,13 +13,10 @@ from rl.agent import make_criterion
 from rl.config import Config
 from rl.tables import (
     TABLE_4,
-    TABLE_4_PROBE,
     TABLE_5,
-    TABLE_5_PROBE,
     TABLES,
 )
 from shared import Objective, query_key
-from shared.experiment.methods import ALPHA, OVER_BATCH
 from shared.experiment.tables import Table
 
 EVERY = tuple(itertools.chain.from_iterable(TABLES.values()))
@@ -35,32 +32,6 @@ def config_of(table: Table, row: str) -> Config:
 
 
 @pytest.mark.parametrize("table", EVERY, ids=lambda table: table.address)
-def test_every_row_states_its_own_deviation(table: Table) -> None:
-    """No published row is the paper's exact setting, and two readings of one give two reasons."""
-    assert all(row.deviation for row in table.rows)
-    assert len({row.deviation for row in table.rows}) == len(table.rows)
-    # What is about an agent is not said of a row that has none.
-    evaluated = any("Evaluated every" in row.deviation for row in table.rows)
-    assert evaluated is (table.tiers[0] == "paper")
-
-
-@pytest.mark.parametrize(
-    ("lmcl", "cllr"),
-    [
-        (TABLE_5, TABLE_4),
-        (TABLE_5_PROBE, TABLE_4_PROBE),
-    ],
-)
-def test_both_papers_share_the_runs_of_equal_rows(lmcl: Table, cllr: Table) -> None:
-    common = {row.label for row in lmcl.rows} & {row.label for row in cllr.rows}
-    assert {"CURL", "CURL, cosine", "DCL", "HCL"} < common
-    for tier in lmcl.tiers:
-        for label in common:
-            one, other = ({c.key for c in t.cells(tier, row=label)} for t in (lmcl, cllr))
-            assert one == other
-
-
-@pytest.mark.parametrize("table", EVERY, ids=lambda table: table.address)
 def test_a_gain_is_credited_to_a_method_whose_rows_differ_in_nothing_else(table: Table) -> None:
     """Without penalties and projection, a row with the method is the one it is compared with."""
     methods = ("lmcl-table-5", "cllr-table-4", "distance-polarization", "low-rank")
@@ -73,28 +44,6 @@ def test_a_gain_is_credited_to_a_method_whose_rows_differ_in_nothing_else(table:
             assert isinstance(config, Config)
             plain = Objective(config.objective.loss)
             assert dataclasses.replace(config, objective=plain) == without
-
-
-@pytest.mark.parametrize("table", [TABLE_5, TABLE_4], ids=lambda table: table.address)
-def test_the_largest_published_gain_is_told(table: Table) -> None:
-    mean = {label: [v.mean for v in row if v] for label, row in table.published.rows.items()}
-    gains = [
-        with_method - without
-        for label, row in mean.items()
-        if "(" in label
-        for with_method, without in zip(row, mean[label[5:].partition("+")[0]], strict=True)
-    ]
-    assert any(f"without the method is {max(gains):g}." in note for note in table.notes)
-
-
-def test_the_probe_says_what_alpha_over_the_batch_its_runs_have() -> None:
-    label = f"CLLR(DCL+l21-norm){OVER_BATCH}"
-    config = config_of(TABLE_4_PROBE, label)
-    assert config.objective.projection is not None
-    assert 8 * config.objective.projection.kwargs["alpha"] == ALPHA / config.batch_size
-    _, table = TABLES["cllr"]
-    assert any("alpha = 10 / 512, an eighth of 10 / 64" in note for note in table.notes)
-    assert any("alpha = 10 / 512" in text for text in table.setting("short").differences)
 
 
 # What every row trains

@@ -10,9 +10,8 @@ import pytest
 
 from shared.experiment.data import MissingData
 from tests.stages.errors import error_of
-from text.config import EMBEDDED_TASKS, TASKS
+from text.config import TASKS
 from text.data import (
-    DATASETS,
     LAYOUTS,
     checked_sentences,
     corpus_fingerprint,
@@ -24,7 +23,6 @@ from text.data import (
 
 # Most tasks here are made up; one test holds the notice.
 pytestmark = pytest.mark.filterwarnings("ignore:.*not the sentences of SentEval:RuntimeWarning")
-BOOKS = DATASETS["books"]
 NOWHERE = Path("nowhere")
 
 
@@ -222,7 +220,7 @@ def test_the_manual_is_prose_and_each_topic_a_chapter() -> None:
 # Bad corpora
 
 
-def test_a_corpus_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_corpus_that_is_not_there_or_has_no_sentence_is_named(tmp_path: Path) -> None:
     for action in (
         lambda: sentences("novels", "paragraphs", tmp_path),
         lambda: corpus_fingerprint("novels", tmp_path),
@@ -230,29 +228,26 @@ def test_a_corpus_that_is_not_there_is_named(tmp_path: Path) -> None:
         with pytest.raises(MissingData) as caught:
             action()
         assert (caught.value.name, caught.value.folder) == ("novels", tmp_path / "novels")
-        assert caught.value.command == "./reproduce.sh data text"
-        assert caught.value.remedy == f"{tmp_path / 'novels'}: {BOOKS}"  # no command fetches it
     write(tmp_path, {"readme.md": "Nothing here."})
     (tmp_path / "novels" / "folder.txt").mkdir()
-    expected = f"{tmp_path / 'novels'}: no .txt files; {BOOKS}"
-    assert error_of(lambda: sentences("novels", "paragraphs", tmp_path)) == expected
-    assert error_of(lambda: fetch("novels", tmp_path)) == expected
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_files_without_a_sentence_are_an_empty_corpus(tmp_path: Path, layout: str) -> None:
+    for action in (
+        lambda: sentences("novels", "paragraphs", tmp_path),
+        lambda: fetch("novels", tmp_path),
+    ):
+        assert "novels" in error_of(action)
+    (tmp_path / "novels" / "folder.txt").rmdir()
     write(tmp_path, {"a.txt": "", "b.txt": "\n\n \n\n", "c.txt": b"\xef\xbb\xbf\r\n"})
-    expected = f"{tmp_path / 'novels'}: no sentences in its files; {BOOKS}"
-    assert error_of(lambda: read(tmp_path, layout)) == expected
+    for layout in LAYOUTS:
+        assert "no sentences" in error_of(lambda layout=layout: read(tmp_path, layout))
 
 
 @pytest.mark.parametrize(
     ("content", "word"),
     [
-        (b"\xef\xbb\xbfOne.\nna\xefve", "not UTF-8; convert it"),
-        ("na–".encode()[:-1], "not UTF-8; convert it"),  # within a character
-        ("One.".encode("utf-16"), "not UTF-8; convert it"),
-        (b"One.\nT\0wo.\n", "line 2: a NUL character"),
+        (b"\xef\xbb\xbfOne.\nna\xefve", "UTF-8"),
+        ("na–".encode()[:-1], "UTF-8"),  # within a character
+        ("One.".encode("utf-16"), "UTF-8"),
+        (b"One.\nT\0wo.\n", "line 2"),
     ],
 )
 def test_files_that_are_not_text_are_named(tmp_path: Path, content: bytes, word: str) -> None:
@@ -266,14 +261,15 @@ def test_files_that_are_not_text_are_named(tmp_path: Path, content: bytes, word:
 
 def test_official_bookcorpus_has_two_files(tmp_path: Path) -> None:
     folder = tmp_path / "bookcorpus"
-    what = DATASETS["bookcorpus"]
-    assert error_of(lambda: fetch("bookcorpus", tmp_path)) == f"{folder}: missing; {what}"
+    assert "bookcorpus" in error_of(lambda: fetch("bookcorpus", tmp_path))
     folder.mkdir()
     (folder / "books_large_p1.txt").write_text("the first part .\n`` yes , '' mr. a said .\n")
     (folder / "readme.txt").write_text("This is no book.")
-    expected = f"{folder}: books_large_p2.txt missing; {what}"
-    assert error_of(lambda: sentences("bookcorpus", "sentences", tmp_path)) == expected
-    assert error_of(lambda: fetch("bookcorpus", tmp_path)) == expected
+    for action in (
+        lambda: sentences("bookcorpus", "sentences", tmp_path),
+        lambda: fetch("bookcorpus", tmp_path),
+    ):
+        assert "books_large_p2.txt" in error_of(action)
     (folder / "books_large_p2.txt").write_text("the second .\n")
     fetch("bookcorpus", tmp_path)
     assert list(sentences("bookcorpus", "sentences", tmp_path)) == [
@@ -302,19 +298,19 @@ def test_sentences_are_taken_by_position_from_any_column() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "message"),
+    ("column", "word"),
     [
-        ("It rained.", "not a single one; put it in a list"),
-        ({"It rained."}, "sentences is a set, which has no order; give a list"),
-        (pd.DataFrame({"text": ["It rained."]}), "sentences has 2 dimensions; give one column"),
-        (["a", None], r"sentence 1 is not text but None \(NoneType\); omit it, or put ''"),
-        (pd.Series(["a", "b", np.nan]), r"sentence 2 is not text but nan \(float\)"),
-        ([b"a"], r"sentence 0 is not text but b'a' \(bytes\); decode it"),
-        (["caf\udce9"], "sentence 0 has half of a surrogate pair"),
+        ("It rained.", "list"),
+        ({"It rained."}, "set"),
+        (pd.DataFrame({"text": ["It rained."]}), "2 dimensions"),
+        (["a", None], "sentence 1"),
+        (pd.Series(["a", "b", np.nan]), "sentence 2"),
+        ([b"a"], "sentence 0"),
+        (["caf\udce9"], "sentence 0"),
     ],
 )
-def test_columns_and_entries_that_are_no_sentences_are_named(column: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_columns_and_entries_that_are_no_sentences_are_named(column: Any, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
         list(checked_sentences(column))
 
 
@@ -377,50 +373,38 @@ def test_other_sentences_than_senteval_s_are_noticed(suite_data: Path, tmp_path:
     positive.rename(tmp_path / "other")
     negative.rename(positive)
     (tmp_path / "other").rename(negative)
-    said = error_of(lambda: load_task("MR", tmp_path))
-    remedy = "swap rt-polarity.pos and rt-polarity.neg"
-    assert said == f"{positive}: has the lines of the other file; {remedy}"
+    assert negative.name in error_of(lambda: load_task("MR", tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("task", "name"), [("MR", "MR/rt-polarity.neg"), ("MSRP", "MRPC/msr_paraphrase_test.txt")]
+    ("task", "name", "line", "text"),
+    [
+        ("MR", "MR/rt-polarity.neg", 5331, None),  # a line less
+        ("TREC", "TREC/train_5500.label", 9, "WHO:x Who ?"),
+        ("MSRP", "MRPC/msr_paraphrase_test.txt", 1726, "1\tx" + "a" * 90),
+    ],
 )
-def test_another_number_of_lines_is_named(senteval: Path, task: str, name: str) -> None:
-    path, count = senteval / "senteval" / name, numbers_of_lines()[name]
-    change_lines(path, lambda lines: lines[:-1])
+def test_damaged_files_are_named(
+    senteval: Path, task: str, name: str, line: int, text: str | None
+) -> None:
+    path = senteval / "senteval" / name
+    put = [] if text is None else [text]
+    change_lines(path, lambda lines: [*lines[: line - 1], *put, *lines[line:]])
     said = error_of(lambda: load_task(task, senteval))
-    assert said == f"{path}: {count - 1} lines, expected {count}; restore SentEval's file"
-
-
-def test_lines_that_cannot_be_parsed_are_named(senteval: Path) -> None:
-    def expect(task: str, name: str, line: int, text: str, message: str) -> None:
-        path = senteval / "senteval" / name
-        change_lines(path, lambda lines: [*lines[: line - 1], text, *lines[line:]])
-        said = error_of(lambda: load_task(task, senteval))
-        assert said == f"{path}, line {line}: {message}; restore SentEval's file"
-
-    question = "is not 'COARSE:fine question'"
-    expect("TREC", "TREC/train_5500.label", 9, "WHO:x Who ?", f"'WHO:x Who ?' {question}")
-    pair = "is not 0 or 1, two numbers and two sentences, separated by tabs"
-    long, shown = "1\tx" + "a" * 90, r"'1\tx" + "a" * 37 + "'"
-    expect("MSRP", "MRPC/msr_paraphrase_test.txt", 1726, long, f"{shown} {pair}")
+    assert said.startswith(f"{path}: 5330 lines" if text is None else f"{path}, line {line}: ")
 
 
 def test_missing_and_unknown_tasks_are_named(senteval: Path) -> None:
     (senteval / "senteval" / "TREC" / "TREC_10.label").unlink()
     shutil.rmtree(senteval / "senteval" / "MR")
-    known = ", ".join((*TASKS, *EMBEDDED_TASKS))
     for action in (load_task, lambda name, root: task_fingerprint([name], root)):
         with pytest.raises(MissingData) as caught:
             action("TREC", senteval)
         assert caught.value.folder == senteval / "senteval" / "TREC"
-        assert caught.value.command == "./reproduce.sh data text"
-        assert caught.value.remedy == f"{senteval / 'senteval'}: {DATASETS['senteval']}"
-        said = error_of(lambda action=action: action("SST", senteval), ValueError)
-        assert said == f"task must be one of {known}, got 'SST'"
+        with pytest.raises(ValueError, match="SST"):
+            action("SST", senteval)
     said = error_of(lambda: fetch("senteval", senteval))
-    missing = "MR/rt-polarity.pos, MR/rt-polarity.neg, TREC/TREC_10.label"
-    assert said == f"{senteval / 'senteval'}: {missing} missing; {DATASETS['senteval']}"
+    assert "MR/rt-polarity.pos, MR/rt-polarity.neg, TREC/TREC_10.label" in said
 
 
 # The embedded tasks
@@ -497,9 +481,9 @@ def test_fetch_verifies_what_is_there(senteval: Path) -> None:
     fetch("manual", senteval)
     fetch("novels", write(senteval, {"a.txt": "One.\n"}))
     write(senteval, {"b.txt": b"\xff"})
-    assert "b.txt: not UTF-8" in error_of(lambda: fetch("novels", senteval))
+    assert "b.txt" in error_of(lambda: fetch("novels", senteval))
     change_lines(senteval / "senteval" / "MPQA" / "mpqa.pos", lambda lines: lines[1:])
-    assert "3311 lines, expected 3312" in error_of(lambda: fetch("senteval", senteval))
+    assert "mpqa.pos" in error_of(lambda: fetch("senteval", senteval))
 
 
 # Real files

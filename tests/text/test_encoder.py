@@ -1,7 +1,5 @@
 import inspect
 import itertools
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -30,7 +27,6 @@ from text.encoder import (
     sentence_encoder,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
 KINDS = tuple(ENCODERS)
 WORDS = "a rose is it not and by any other name".split()
 SENTENCES = [
@@ -144,14 +140,14 @@ def test_batches_that_make_no_sense_are_refused() -> None:
     model, (ids, mask) = made("gru"), batch()
     empty = mask.clone()
     empty[3] = False
-    with pytest.raises(ValueError, match="sentence 3 of the batch has no token"):
-        model(ids, empty)
-    with pytest.raises(ValueError, match="True at a row's first tokens and False after them"):
-        model(ids, mask.flip(1))
-    with pytest.raises(ValueError, match=r"got shapes \(6, 7\) and \(6, 6\)"):
-        model(ids, mask[:, :6])
-    with pytest.raises(ValueError, match="at most 5 tokens; got 7"):
-        made("transformer", length=5)(ids, mask)
+    for encoder, given, word in (
+        (model, empty, "sentence 3"),
+        (model, mask.flip(1), "first tokens"),
+        (model, mask[:, :6], r"\(6, 6\)"),
+        (made("transformer", length=5), mask, "5 tokens"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            encoder(ids, given)
     assert made("gru", length=5)(ids, mask)[0].shape == (6, 8)
 
 
@@ -255,38 +251,19 @@ def test_a_saved_model_is_the_same_when_loaded(kind: str, tmp_path: Path) -> Non
             assert torch.equal(found, one)
 
 
-def test_a_weight_that_a_file_lacks_is_the_only_one_that_starts_anew(tmp_path: Path) -> None:
-    model = nontrivial("gru", layers=1, vocab_size=17).float()
-    model.save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    lacking = next(name for name in weights if "bias_ih" in name)
-    del weights[lacking]
-    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    loaded = QuickThought.from_pretrained(tmp_path, local_files_only=True).state_dict()
-    assert not torch.equal(loaded.pop(lacking), model.state_dict()[lacking])
-    for name, values in loaded.items():
-        assert torch.equal(values, weights[name]), name
-
-
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    ("keys", "word"),
     [
-        ({"kind": "rnn"}, "kind is one of gru, bag_of_words, transformer; got 'rnn'"),
-        ({"hiden": 8, "emb": 2}, "QuickThoughtConfig has no emb, hiden"),
-        ({"hidden": 7}, "hidden is even, half for each direction; got 7"),
-        ({"kind": "transformer", "hidden": 10}, "hidden is a multiple of heads = 4; got 10"),
-        ({"length": 0}, "length is at least 1; got 0"),
+        ({"kind": "rnn"}, "rnn"),
+        ({"hiden": 8, "emb": 2}, "emb, hiden"),
+        ({"hidden": 7}, "hidden"),
+        ({"kind": "transformer", "hidden": 10}, "heads"),
+        ({"length": 0}, "length"),
     ],
 )
-def test_configurations_that_make_no_sense_are_refused(
-    keys: dict[str, object], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_configurations_that_make_no_sense_are_refused(keys: dict[str, object], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
         QuickThoughtConfig(**keys)
-
-
-def test_a_private_key_that_transformers_passes_is_its_own() -> None:
-    assert QuickThoughtConfig(hidden=8, _commit_hash="0a1b").hidden == 8
 
 
 # From sentences to vectors
@@ -332,30 +309,19 @@ def test_projections_get_the_pair_as_it_is() -> None:
 
 def test_sentences_and_tokenizers_that_do_not_fit_are_refused() -> None:
     encode = sentence_encoder(made("gru"), word_tokenizer())
-    for nothing, reason in (
-        ([], "no sentences to encode"),
-        ("a rose", "not a single one; put it in a list"),
-        (["a rose", None], "sentence 1 is not text but None"),
+    for nothing, word in (
+        ([], "no sentences"),
+        ("a rose", "list"),
+        (["a rose", None], "sentence 1"),
     ):
-        with pytest.raises(ValueError, match=reason):
+        with pytest.raises(ValueError, match=word):
             encode(nothing)
-    with pytest.raises(ValueError, match="the tokenizer has 12 words, the model 11"):
+    with pytest.raises(ValueError, match="12 words"):
         sentence_encoder(made("gru", vocab_size=11), word_tokenizer())
     tokenizer = word_tokenizer()
     tokenizer.unk_token = None
-    with pytest.raises(ValueError, match="no unknown word"):
+    with pytest.raises(ValueError, match="unknown"):
         sentence_encoder(made("gru"), tokenizer)
-
-
-# The package
-
-
-def test_planning_loads_no_encoder() -> None:
-    program = "import sys, text; text.Config, text.TABLES; print('transformers' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"
 
 
 @pytest.mark.cuda

@@ -1,6 +1,5 @@
 import dataclasses
 import importlib
-import re
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -164,42 +163,34 @@ def test_tfidf_learns_words_from_each_training_set_alone_with_any_number_of_work
         cost, accuracy = reference_of_words(load_task(name, NOWHERE))
         assert alone["details"][name]["costs"] == [cost]
         assert alone[name] == pytest.approx(accuracy)
-    with pytest.raises(ValueError, match="senteval-mlp-v1 has no classifier of words"):
-        tfidf(NOWHERE, tasks=["questions"], protocol="senteval-mlp-v1")
 
 
 def test_vectors_that_are_not_finite_are_named() -> None:
-    task = load_task("neighbours", NOWHERE)
-
     def broken(texts: Sequence[str]) -> np.ndarray:
         vectors = encode(texts)
         vectors[163, 4] = np.inf
         return vectors
 
-    assert task.second is not None
-    named = re.escape(f"neighbours: dimension 4 of sentence 163 is inf: {task.second[3]!r}"[:70])
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(ValueError, match="neighbours: dimension 4 of sentence 163 is inf"):
         evaluate(broken, NOWHERE, tasks=["neighbours"])
 
 
-def test_vectors_of_another_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"each of 120 sentences; .* shape \(119, 128\)"):
-        evaluate(lambda texts: encode(texts)[1:], NOWHERE, tasks=["topics"])
-    with pytest.raises(ValueError, match=r"each of 120 sentences; .* shape \(120,\)"):
-        evaluate(lambda texts: encode(texts)[:, 0], NOWHERE, tasks=["topics"])
-
-
-def test_wrong_names_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"skip-thoughts-nested-10fold-v1, senteval-v1, .*; got 'v2'"
-    ):
-        evaluate(encode, NOWHERE, protocol="v2")
-    with pytest.raises(ValueError, match="no tasks"):
-        majority(NOWHERE, tasks=[])
-    with pytest.raises(ValueError, match=r"such as \('topics',\); got a string"):
-        evaluate(encode, NOWHERE, tasks="topics")
-    with pytest.raises(ValueError, match="'CoLA'"):
-        tfidf(NOWHERE, tasks=["CoLA"])
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda: evaluate(lambda texts: encode(texts)[1:], NOWHERE, tasks=["topics"]), "119"),
+        (lambda: evaluate(lambda texts: encode(texts)[:, 0], NOWHERE, tasks=["topics"]), "120,"),
+        (lambda: evaluate(encode, NOWHERE, protocol="v2"), "v2"),
+        (lambda: majority(NOWHERE, tasks=[]), "no tasks"),
+        (lambda: evaluate(encode, NOWHERE, tasks="topics"), "string"),
+        (lambda: tfidf(NOWHERE, tasks=["CoLA"]), "CoLA"),
+        (lambda: tfidf(NOWHERE, tasks=TASK, protocol="senteval-mlp-v1"), "senteval-mlp-v1"),
+        (lambda: evaluate(3, NOWHERE, tasks=TASK), "encode"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(call: Callable[[], object], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        call()
 
 
 @pytest.mark.cuda
@@ -271,5 +262,3 @@ def test_anything_with_encode_is_evaluated_and_tensors_may_require_gradients() -
     for kind in ("tensor", "tensors", "lists"):
         assert evaluate(Model(kind), NOWHERE, tasks=TASK) == expected
     assert evaluate(Model("half"), NOWHERE, tasks=TASK)["questions"] > 20
-    with pytest.raises(ValueError, match="encode is a function of sentences, or has a method enc"):
-        evaluate(3, NOWHERE, tasks=TASK)  # type: ignore[arg-type] # is what is refused

@@ -99,58 +99,33 @@ def a_projection(config: Config = CONFIG, rows: int = 5) -> Tensor:
 
 @pytest.mark.parametrize(
     ("kind", "projected"),
-    [
-        ("gru", True),
-        ("gru", False),
-        ("bag_of_words", False),
-        ("transformer", True),
-    ],
+    [("gru", True), ("gru", False), ("bag_of_words", False), ("transformer", True)],
 )
-def test_the_code_of_the_card_gives_the_vectors(
+def test_an_export_and_the_code_of_its_card_give_the_vectors_of_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, projected: bool
 ) -> None:
+    """A projection acts on the pair as it is."""
     config = dataclasses.replace(CONFIG, encoder=kind, hidden=8, embedding=8)
-    finished(tmp_path / "run", config, matrix=a_projection(config) if projected else None)
-    target = write(tmp_path / "run", tmp_path / "export")
+    matrix = a_projection(config) if projected else None
+    model = finished(tmp_path / "run", config, matrix=matrix)
+    tokenizer = make_tokenizer(SENTENCES, CONFIG.vocabulary, CONFIG.lower_case)
+    project = None if matrix is None else lambda pair: pair @ matrix.T
+    sentences = [*SENTENCES, " ".join(SENTENCES), ""]
+    expected = sentence_encoder(model, tokenizer, project=project)(sentences)
+    assert np.ptp(expected, axis=0).min() > 1e-3  # the sentences differ
+
+    target = write(tmp_path / "run", tmp_path / "deep" / "export")
+    np.testing.assert_allclose(load(target)(sentences), expected, rtol=1e-4, atol=1e-6)
     (code,) = re.findall(r"```python\n(.*?)```", (target / CARD).read_text(), re.DOTALL)
     monkeypatch.chdir(target)
     names: dict[str, Callable[..., Any]] = {}
     exec(code, names)
-    sentences = [*SENTENCES, " ".join(SENTENCES), ""]
-    expected = load(target)(sentences)
-    assert np.array_equal(names["encode"](sentences), expected)
-
-
-def test_an_exported_run_gives_the_vectors_of_its_model(tmp_path: Path) -> None:
-    model = finished(tmp_path / "run")
-    tokenizer = make_tokenizer(SENTENCES, CONFIG.vocabulary, CONFIG.lower_case)
-    expected = sentence_encoder(model, tokenizer)(SENTENCES)
-    assert expected.shape == (5, 16)
-    assert np.ptp(expected, axis=0).min() > 1e-3  # the sentences differ
-
-    target = write(tmp_path / "run", tmp_path / "deep" / "export")
-    assert target == tmp_path / "deep" / "export"
-    assert {path.name for path in target.iterdir()} == {*(*FILES, *MODULES[:2], SUMS, "README.md")}
-    assert np.array_equal(load(target)(SENTENCES), expected)
-
+    assert np.array_equal(names["encode"](sentences), load(target)(sentences))
+    if projected:
+        return
     again = AutoModel.from_pretrained(target, local_files_only=True)
     words = AutoTokenizer.from_pretrained(target, local_files_only=True)
-    assert np.array_equal(sentence_encoder(again.eval(), words)(SENTENCES), expected)
-
-
-def test_the_projection_acts_on_the_pair_as_it_is(tmp_path: Path) -> None:
-    matrix = a_projection()
-    model = finished(tmp_path / "run", matrix=matrix)
-    target = write(tmp_path / "run", tmp_path / "export")
-    assert torch.equal(load_file(target / PROJECTION)["matrix"], matrix)
-    tokenizer = make_tokenizer(SENTENCES, CONFIG.vocabulary, CONFIG.lower_case)
-    expected = sentence_encoder(model, tokenizer, project=lambda pair: pair @ matrix.T)(SENTENCES)
-    np.testing.assert_allclose(load(target)(SENTENCES), expected, rtol=1e-4, atol=1e-6)
-
-    finished(tmp_path / "plain")
-    write(tmp_path / "plain", target)
-    assert not (target / PROJECTION).exists()  # the earlier export's
-    assert load(target)(SENTENCES).shape == (5, 16)
+    assert np.array_equal(sentence_encoder(again.eval(), words)(sentences), expected)
 
 
 def test_one_bit_of_a_model_is_seen_in_a_run_and_in_an_export(tmp_path: Path) -> None:
@@ -168,17 +143,12 @@ def test_one_bit_of_a_model_is_seen_in_a_run_and_in_an_export(tmp_path: Path) ->
         for name in (names[-1], PROJECTION):
             content = (folder / name).read_bytes()
             (folder / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-            with pytest.raises(UserError, match=f"damaged or edited .*the SHA-256 of {name} "):
+            with pytest.raises(UserError, match=f"SHA-256 of {name} "):
                 use()
             (folder / name).write_bytes(content)
         use()
-
-
-def test_a_projection_that_was_put_beside_an_export_is_refused(tmp_path: Path) -> None:
-    finished(tmp_path / "run")
-    target = write(tmp_path / "run", tmp_path / "export")
-    save_file({"matrix": a_projection()}, target / PROJECTION)
-    with pytest.raises(UserError, match=r"SHA256SUMS does not list projection\.safetensors"):
+    (target / SUMS).write_text("".join((target / SUMS).read_text().splitlines(True)[:-1]))
+    with pytest.raises(UserError, match="does not list"):  # of a file that was put beside it
         load(target)
 
 
@@ -207,9 +177,8 @@ def test_a_model_whose_parts_do_not_fit_is_not_exported(
 ) -> None:
     finished(tmp_path / "run")
     damage(tmp_path / "run" / MODEL)
-    with pytest.raises(UserError, match="model: damaged or edited") as caught:
+    with pytest.raises(UserError, match="damaged or edited"):
         write(tmp_path / "run", tmp_path / "export")
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "export").exists()
 
 
@@ -218,14 +187,8 @@ def test_the_card_says_what_the_vectors_are(tmp_path: Path, projected: bool) -> 
     finished(tmp_path / "run", matrix=a_projection() if projected else None)
     card = (write(tmp_path / "run", tmp_path / "export") / CARD).read_text()
     assert ModelCard(card).data.library_name == "transformers"
-    for text in (
-        "(gru, 8 numbers each",
-        "Public-domain books",
-        "case matters; at most\n  12 tokens",
-        "- Output: 5 numbers, L [f ; g]" if projected else "- Output: 16 numbers, [f/|f| ; g/|g|]",
-        "| MSRP_f1 | 79.12 |",
-        "| mean | 78.17 |",
-    ):
+    numbers = "5 numbers" if projected else "16 numbers"
+    for text in (numbers, "12 tokens", "| MSRP_f1 | 79.12 |", "| mean | 78.17 |"):
         assert text in card
 
 
@@ -240,8 +203,6 @@ def test_the_verb_scores_a_folder(
     words = ["evaluate", "text", str(folder), "--data", "topics,questions"]
     words += ["--protocol", "senteval-v1", "--out", str(tmp_path / "found.json")]
     assert main(words) == 0
-    said = "loaded every tensor of an export" if exported else "loaded the model in it"
-    assert said in capsys.readouterr().out
     model, tokenizer, _ = read(folder)
     encode = sentence_encoder(model, tokenizer)
     tasks = ("topics", "questions")
@@ -249,33 +210,21 @@ def test_the_verb_scores_a_folder(
     found = json.loads((tmp_path / "found.json").read_text())["protocols"]["senteval-v1"]
     assert found["metrics"]["mean"] == pytest.approx(expected["mean"])
     assert list(found["environment"]["data"]) == ["tasks"]
-    if (
-        exported
-    ):  # checked by its SHA-256, as what a run keeps in model/; the run's folder does, too
-        folder.rename(tmp_path / "run" / "exported")
-        shutil.rmtree(tmp_path / "run" / MODEL)
-        (tmp_path / "run" / "exported").rename(tmp_path / "run" / MODEL)
-        assert main(["evaluate", "text", str(tmp_path / "run"), *words[3:]]) == 0
-        again = json.loads((tmp_path / "found.json").read_text())
-        assert again["protocols"]["senteval-v1"]["metrics"] == found["metrics"]
-        folder = (tmp_path / "run" / MODEL).rename(folder)
-    assert main([*words[:3], "--protocol", "senteval"]) == 2
-    assert "no protocol 'senteval'" in capsys.readouterr().err
-    assert main([*words[:3], "--data", "topic"]) == 2
-    assert "topic" in capsys.readouterr().err
-    assert main(["evaluate", "text", str(tmp_path / "none")]) == 2
-    assert "there is no such file or folder" in capsys.readouterr().err
+    capsys.readouterr()
+    for wrong, word in (
+        ([*words[:3], "--protocol", "senteval"], "senteval"),
+        ([*words[:3], "--data", "topic"], "topic"),
+        (["evaluate", "text", str(tmp_path / "none")], "none"),
+    ):
+        assert main(wrong) == 2
+        assert word in capsys.readouterr().err
 
 
-def test_baselines_have_no_model_and_own_corpora_their_owners(tmp_path: Path) -> None:
+def test_baselines_have_no_model(tmp_path: Path) -> None:
     finished(tmp_path / "tfidf", dataclasses.replace(CONFIG, baseline="tfidf"))
     shutil.rmtree(tmp_path / "tfidf" / MODEL)
-    with pytest.raises(UserError, match=r"the run has no such file; baselines train no model"):
+    with pytest.raises(UserError, match="no such file"):
         write(tmp_path / "tfidf", tmp_path / "export")
-    finished(tmp_path / "run", dataclasses.replace(CONFIG, corpus="letters", steps=7))
-    card = (write(tmp_path / "run", tmp_path / "export") / CARD).read_text()
-    assert "The folder of plain text `letters`, whose terms are its owner's to state" in card
-    assert "3 epochs, at most 7 steps," in card
 
 
 @pytest.mark.slow

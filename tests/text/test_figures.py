@@ -1,5 +1,4 @@
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from shared.experiment.data import MissingData
 from shared.experiment.run import Run
 from shared.experiment.tables import Cell, Tier
-from shared.report.figures import CannotDraw, DrawnFigure
-from tests.stages.drawing import drawn, titles
 from text import data, figures
 from text.encoder import Projected, QuickThought, QuickThoughtConfig
 from text.export import MODEL, PROJECTION
-from text.figures import FIGURES, distances_of, evaluated_pair, scored_pair
+from text.figures import distances_of, evaluated_pair, scored_pair
 from text.tables import TABLES
 from text.tokens import prepare
 
@@ -78,10 +74,6 @@ def finish(runs: Path, data_root: Path, cell: Cell, matrix: Tensor | None = None
             save_file({"matrix": matrix}, run.folder / MODEL / PROJECTION)
         run.finish({"mean": 70.0})
     return model
-
-
-def draw(figure: str, runs: Path, data_root: Path) -> DrawnFigure:
-    return drawn(TABLES, FIGURES, figure, runs, data_root)[1]
 
 
 def test_figures_compare_the_scored_and_the_evaluated_vectors() -> None:
@@ -147,31 +139,6 @@ def test_distances_are_those_of_the_models_sentences(tmp_path: Path, data_root: 
     near, far = by_loops(model, cell, data_root, lambda f, g: (matrix @ torch.cat([f, g]),) * 2)
     np.testing.assert_allclose(found["neighbours"], near, atol=1e-5)
     np.testing.assert_allclose(found["others"], far, atol=1e-5)
-
-
-def test_rows_whose_runs_keep_a_model_are_drawn(tmp_path: Path, data_root: Path) -> None:
-    runs, name = tmp_path / "runs", "cllr/figure-3-distances"
-    finish(runs, data_root, cell_of("cllr", "DCL"))
-    cell = cell_of("cllr", "CLLR(DCL+nuclear-norm), norm over batch")
-    finish(runs, data_root, cell, torch.randn(3, 2 * WIDTH))
-    found = draw(name, runs, data_root)
-    assert [run.row.label for run in found.runs] == ["DCL", cell.row]
-    # Lines and columns without any run are left out, others leave a place empty.
-    label = "CLLR(DCL+nuclear-norm)"
-    assert titles(found.figure) == ["DCL", label, "QT, cosine", f"{label},\nnorm over batch"]
-    notes = [[text.get_text() for text in axis.texts] for axis in found.figure.axes]
-    assert notes[1] == notes[2] == ["no finished run"]
-    assert [note.split(":")[0] for note in notes[0]] == ["neighbours", "others"]
-    shutil.move(runs / cell.folder / MODEL, tmp_path / "away")
-    assert titles(draw(name, runs, data_root).figure) == ["DCL"]
-    shutil.rmtree(data_root)
-    with pytest.raises(MissingData, match="books: data missing"):
-        draw(name, runs, data_root)
-    shutil.rmtree(next((runs / cell_of("cllr", "DCL").folder).rglob(MODEL)))
-    with pytest.raises(
-        CannotDraw, match="no finished run of text/cllr/table-2-small still keeps a"
-    ):
-        draw(name, runs, data_root)
 
 
 def test_every_row_is_declared() -> None:

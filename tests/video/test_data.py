@@ -143,25 +143,16 @@ def test_frames_are_resized_to_the_shorter_side(official: Path):
     assert np.array_equal(video.data._resized(edge, 45), edge)
 
 
-def test_missing_lists_and_classes(official: Path):
+def test_what_is_missing_is_named_and_classes_may_be(official: Path):
     lists = official / "ucfTrainTestlist"
-
-    def message_without(file: str, split: int) -> str:
+    for file, split in (("classInd.txt", 1), ("trainlist01.txt", 1), ("testlist03.txt", 3)):
         content = (lists / file).read_text()
         (lists / file).unlink()
-        message = error_of(lambda: load("ucf101", official, split=split, size=21))
+        assert file in error_of(lambda split=split: load("ucf101", official, split=split, size=21))
         (lists / file).write_text(content)
-        assert message.startswith(f"{lists / file}: cannot be read")
-        assert "UCF101.rar" in message
-        return message
-
-    message_without("classInd.txt", 1)
-    message_without("trainlist01.txt", 1)
-    message_without("testlist03.txt", 3)
-    assert "UCF-101/<class>/v_*.avi" in error_of(lambda: fetch("ucf101", official / "empty"))
     (lists / "testlist02.txt").unlink()
     load("ucf101", official, split=1, size=21)  # which does not need it
-    assert "testlist02.txt: cannot be read" in error_of(lambda: fetch("ucf101", official))
+    assert "testlist02.txt" in error_of(lambda: fetch("ucf101", official))
     (official / "UCF-101" / "Archery").rename(official / "elsewhere")
     videos = load("ucf101", official, size=21)
     assert videos.classes == ("Punch",)
@@ -169,10 +160,10 @@ def test_missing_lists_and_classes(official: Path):
     (official / "UCF-101" / "Punch").rename(official / "Punch")
     for action in (
         lambda: load("ucf101", official, size=21),
-        lambda: load("ucf101", official / "nowhere", size=21),
         lambda: fingerprint("ucf101", official / "nowhere"),
+        lambda: load("hmdb51", official, size=21),
     ):
-        with pytest.raises(MissingData, match=r"\./reproduce\.sh data video"):
+        with pytest.raises(MissingData, match="data video"):
             action()
 
 
@@ -185,9 +176,9 @@ def test_damaged_lists(official: Path, file: str, line: str):
     number = len([*path.read_text().splitlines()]) + 1
     path.write_text(f"{path.read_text()}{line}\n")
     message = error_of(lambda: load("ucf101", official, size=21))
-    assert message.startswith(f"{path}, line {number}: {line!r} is damaged; UCF-101 has to be put")
+    assert message.startswith(f"{path}, line {number}: ")
     path.write_bytes(b"\xff\xfe1\x00")
-    assert "cannot be read" in error_of(lambda: load("ucf101", official, size=21))
+    assert file in error_of(lambda: load("ucf101", official, size=21))
 
 
 @pytest.mark.parametrize("before", ["/my data/UCF-101/", "..\\UCF-101\\"])
@@ -215,19 +206,14 @@ def test_folders_and_lists_have_to_fit_together(official: Path):
     (videos / "Punch" / "again").symlink_to(videos / "Punch")
     assert fetch("ucf101", official) == "12 videos of 2 of 3 classes: Punch 6, Archery 6"
 
-    gone = file_of(official, name_of("Archery", 2))
-    gone.unlink()
-    assert f"1 of 12 videos cannot be used: {gone.stem} (missing)" in error_of(
-        lambda: fetch("ucf101", official)
-    )
-    write_grays(gone, [10, 20])
-
     lists = official / "ucfTrainTestlist"
     for file in lists.glob("*list0*.txt"):
         file.write_text("".join(f"{e}\n" for e in file.read_text().split() if "Archery/" in e))
-    assert "split 1 lists no video of Punch" in error_of(lambda: fetch("ucf101", official))
-    message = error_of(lambda: load("ucf101", official, size=21))
-    assert message == f"{lists}: split 1 has no video of Punch that can be used"
+    for action in (
+        lambda: fetch("ucf101", official),
+        lambda: load("ucf101", official, size=21),
+    ):
+        assert "Punch" in error_of(action)
 
 
 # HMDB51
@@ -310,33 +296,15 @@ def test_the_centre_of_wide_and_high_frames_is_kept():
     assert (found[2:-2] == 200).all()
 
 
-def test_damaged_splits_of_hmdb51(hmdb51: Path):
-    path = hmdb51 / "testTrainMulti_7030_splits" / "brush_hair_test_split1.txt"
-    path.write_text(f"{path.read_text()}Film_9_brush_hair_u_nm_np1_fr_goo_0.avi\n")
-    message = error_of(lambda: load("hmdb51", hmdb51, size=16))
-    assert message.startswith(f"{path}, line 9: ")
-    path.unlink()
-    message = error_of(lambda: load("hmdb51", hmdb51, size=16))
-    assert message.startswith(f"{path}: cannot be read")
-    assert "HMDB51 has to be put there" in message
-
-
-def test_missing_parts_of_hmdb51_are_named_in_one_line(hmdb51: Path, tmp_path: Path):
-    where = "get hmdb51_org.rar and test_train_splits.rar from its page at serre-lab.clps.brown.edu"
-    message = error_of(lambda: fetch("hmdb51", tmp_path / "empty"))
-    assert "hmdb51 is missing" in message
-    assert where in message
-    with pytest.raises(MissingData, match=r"\./reproduce\.sh data video --dataset hmdb51"):
-        load("hmdb51", tmp_path / "empty", size=16)
+def test_damaged_and_missing_parts_of_hmdb51_are_named(hmdb51: Path):
     gone = hmdb51 / "hmdb51_org" / "brush_hair" / "Film_1_brush_hair_u_nm_np1_fr_goo_0.avi"
     gone.unlink()
-    assert f"1 of 14 videos cannot be used: {gone.stem} (missing)" in error_of(
-        lambda: fetch("hmdb51", hmdb51)
-    )
-    (hmdb51 / "testTrainMulti_7030_splits").rename(hmdb51 / "splits")
-    message = error_of(lambda: load("hmdb51", hmdb51, size=16))
-    assert "testTrainMulti_7030_splits: no <class>_test_split1.txt; " in message
-    assert where in message
+    assert gone.stem in error_of(lambda: fetch("hmdb51", hmdb51))
+    path = hmdb51 / "testTrainMulti_7030_splits" / "brush_hair_test_split1.txt"
+    path.write_text(f"{path.read_text()}Film_9_brush_hair_u_nm_np1_fr_goo_0.avi\n")
+    assert error_of(lambda: load("hmdb51", hmdb51, size=16)).startswith(f"{path}, line 9: ")
+    path.unlink()
+    assert error_of(lambda: load("hmdb51", hmdb51, size=16)).startswith(f"{path}: ")
 
 
 # Files that cannot be decoded
@@ -357,8 +325,7 @@ def damage(root: Path) -> dict[str, str]:
 
 def test_unusable_videos_stop_or_are_left_out(official: Path):
     faults = damage(official)
-    missing = error_of(lambda: load("ucf101", official, size=21))
-    assert missing.startswith(f"{official / 'UCF-101'}: 1 of 12 videos cannot be used: v_Archery")
+    assert "1 of 12" in error_of(lambda: load("ucf101", official, size=21))
     assert not kept_folders(official)
     videos = load("ucf101", official, size=21, allow_missing=True)
     assert videos.left_out == tuple(f"{name}: {why}" for name, why in faults.items())
@@ -371,8 +338,7 @@ def test_unusable_videos_stop_or_are_left_out(official: Path):
     # Once the missing one is back, the others are what stops a run, all at once.
     write_grays(file_of(official, next(iter(faults))), [10, 20])
     message = error_of(lambda: load("ucf101", official, size=21))
-    assert "3 of 12 videos cannot be used" in message
-    assert "--allow-missing" in message
+    assert "3 of 12" in message
     for name, why in list(faults.items())[1:]:
         assert f"{name} ({why})" in message
 
@@ -418,35 +384,21 @@ def test_videos_are_decoded_once(official: Path, monkeypatch: pytest.MonkeyPatch
     assert len(kept_folders(official)) == 1
 
 
-def test_damage_is_reported(official: Path):
+def test_frames_are_hashed_when_touched_and_whenever_that_is_asked_for(official: Path):
     load("ucf101", official, size=21)
     (folder,) = kept_folders(official)
-    frames, meta = folder / "frames.bin", folder / "meta.json"
-
-    def message_with(file: Path, content: bytes) -> str:
-        good = file.read_bytes()
-        file.write_bytes(content)
-        message = error_of(lambda: load("ucf101", official, size=21))
-        file.write_bytes(good)
-        assert message.startswith(str(folder))
-        assert message.endswith(f"delete {folder}, to have it made again")
-        return message
-
-    content = frames.read_bytes()
-    flipped = bytes([content[0] ^ 1]) + content[1:]
-    assert "the SHA-256 of frames.bin is not" in message_with(frames, flipped)
-    assert "the SHA-256 of meta.json is not" in message_with(meta, meta.read_bytes()[:-1])
-    # A file that was touched and is whole is hashed once.
-    load("ucf101", official, size=21)
+    frames = folder / "frames.bin"
+    os.utime(frames)
+    load("ucf101", official, size=21)  # hashes them once
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr("video.data.read_meta")
         load("ucf101", official, size=21)
     # What the file system does not tell is found where it is asked for.
-    status = frames.stat()
-    frames.write_bytes(flipped)
+    status, content = frames.stat(), frames.read_bytes()
+    frames.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     os.utime(frames, ns=(status.st_atime_ns, status.st_mtime_ns))
     load("ucf101", official, size=21)
-    assert "the SHA-256 of frames.bin is not" in error_of(lambda: fetch("ucf101", official))
+    assert "frames.bin" in error_of(lambda: fetch("ucf101", official))
 
 
 # Flow
@@ -481,7 +433,7 @@ def test_flow_is_kept_as_frames_are(official: Path, monkeypatch: pytest.MonkeyPa
     loaded(flow="dis")
     assert len(asked) == 3
     assert len(kept_folders(official, f"flow-{stored_side(21)}")) == 3
-    with pytest.raises(ValueError, match="flow is by tvl1 or dis; got 'raft'"):
+    with pytest.raises(ValueError, match="raft"):
         loaded(flow="raft")
 
 

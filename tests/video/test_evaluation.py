@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from shared.experiment.run import Run
-from shared.experiment.run_folders import Interrupted
 from video import evaluation
 from video.augmentation import centre, gather_clips, ten_crops, windows
 from video.config import Config
@@ -33,7 +32,6 @@ from video.evaluation import (
     random_crops,
     ridge,
     ten_crop_probabilities,
-    video_features,
 )
 
 CPU = torch.device("cpu")
@@ -191,36 +189,18 @@ def test_probe_is_the_plain_loop_to_the_last_epoch() -> None:
 def test_a_probe_that_diverges_or_does_not_train_is_refused() -> None:
     points, labels = clusters(60, 2, 1.0)
     wild = dataclasses.replace(CONFIG, probe_learning_rate=1e38)
-    with pytest.raises(FloatingPointError, match=r"diverged at a learning rate of 1e\+38"):
+    with pytest.raises(FloatingPointError, match="diverged"):
         linear_probe(lambda epoch: points, labels, 2, wild)
-    with pytest.raises(ValueError, match="at least 1 epoch; got 0"):
+    with pytest.raises(ValueError, match="epoch"):
         linear_probe(lambda epoch: points, labels, 2, dataclasses.replace(CONFIG, probe_epochs=0))
 
 
 # features
 
 
-def test_video_features_are_means_over_all_windows(encoder: nn.Module) -> None:
-    videos = made_videos()
-    found = video_features(CONFIG, embedding(encoder), videos, CPU)
-    encoder.eval()
-    counts = []
-    for row, length in enumerate(videos.length.tolist()):
-        starts = windows(length, 4)
-        counts.append(len(starts))
-        every = [
-            encoder(centre(gather_clips(videos, torch.tensor([row]), start[None], 4), 16))[0]
-            for start in starts
-        ]
-        torch.testing.assert_close(found[row], torch.stack(every).mean(0), rtol=1e-4, atol=1e-5)
-    assert min(counts) == 1
-    assert max(counts) > 5
-
-
-@pytest.mark.parametrize("most", [None, 2])
-def test_ten_crops_are_averaged_as_the_loops_do(encoder: nn.Module, most: int | None) -> None:
+def test_ten_crops_are_averaged_as_the_loops_do(encoder: nn.Module) -> None:
     videos = made_videos(classes=2, train=1, test=1)
-    config = dataclasses.replace(CONFIG, windows=most)
+    config = dataclasses.replace(CONFIG, windows=2)
     torch.manual_seed(0)
     probe = nn.Sequential(nn.Linear(32, 3), nn.Tanh())
     probe[0].weight.data *= 30  # mean probabilities are far from the probabilities of a mean
@@ -231,7 +211,7 @@ def test_ten_crops_are_averaged_as_the_loops_do(encoder: nn.Module, most: int | 
     encoder.eval()
     total = 0
     for row, length in enumerate(videos.length.tolist()):
-        starts = windows(length, 4, most)
+        starts = windows(length, 4, 2)
         total += len(starts)
         of_crops = []
         for crop in range(10):
@@ -246,23 +226,6 @@ def test_ten_crops_are_averaged_as_the_loops_do(encoder: nn.Module, most: int | 
     assert done[-1] == (total, total)
     assert len(done) == math.ceil(total / 6)
     torch.testing.assert_close(found.sum(1), torch.ones(len(found)))
-
-
-def test_the_second_version_divides_each_window_by_its_length(encoder: nn.Module) -> None:
-    videos = made_videos()
-    long = lambda clips: 7.0 * embedding(encoder)(clips) ** 2  # noqa: E731
-    found = video_features(SECOND, long, videos, CPU)
-    raw = video_features(CONFIG, long, videos, CPU)
-    for row, length in enumerate(videos.length.tolist()):
-        every = []
-        for start in windows(length, 4):
-            clip = gather_clips(videos, torch.tensor([row]), start[None], 4)
-            feature = long(centre(clip, 16))[0].double()
-            every.append(feature / feature.norm())
-        expected = torch.stack(every).mean(0).float()
-        torch.testing.assert_close(found[row], expected, rtol=1e-4, atol=1e-6)
-    # Dividing the mean by its length in its place gives other directions.
-    assert not torch.allclose(of_length_one(raw), of_length_one(found), atol=1e-3)
 
 
 # the ridge regression
@@ -332,23 +295,6 @@ def test_of_penalties_that_are_as_good_the_largest_is_taken() -> None:
     assert torch.equal(found, guesses(max(PENALTIES)))
     assert not torch.equal(found, guesses(min(PENALTIES)))
     assert torch.equal(ridge(points, labels, torch.zeros(40), queries), found)  # a single group
-
-
-def test_the_second_version_keeps_who_was_right(tmp_path: Path, encoder: nn.Module) -> None:
-    videos = made_videos(classes=7)
-    config = dataclasses.replace(SECOND, probe_epochs=20)
-    metrics = scored(tmp_path / "two", encoder, videos, config)
-    first = scored(tmp_path / "one", encoder, videos, dataclasses.replace(CONFIG, probe_epochs=20))
-    assert set(metrics) == set(first) | {"ridge", "ridge_low", "ridge_high"}
-    assert "right" not in first["details"]
-    right = metrics["details"].pop("right")
-    assert metrics["details"] == first["details"]
-    assert set(right) == {"top1", "R@1", "ridge"}
-    for name, digits in right.items():
-        assert len(digits) == 4  # 14 videos
-        hits = int(digits, 16).bit_count()
-        assert metrics[name] == pytest.approx(100 * hits / 14)
-    assert metrics["ridge"] > 80
 
 
 def test_the_third_version_crops_and_leaves_out_as_the_program(
@@ -428,23 +374,6 @@ def test_a_projection_is_what_is_scored(tmp_path: Path, encoder: nn.Module) -> N
     assert metrics["top1"] < scored(tmp_path / "plain", encoder, videos)["top1"]
 
 
-def test_progress_is_told_and_a_stop_is_heard(tmp_path: Path, encoder: nn.Module) -> None:
-    told: list[tuple[int, int, str]] = []
-    videos = made_videos()
-    with Run(tmp_path, CONFIG, data_root=tmp_path, progress=lambda *now: told.append(now)) as run:
-        evaluate(CONFIG, encoder, videos, run)
-        assert list(dict.fromkeys(what for _, _, what in told)) == [
-            "features of training videos",
-            "features of test videos",
-            "linear probe",
-            "ten crops of test videos",
-        ]
-        assert (5, 5, "linear probe") in told
-        run.stopping = True
-        with pytest.raises(Interrupted):
-            evaluate(CONFIG, encoder, videos, run)
-
-
 # fine-tuning
 
 
@@ -509,23 +438,22 @@ def test_fine_tuning_goes_by_the_seed_alone_and_learns(tmp_path: Path, encoder: 
     assert found["top1"] == pytest.approx(100 * hits / 14)
 
 
-def test_what_cannot_be_fine_tuned_is_refused(tmp_path: Path, encoder: nn.Module) -> None:
-    with pytest.raises(ValueError, match="fine-tuning takes at least 1 epoch; got 0"):
-        scored(tmp_path / "none", encoder, made_videos(), FINETUNED, finetune_epochs=0)
-    with pytest.raises(ValueError, match="an encoder without parameters cannot be fine-tuned"):
-        scored(tmp_path / "thumbnail", Thumbnail(), made_videos(), FINETUNED)
-    encoder.layer.weight.data[0, 0, 0, 0, 0] = math.nan
-    with pytest.raises(FloatingPointError, match="fine-tuning diverged"):
-        scored(tmp_path / "nan", encoder, made_videos(), FINETUNED, finetune_epochs=1)
-
-
 def test_what_cannot_be_scored_is_refused(tmp_path: Path, encoder: nn.Module) -> None:
     videos = made_videos()
-    config = dataclasses.replace(CONFIG, protocol="best")
-    with pytest.raises(ValueError, match=r"protocol is one of coclr-linear-.*; got 'best'"):
-        scored(tmp_path / "protocol", encoder, videos, config)
-    with pytest.raises(ValueError, match="12 training and 0 test videos cannot be evaluated"):
-        scored(tmp_path / "test", encoder, videos.of(train=True))
-    encoder.layer.weight.data[0, 0, 0, 0, 0] = math.nan
-    with pytest.raises(ValueError, match="NaN or infinite and cannot be scored"):
-        scored(tmp_path / "nan", encoder, videos)
+    broken = copy.deepcopy(encoder)
+    broken.layer.weight.data[0, 0, 0, 0, 0] = math.nan
+    of_other_flow = dataclasses.replace(videos, modality="flow")
+    for number, (given, config, word) in enumerate(
+        (
+            ((encoder, videos), dataclasses.replace(CONFIG, protocol="best"), "best"),
+            ((encoder, videos.of(train=True)), CONFIG, "0 test videos"),
+            ((encoder, of_other_flow), CONFIG, "flow"),
+            ((broken, videos), CONFIG, "NaN"),
+            ((Thumbnail(), videos), FINETUNED, "parameters"),
+            ((broken, videos), FINETUNED, "diverged"),
+        )
+    ):
+        with pytest.raises((ValueError, FloatingPointError), match=word):
+            scored(tmp_path / str(number), *given, config, finetune_epochs=1)
+    with pytest.raises(ValueError, match="epoch"):
+        scored(tmp_path / "none", encoder, videos, FINETUNED, finetune_epochs=0)

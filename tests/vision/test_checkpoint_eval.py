@@ -2,11 +2,8 @@
 
 import argparse
 import copy
-import dataclasses
 import json
 import re
-import shutil
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,6 @@ from torchvision.models import resnet18
 from shared.command.reproduce import main
 from shared.errors import UserError
 from shared.experiment.domain import EvaluationRequest
-from vision import evaluation, own
 from vision.checkpoint_eval import loaded, score
 from vision.config import Config, Stem
 from vision.datasets import IMAGENET_MEAN, IMAGENET_STD
@@ -181,83 +177,53 @@ def hcl_s(one: nn.Module, other: nn.Module) -> tuple[Any, nn.Module]:
     return state | head, Pooled(*parts)
 
 
-Program = Callable[[nn.Module, nn.Module], tuple[Any, nn.Module]]
-PROGRAMS: dict[str, tuple[Program, str]] = {
-    "torchvision": (torchvision_s, "from no prefix"),
-    "timm": (timm_s, "from entry 'state_dict', no prefix"),
-    "moco": (moco_s, "from entry 'state_dict', prefix 'module.encoder_q.'"),
-    "dino": (dino_s, "from entry 'teacher', prefix 'backbone.'"),
-    "solo-learn": (solo_learn_s, "from entry 'state_dict', prefix 'backbone.'"),
-    "lightly": (lightly_s, "from entry 'state_dict', prefix 'backbone.' parts by number"),
-    "lightly's own": (lightly_s_own, "from prefix 'backbone.' parts by number"),
-    "lightly's own, whole": (lightly_s_whole, "from no prefix"),
-    "vissl": (
-        vissl_s,
-        "from entry 'classy_state_dict.base_model.model.trunk', prefix '_feature_blocks.'",
-    ),
-    "mmselfsup": (mmselfsup_s, "from entry 'state_dict', prefix 'backbone.'"),
-    "hcl": (hcl_s, "from prefix 'module.f.' parts by number"),
+PROGRAMS = {
+    program.__name__: program
+    for program in (
+        *(torchvision_s, timm_s, moco_s, dino_s, solo_learn_s, lightly_s, lightly_s_own),
+        *(lightly_s_whole, vissl_s, mmselfsup_s, hcl_s),
+    )
 }
-STEM_OF: dict[str, Stem] = {"solo-learn": "small_padding_2"}
+STEM_OF: dict[str, Stem] = {"solo_learn_s": "small_padding_2"}
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_program_s_file_gives_its_features(tmp_path: Path, program: str) -> None:
-    one, other = network(0), network(1)
-    make, place = PROGRAMS[program]
-    content, source = make(one, other)
+    content, source = PROGRAMS[program](network(0), network(1))
     torch.save(content, tmp_path / "model.pth")
     # Trying every ResNet takes seconds: it is done for names and for numbers of the parts.
-    backbone = None if program in ("moco", "hcl") else "resnet18"
+    backbone = None if program in ("moco_s", "hcl_s") else "resnet18"
     found, match = loaded(tmp_path / "model.pth", backbone=backbone, stem=STEM_OF.get(program))
+    assert match.filled
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         expected = source(images)
         torch.testing.assert_close(found(images), expected, rtol=1e-4, atol=1e-5)
     assert expected.std() > 1e-3
-    taken, dropped, missed, assumed = match.lines()
-    count = len([name for name in found.state_dict() if "num_batches" not in name])
-    assert re.fullmatch(rf"loaded (120|122|{count}) tensors {re.escape(place)}", taken)
-    assert missed == "missed 0: none"
-    if program == "moco":
-        assert dropped == (
-            "dropped 126: module.encoder_k (122), module.encoder_q (2), module.queue (1), "
-            "module.queue_ptr (1)"
-        )
-    padding = {"solo-learn": 2, "lightly's own": 1, "lightly's own, whole": 1}.get(program, 3)
-    assert f" stem of stride {1 if padding < 3 else 2}, padding {padding} and " in assumed
-
-
-def transformer_s(tmp_path: Path) -> tuple[nn.Module, State]:
-    """A ViT with twice timm's heads, as MoCo v3's, its matrices large enough to attend."""
-    torch.manual_seed(0)
-    made = timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=32, num_heads=6)
-    for parameter in made.parameters():
-        if parameter.ndim == 2:
-            parameter.data.mul_(4)
-    return made.eval(), made.state_dict()
 
 
 def test_the_heads_of_a_transformer_are_an_option(tmp_path: Path) -> None:
-    source, state = transformer_s(tmp_path)
+    """Of a ViT with twice timm's heads, as MoCo v3's, its matrices large enough to attend."""
+    torch.manual_seed(0)
+    source = timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=32, num_heads=6)
+    for parameter in source.eval().parameters():
+        if parameter.ndim == 2:
+            parameter.data.mul_(4)
+    state = source.state_dict()
     content = under("module.base_encoder.", state | {"head.0.weight": torch.ones(3, 3)})
     content |= under("module.momentum_encoder.", {k: 2 * v for k, v in state.items()})
-    content |= {"module.predictor.0.weight": torch.ones(3, 3)}
     torch.save({"state_dict": content}, tmp_path / "moco-v3.pth")
     images = torch.randn(2, 3, 32, 32)
     wanted = {"backbone": "vit_tiny_patch16_224", "stem": "imagenet", "size": 32}
     found, match = loaded(tmp_path / "moco-v3.pth", **wanted, heads=6)
     with torch.no_grad():
         torch.testing.assert_close(found(images), source(images))
-        other, its_match = loaded(tmp_path / "moco-v3.pth", **wanted)
+        other, _ = loaded(tmp_path / "moco-v3.pth", **wanted)
         assert not torch.allclose(other(images), source(images), rtol=1e-2)
-    assert match.lines()[3].endswith(
-        ": 6 attention heads, timm's number unless --heads gives another"
-    )
-    assert ": 3 attention heads, timm's" in its_match.lines()[3]
-    with pytest.raises(ValueError, match=r"vit_tiny_patch16_224 cannot have 7 attention heads: "):
+    assert "6 attention heads" in match.lines()[3]
+    with pytest.raises(ValueError, match="7 attention heads"):
         loaded(tmp_path / "moco-v3.pth", **wanted, heads=7)
-    with pytest.raises(ValueError, match=r"heads are those of a transformer of timm; resnet18 ta"):
+    with pytest.raises(ValueError, match="heads"):
         make_encoder("resnet18", heads=3)
 
 
@@ -293,7 +259,7 @@ def test_parts_that_the_network_lacks_are_refused(
     source = timm.create_model(name, num_classes=0, **sized, **options)
     torch.save({"state_dict": under("backbone.", source.state_dict())}, tmp_path / "model.pth")
     backbone = "resnet50" if name == "seresnet50" else name
-    with pytest.raises(UserError, match=f"model.pth: .*{extra}"):
+    with pytest.raises(UserError, match=extra):
         loaded(tmp_path / "model.pth", backbone=backbone, stem="imagenet", size=32)
 
 
@@ -302,11 +268,7 @@ def test_two_networks_that_fit_are_refused_unless_one_is_chosen(tmp_path: Path) 
     content = {"model": one.state_dict(), "model_ema": other.state_dict(), "copy": {}}
     file = tmp_path / "model.pth"
     torch.save(content, file)
-    why = (
-        r"model.pth: holds two of resnet18: entry 'model', no prefix, and entry 'model_ema', no "
-        r"prefix; choose with prefix=, or save one of them alone$"
-    )
-    with pytest.raises(UserError, match=why):
+    with pytest.raises(UserError, match=r"'model'.*'model_ema'"):
         loaded(file, backbone="resnet18")
     found, _ = loaded(file, backbone="resnet18", prefix="model_ema")
     assert torch.equal(found.conv1.weight, other.conv1.weight)
@@ -322,7 +284,7 @@ def test_an_export_is_known_to_every_door(tmp_path: Path) -> None:
     images = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
         torch.testing.assert_close(loaded(file)[0](images), source(images))
-    with pytest.raises(UserError, match=r"its stem is small, that of the network cifar; omit it"):
+    with pytest.raises(UserError, match="stem is small"):
         loaded(file, stem="cifar")
     other = file.rename(tmp_path / "weights.bin")  # whatever its name
     with torch.no_grad():
@@ -337,7 +299,7 @@ def test_the_hub_s_configuration_tells_networks_of_equal_tensors_apart(tmp_path:
     save_file(source.state_dict(), tmp_path / "model.safetensors")
     assert loaded(tmp_path / "model.safetensors", backbone=plain)[1].filled
     (tmp_path / "config.json").write_text(json.dumps({"architecture": f"{name}.some_weights"}))
-    with pytest.raises(UserError, match=f"beside it says {name}.some_weights, not {plain}; use -"):
+    with pytest.raises(UserError, match=name):
         loaded(tmp_path / "model.safetensors", backbone=plain)
     found, _ = loaded(tmp_path / "model.safetensors", backbone=name, stem="imagenet")
     source.reset_classifier(0)
@@ -366,39 +328,27 @@ def test_a_prefix_can_be_chosen(tmp_path: Path) -> None:
     torch.save(moco_s(one, other)[0], tmp_path / "model.pth")
     found, _ = loaded(tmp_path / "model.pth", prefix="module.encoder_k.")
     assert torch.equal(found.conv1.weight, other.conv1.weight)
-    with pytest.raises(UserError, match=r"does not fill resnet.*found were 0 from nowhere"):
+    with pytest.raises(UserError, match="does not fill"):
         loaded(tmp_path / "model.pth", prefix="module.encoder.")
 
 
-def test_a_network_that_is_not_filled_is_refused(tmp_path: Path) -> None:
+def test_a_network_that_is_not_filled_or_another_is_refused(tmp_path: Path) -> None:
     state = without_fc(network().state_dict())
     del state["layer3.1.bn2.weight"]
     state["layer4.0.conv1.weight"] = torch.zeros(2)
     torch.save(state, tmp_path / "model.pth")
-    why = (
-        r"does not fill resnet18: 2 of 120 tensors missing or of another shape "
-        r"\(layer3.1.bn2.weight, layer4.0.conv1.weight\), found were 118 from no prefix, "
-        r"unexpected are layer4.0.conv1.weight; "
-        r"name its network with --backbone"
-    )
-    with pytest.raises(UserError, match=why):
+    with pytest.raises(UserError, match=r"layer3\.1\.bn2\.weight, layer4\.0\.conv1\.weight"):
         loaded(tmp_path / "model.pth")
     torch.save(network().state_dict(), tmp_path / "model.pth")
-    with pytest.raises(UserError, match=r"does not fill resnet34.*; use --backbone resnet18"):
+    with pytest.raises(UserError, match="--backbone resnet18"):
         loaded(tmp_path / "model.pth", backbone="resnet34")
-    with pytest.raises(ValueError, match="got 'resnet19': did you mean"):
-        loaded(tmp_path / "model.pth", backbone="resnet19")
-
-
-def test_a_deeper_network_is_not_taken_for_a_shallow_one(tmp_path: Path) -> None:
     torch.manual_seed(0)
     torch.save(make_encoder("resnet34", "imagenet").state_dict(), tmp_path / "model.pth")
-    why = r"tensors that resnet18 has no place for: layer1.2.bn1.bias, .*; use --backbone resnet34"
-    with pytest.raises(UserError, match=why):
+    with pytest.raises(UserError, match="--backbone resnet34"):
         loaded(tmp_path / "model.pth", backbone="resnet18")
     assert len(loaded(tmp_path / "model.pth")[1].tensors) == 216
     torch.save(hcl_s(network(), network())[0], tmp_path / "model.pth")
-    with pytest.raises(UserError, match=r"not fill resnet8: .*; use --backbone resnet18"):
+    with pytest.raises(UserError, match="--backbone resnet18"):
         loaded(tmp_path / "model.pth", backbone="resnet8", stem="imagenet")
 
 
@@ -411,56 +361,47 @@ class Payload:
 
 def test_files_that_hold_more_than_tensors_are_not_run(tmp_path: Path) -> None:
     torch.save({"state_dict": network().state_dict(), "hook": Payload()}, tmp_path / "model.pth")
-    with pytest.raises(UserError, match=r"holds _?io.open, which is neither a tensor nor a plain"):
+    with pytest.raises(UserError, match=r"io\.open"):
         loaded(tmp_path / "model.pth")
     assert not Path("/tmp/never-written").exists()
 
 
+@pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("content", "word"),
     [
-        ({"best": np.float64(71.2)}, r"holds numpy\.\w+\.multiarray\.scalar, .*save its weights"),
-        ({"root": Path("data")}, r"holds pathlib\.[\w.]+, "),
-        (network(), r"holds torchvision\.models\.resnet\.ResNet, .*model\.state_dict\(\), NEW"),
-        (torch.zeros(3), "holds a Tensor, not named tensors"),
-        ({"epoch": 3}, "has no named tensors"),
-        ({"conv1.weight": torch.zeros(3)}, "does not fill resnet"),
-        (b"", "is empty; copy it again"),
-        (b"<!DOCTYPE html>", "is a web page"),
-        (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
-        (b"no checkpoint", "not written by torch.save"),
-        (None, "there is no such file"),
+        ({"best": np.float64(71.2)}, "multiarray"),
+        (nn.Linear(2, 2), "Linear"),
+        (torch.zeros(3), "Tensor"),
+        ({"epoch": 3}, "no named tensors"),
+        ({"conv1.weight": torch.zeros(3)}, "does not fill"),
+        (b"", "empty"),
+        (b"<!DOCTYPE html>", "web page"),
+        (b"version https://git-lfs.github.com/spec/v1", "git lfs"),
+        (b"no checkpoint", "torch.save"),
+        ("cut", "cannot be read"),
+        ("not finite", "layer1.0.conv1.weight"),
+        (None, "no such file"),
     ],
 )
 def test_files_without_weights_are_named_in_one_line(
-    tmp_path: Path, content: Any, why: str
+    tmp_path: Path, content: Any, word: str, legacy: bool
 ) -> None:
     file = tmp_path / "model.pth"
-    for legacy in (False, True):
-        if isinstance(content, bytes):
-            file.write_bytes(content)
-        elif content is not None:
-            torch.save(content, file, _use_new_zipfile_serialization=not legacy)
-        with pytest.raises(UserError, match=rf"model.pth: .*{why}") as caught:
-            loaded(file)
-        assert str(caught.value).isprintable()  # without line breaks and a terminal's colours
-
-
-def test_damaged_files_are_named(tmp_path: Path) -> None:
-    file = tmp_path / "model.pth"
-    for legacy in (False, True):
-        torch.save(network().state_dict(), file, _use_new_zipfile_serialization=not legacy)
-        file.write_bytes(file.read_bytes()[:10000])
-        with pytest.raises(UserError, match=r"model.pth: cannot be read .*; copy it again"):
-            loaded(file)
-    (tmp_path / "a.safetensors").write_bytes(b"none")
-    with pytest.raises(UserError, match=r"a.safetensors: damaged"):
-        loaded(tmp_path / "a.safetensors")
-    state = network().state_dict()
-    state["layer1.0.conv1.weight"][0] = torch.nan
-    torch.save(state, file)
-    with pytest.raises(UserError, match=r"model.pth: layer1.0.conv1.weight is NaN or infinite"):
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        state = network().state_dict()
+        if content == "not finite":
+            state["layer1.0.conv1.weight"][0] = torch.nan
+        kept = state if isinstance(content, str) else content
+        torch.save(kept, file, _use_new_zipfile_serialization=not legacy)
+        if content == "cut":
+            file.write_bytes(file.read_bytes()[:10000])
+    with pytest.raises(UserError, match=re.escape(word)) as caught:
         loaded(file)
+    assert str(caught.value).isprintable()  # without line breaks and a terminal's colours
+    assert "model.pth" in str(caught.value)
 
 
 @pytest.fixture
@@ -487,12 +428,6 @@ def test_the_verb_scores_a_checkpoint_on_a_folder(
     words += ["--protocol", "knn-200-v1,linear-l2-v1", "--size", "32", "--out", str(out)]
     assert main(words) == 0
     printed = capsys.readouterr().out
-    assert "loaded 120 tensors from entry 'state_dict', prefix 'module.encoder_q.'" in printed
-    assert (
-        "assumed, since no tensor shows it: a 7x7 stem of stride 2, padding 3 and pooling\n"
-        "colours in [0, 1] are normalised with mean 0.485, 0.456, 0.406 and deviation 0.229, "
-        "0.224, 0.225; else see --statistics\n"
-    ) in printed
     content = json.loads(out.read_text())
     scores = {each: found["metrics"] for each, found in content["protocols"].items()}
     for protocol, metric in (("knn-200-v1", "knn_top1"), ("linear-l2-v1", "l2_top1")):
@@ -507,105 +442,33 @@ def test_the_verb_scores_a_checkpoint_on_a_folder(
     assert list(content["protocols"]["knn-200-v1"]["environment"]["data"]) == [f"folder:{shapes}"]
 
 
-def test_damaged_data_are_not_blamed_on_the_model(
-    shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    torch.save(network().state_dict(), tmp_path / "model.pth")
-    (shapes / "val" / "dark" / "0.png").write_bytes(b"")
-    (shapes / "train" / "light" / "3.png").write_bytes(b"")
-    (shapes / "train" / "light" / "3.heic").write_bytes(b"")
-    words = ["evaluate", "vision", str(tmp_path / "model.pth"), "--data", str(shapes)]
-    words += ["--size", "32", "--protocol", "knn-200-v1"]
-    assert main(words) == 2
-    said = capsys.readouterr()
-    counts = "20 images of 2 classes to train on, 8 to test on; left out: 1 .heic"
-    assert said.out.startswith(f"{shapes}: {counts}\n")
-    assert said.err.startswith(f"error: {shapes}: 2 of 28 images are damaged: train/light/3.png (")
-    assert ", val/dark/0.png (" in said.err
-    with pytest.warns(UserWarning, match="left out, 1 of 20 images are damaged: train/light/3"):
-        assert main([*words, "--allow-missing"]) == 0
-    assert "knn-200-v1: knn_top1 100.00" in capsys.readouterr().out
-
-
-def test_scores_that_are_finished_are_printed_before_a_later_failure(
-    shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    torch.save(network().state_dict(), tmp_path / "model.pth")
-    for part in ("train", "val"):
-        shutil.rmtree(shapes / part / "light")
-    words = ["evaluate", "vision", str(tmp_path / "model.pth"), "--data", str(shapes)]
-    words += ["--size", "32", "--protocol", "linear-l2-v1,linear-sgd-v1"]
-    with pytest.warns(RuntimeWarning, match=r"no l2_top1: all 10 training images are of one class"):
-        main(words)
-    assert "linear-l2-v1: knn_top1 100.00" in capsys.readouterr().out
-
-
-def test_protocols_share_the_features(
-    shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = Config(backbone="resnet8", stem="small", image_size=32)
-    save_encoder(make_encoder("resnet8", "small"), tmp_path, config=config)
-    protocols = ("knn-200-v1", "linear-l2-v1")
-    asked = EvaluationRequest(tmp_path, str(shapes), protocols, say=lambda text: None)
-    apart = {
-        each: score(dataclasses.replace(asked, protocols=(each,))).protocols[each]["metrics"]
-        for each in protocols
-    }
-    counts: list[int] = []
-
-    def counted(encoder: nn.Module, images: Any, *given: Any, **options: Any) -> Tensor:
-        counts.append(len(images))
-        return embed(encoder, images, *given, **options)
-
-    listings: list[Any] = []
-    read_folder = own.read_folder
-    monkeypatch.setattr(evaluation, "embed", counted)
-    monkeypatch.setattr(own, "read_folder", lambda *a: listings.append(a) or read_folder(*a))
-    found = score(asked).protocols
-    assert counts == [20, 8]
-    assert len(listings) == 1
-    assert {each: found[each]["metrics"] for each in protocols} == apart
-    folder(shapes)  # listed anew: it may have changed
-    assert len(listings) == 2
-
-
 def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Path) -> None:
     config = Config(backbone="resnet8", stem="small", image_size=32)
-    torch.manual_seed(0)
     save_encoder(make_encoder("resnet8", "small"), tmp_path, config=config)
-    said: list[str] = []
-    asked = EvaluationRequest(tmp_path, str(shapes), ("knn-200-v1",), say=said.append)
-    found = score(asked)
-    assert said[1] == "loaded every tensor of resnet8"
+    found = score(EvaluationRequest(tmp_path, str(shapes), ("knn-200-v1",), say=lambda text: None))
     assert set(found.protocols["knn-200-v1"]["metrics"]) == {"knn_top1"}
-    with pytest.raises(UserError, match="states its own network; omit --backbone"):
+    with pytest.raises(UserError, match="--backbone"):
         score(EvaluationRequest(tmp_path, str(shapes), options={"backbone": "resnet8"}))
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "word"),
     [
-        (["vision", "m.pth"], "say what to score on: --data FOLDER"),
-        (["vision", "m.pth", "--data", "CIFAR"], "unknown dataset 'CIFAR'"),
-        (
-            ["vision", "m.pth", "--data", "digits", "--protocol", "knn"],
-            "no protocol 'knn'; there are: linear-sgd",
-        ),
-        (["vision", "none.pth", "--data", "digits"], "none.pth: there is no such file"),
-        (["vision", "m.pth", "--data", "digits", "--stem", "tiny"], "no stem 'tiny'"),
-        (["vision", "m.pth", "--data", "digits", "--heads", "0"], "--heads: "),
-        (
-            ["vision", "m.pth", "--data", "digits", "--out", "results/a.json"],
-            "this folder is for runs",
-        ),
-        (["rl", "m.pth"], "rl cannot score models"),
-        (["visio", "m.pth"], "no domain 'visio': did you mean vision"),
-        (["vision"], "evaluate takes DOMAIN MODEL; got vision; see: "),
+        (["vision", "m.pth"], "--data FOLDER"),
+        (["vision", "m.pth", "--data", "CIFAR"], "'CIFAR'"),
+        (["vision", "m.pth", "--data", "digits", "--protocol", "knn"], "'knn'"),
+        (["vision", "none.pth", "--data", "digits"], "none.pth"),
+        (["vision", "m.pth", "--data", "digits", "--stem", "tiny"], "'tiny'"),
+        (["vision", "m.pth", "--data", "digits", "--heads", "0"], "--heads"),
+        (["vision", "m.pth", "--data", "digits", "--out", "results/a.json"], "results"),
+        (["rl", "m.pth"], "rl"),
+        (["visio", "m.pth"], "vision"),
+        (["vision"], "DOMAIN MODEL"),
     ],
 )
 def test_models_that_cannot_be_scored_are_said_in_one_line(
     words: list[str],
-    why: str,
+    word: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -613,4 +476,4 @@ def test_models_that_cannot_be_scored_are_said_in_one_line(
     monkeypatch.chdir(tmp_path)
     Path("m.pth").touch()
     assert main(["evaluate", *words]) == 2
-    assert why in capsys.readouterr().err
+    assert word in capsys.readouterr().err

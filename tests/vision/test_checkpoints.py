@@ -62,32 +62,30 @@ def test_a_cell_evaluates_it_and_says_which_file_it_was(tmp_path: Path) -> None:
 
 
 def test_what_is_no_such_network_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"moco-v2-resnet50: data missing in .*moco_v2_800ep"):
-        load(CONFIG, tmp_path)
-    file = file_of("moco-v2-resnet50", tmp_path)
-    publish(tmp_path)
-    with pytest.raises(
-        UserError, match=r"moco_v2_800ep_pretrain\.pth\.tar: does not fill resnet8: "
+    for call, word in (
+        (lambda: load(CONFIG, tmp_path), "moco_v2_800ep"),
+        (lambda: load(dataclasses.replace(CONFIG, weights="nothing"), tmp_path), "nothing"),
+        (lambda: DOMAIN.fetch("insdis-resnet50", tmp_path), "insdis-resnet50"),
     ):
+        with pytest.raises(UserError, match=word):
+            call()
+    publish(tmp_path)
+    with pytest.raises(UserError, match="resnet8"):
         load(dataclasses.replace(CONFIG, backbone="resnet8"), tmp_path)
-    file.write_bytes(b"nothing")
-    with pytest.raises(UserError, match="cannot be read as tensors and plain values alone"):
+    file_of("moco-v2-resnet50", tmp_path).write_bytes(b"nothing")
+    with pytest.raises(UserError, match="cannot be read"):
         load(CONFIG, tmp_path)
-    with pytest.raises(UserError, match="unknown checkpoint 'nothing'; known are supervised"):
-        load(dataclasses.replace(CONFIG, weights="nothing"), tmp_path)
-    with pytest.raises(UserError, match="insdis-resnet50: data missing in"):
-        DOMAIN.fetch("insdis-resnet50", tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("changes", "text"),
+    ("changes", "word"),
     [
-        ({"epochs": 3}, "weights 'moco-v2-resnet50' are trained; set epochs = 0"),
-        ({"features": "pixels"}, "set epochs = 0 and features = 'encoder'"),
-        ({"calibrated": True}, "calibrated is for an untrained encoder"),
+        ({"epochs": 3}, "epochs"),
+        ({"features": "pixels"}, "features"),
+        ({"calibrated": True}, "calibrated"),
     ],
 )
-def test_trained_weights_are_not_trained_again(changes: dict[str, Any], text: str) -> None:
+def test_trained_weights_are_not_trained_again(changes: dict[str, Any], word: str) -> None:
     check(CONFIG)
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(ValueError, match=word):
         check(dataclasses.replace(CONFIG, **changes))

@@ -3,11 +3,8 @@ import hashlib
 import json
 import os
 import pickle
-import shutil
 from functools import partial
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.response import addinfourl
 
 import numpy as np
 import pytest
@@ -21,7 +18,6 @@ from torchvision.transforms.v2 import functional
 
 import vision.data
 from shared.errors import UserError
-from shared.experiment.data import MissingData, sha256_of
 from tests.stages.errors import error_of
 from vision.augmentation import POLICIES, parameters
 from vision.data import central_crops, choose, fetch, fingerprint, load, stream
@@ -128,8 +124,7 @@ def test_choice_of_all_or_too_many():
     images = in_memory(DIGITS, Path("nowhere"), "test")
     assert choose(images, None) is images
     for count in (0, 501):
-        message = error_of(partial(choose, images, count))
-        assert message == f"images = {count}: the split has 500, choose from 1 to that"
+        assert f"images = {count}" in error_of(partial(choose, images, count))
 
 
 # CIFAR and STL-10
@@ -180,16 +175,11 @@ def test_cifar100_has_the_fine_labels(cifar100: Path):
     content = pickle.loads((cifar100 / "cifar-100-python" / "test").read_bytes())
     # Red, green and blue, each row by row.
     assert np.array_equal(test.pixels, content["data"].reshape(3, 3, 32, 32))
-    folder = cifar100 / "cifar-100-python"
-    remedy = f"delete {folder} and run: ./reproduce.sh data vision --dataset CIFAR100"
-    (folder / "meta").write_bytes(b"")
-    message = error_of(lambda: load("CIFAR100", cifar100, "train"))
-    assert message.startswith(f"{folder / 'meta'}: its MD5 is not ")
-    assert message.endswith(f"; {remedy}")
-    (folder / "meta").unlink()
-    message = error_of(lambda: fetch("CIFAR100", cifar100))
-    assert message.startswith(f"{folder}: expected meta, found ")
-    assert message.endswith(f"test, train; {remedy}")
+    meta = cifar100 / "cifar-100-python" / "meta"
+    meta.write_bytes(b"")
+    assert error_of(lambda: load("CIFAR100", cifar100, "train")).startswith(f"{meta}: its MD5")
+    meta.unlink()
+    assert "meta" in error_of(lambda: fetch("CIFAR100", cifar100))
 
 
 def test_verified_once_and_again_when_a_file_has_changed(
@@ -208,13 +198,11 @@ def test_verified_once_and_again_when_a_file_has_changed(
     content[1000] ^= 1
     file.write_bytes(content)
     assert error_of(lambda: load("CIFAR100", cifar100, "test")).startswith(f"{file}: its MD5")
-
-
-def test_fetch_verifies_even_what_was_verified(cifar100: Path, monkeypatch: pytest.MonkeyPatch):
+    content[1000] ^= 1
+    file.write_bytes(content)
     fetch("CIFAR100", cifar100)
-    fetch(DIGITS, cifar100)
     monkeypatch.setattr("vision.archives.verify_checksums", never)
-    with pytest.raises(AssertionError, match="must not be called"):
+    with pytest.raises(AssertionError, match="must not be called"):  # again, whatever is known
         fetch("CIFAR100", cifar100)
 
 
@@ -253,20 +241,9 @@ def test_stl10_pretrains_on_the_unlabelled_images_too(stl10: Path):
     assert DATASETS["STL10"].train + DATASETS["STL10"].unlabelled == 105_000
 
 
-def test_missing_data_name_the_command(tmp_path: Path):
-    for name, dataset in DATASETS.items():
-        for action in (partial(load, split="train"), fingerprint):
-            with pytest.raises(MissingData) as caught:
-                action(name, tmp_path)
-            assert caught.value.command == f"./reproduce.sh data vision --dataset {name}"
-            assert caught.value.folder == tmp_path / dataset.folder
-
-
 def test_unknown_names(tmp_path: Path):
-    message = error_of(lambda: load("CIFAR11", tmp_path, "train"))
-    assert message.startswith("unknown dataset 'CIFAR11'; known are CIFAR10, CIFAR100, STL10")
-    assert message.endswith("CropDiseases, digits and folder:PATH")
-    with pytest.raises(ValueError, match="one of pretrain, train, test, got 'validation'"):
+    assert "CIFAR11" in error_of(lambda: load("CIFAR11", tmp_path, "train"))
+    with pytest.raises(ValueError, match="validation"):
         load(DIGITS, tmp_path, "validation")  # type: ignore[arg-type]
 
 
@@ -336,27 +313,18 @@ def test_damaged_images_are_counted_and_named_or_left_out(tiny: Path):
     folder = tiny / "tiny-imagenet-200"
     for _ in range(2):  # decoded now, or remembered
         message = error_of(lambda: load("TinyImageNet", tiny, "train"))
-        start, remedy = message.split("; ")
-        names = [tiny_file(tiny, 0, number) for number in range(4)] + [tiny_file(tiny, 1, 0)]
-        named = ", ".join(str(name.relative_to(folder)) for name in names)
-        assert start == f"{folder}: 7 images damaged or missing: {named} and 2 more"
-        assert remedy.startswith("restore them and run: ./reproduce.sh data vision --dataset Tiny")
-        assert "--allow-missing" in remedy
-        with pytest.warns(UserWarning, match="7 images damaged or missing: train/n00000001/"):
+        assert "7 images" in message
+        assert str(tiny_file(tiny, 0, 3).relative_to(folder)) in message
+        with pytest.warns(UserWarning, match="7 images"):
             train = in_memory("TinyImageNet", tiny, "train", allow_missing=True)
         assert train.labels.tolist() == [1, 1, 2, 2, 2]
         assert torch.equal(train.pixels[1], decoded(tiny_file(tiny, 1, 3)))
         assert torch.equal(train.pixels[4], decoded(tiny_file(tiny, 2, 2)))
     assert len(load("TinyImageNet", tiny, "test")) == 5
-
-
-def test_wrong_annotation_is_named_with_its_line(tiny: Path):
-    file = tiny / "tiny-imagenet-200" / "val" / "val_annotations.txt"
+    file = folder / "val" / "val_annotations.txt"
     lines = file.read_text().splitlines()
-    for line, name in (("val_2.JPEG\tn00000009\t0", "n00000009"), ("val_2.JPEG", "")):
-        file.write_text("\n".join([*lines[:2], line, *lines[3:]]) + "\n")
-        message = error_of(lambda: load("TinyImageNet", tiny, "test"))
-        assert message.startswith(f"{file}, line 3: {name!r} is not a class of ")
+    file.write_text("\n".join([*lines[:2], "val_2.JPEG\tn00000009\t0", *lines[3:]]) + "\n")
+    assert f"{file}, line 3" in error_of(lambda: load("TinyImageNet", tiny, "test"))
 
 
 # ImageNet
@@ -410,13 +378,8 @@ def test_imagenet_without_class_folders_is_refused(imagenet: Path):
         for file in (place / wnid).iterdir():
             file.rename(place / f"{wnid}-{file.name}")
         (place / wnid).rmdir()
-    message = error_of(lambda: load("ImageNet", imagenet, "test"))
-    assert message.startswith(f"{place}: expected a folder n00000001, found n00000001-ILSVRC2012_")
-    assert message.endswith("val/<wnid>/*.JPEG")
+    assert error_of(lambda: load("ImageNet", imagenet, "test")).startswith(f"{place}: ")
     assert len(load("ImageNet", imagenet, "train")) == 12
-    shutil.rmtree(imagenet / "imagenet" / "train")
-    message = error_of(lambda: load("ImageNet", imagenet, "train"))
-    assert "train: expected 3 folders named like n01440764 (there are 0), found nothing" in message
 
 
 @pytest.fixture
@@ -437,8 +400,7 @@ def approximate(folder: Path, **more: object) -> None:
 
 
 def test_a_reduced_copy_is_taken_once_its_marker_says_so(imagenette: Path):
-    message = error_of(lambda: load("imagenette", imagenette, "train"))
-    assert "train: 4 of 10 images missing; restore them" in message
+    assert "4 of 10" in error_of(lambda: load("imagenette", imagenette, "train"))
     approximate(imagenette / "imagenette")
     train = on_disk("imagenette", imagenette, "pretrain")
     assert train.labels.tolist() == [0, 0, 0, 1, 1, 1]
@@ -447,11 +409,7 @@ def test_a_reduced_copy_is_taken_once_its_marker_says_so(imagenette: Path):
     digest, _, end = fingerprint("imagenette", imagenette).partition(" ")
     assert (len(digest), end) == (64, "approximate")
     (imagenette / "imagenette" / "APPROXIMATE.json").write_text("{}")
-    message = error_of(lambda: load("imagenette", imagenette, "train"))
-    assert (
-        "not a marker of approximate data ('what'); it has to be an object with 'what' and"
-        in message
-    )
+    assert "'what'" in error_of(lambda: load("imagenette", imagenette, "train"))
 
 
 def test_checksums_of_an_approximate_copy_are_its_marker_s(cifar100: Path):
@@ -474,37 +432,24 @@ def test_checksums_of_an_approximate_copy_are_its_marker_s(cifar100: Path):
     assert "its MD5 is not" in error_of(lambda: load("CIFAR100", cifar100, "train"))
 
 
-def test_an_approximate_stl10_may_lack_its_unlabelled_images(stl10: Path):
-    folder = stl10 / "stl10_binary"
-    whole = in_memory("STL10", stl10, "pretrain")
-    (folder / "unlabeled_X.bin").unlink()
-    error_of(lambda: load("STL10", stl10, "pretrain"))
-    files = [file for file in folder.iterdir() if file.suffix == ".bin"]
-    approximate(folder, md5={f.name: hashlib.md5(f.read_bytes()).hexdigest() for f in files})
-    assert torch.equal(in_memory("STL10", stl10, "pretrain").pixels, whole.pixels[:4])
-
-
-def test_missing_datasets_are_named_with_what_to_do(tmp_path: Path):
+def test_missing_datasets_are_named(tmp_path: Path):
     (tmp_path / "cifar-10-batches-py").mkdir()
     names = ("CIFAR10", "digits", "ImageNet100", "imagenette", "CIFAR100")
-    imagenet100, imagenette, cifar100 = missing(names, tmp_path)
-    assert str(imagenet100) == (
-        f"ImageNet100: data missing in {tmp_path}/imagenet; get ILSVRC 2012 from image-net.org and "
-        f"unpack it to {tmp_path}/imagenet/train/<wnid>/*.JPEG and "
-        f"{tmp_path}/imagenet/val/<wnid>/*.JPEG"
-    )
-    assert "get imagenette2-160 from github.com/fastai/imagenette" in str(imagenette)
-    assert str(cifar100).endswith("fetch it with: ./reproduce.sh data vision --dataset CIFAR100")
-    assert str(pickle.loads(pickle.dumps(imagenet100))) == str(imagenet100)
-    with pytest.raises(UserError, match="unknown dataset 'CIFAR'"):
+    found = missing(names, tmp_path)
+    assert [each.name for each in found] == ["ImageNet100", "imagenette", "CIFAR100"]
+    for each, word in zip(
+        found, ("image-net.org", "github.com", "--dataset CIFAR100"), strict=True
+    ):
+        assert word in str(each)
+    assert str(pickle.loads(pickle.dumps(found[0]))) == str(found[0])
+    with pytest.raises(UserError, match="'CIFAR'"):
         missing(["CIFAR"], tmp_path)
 
 
 def test_missing_images_of_imagenet_are_counted(imagenet: Path):
     imagenet_file(imagenet, 1, 3).unlink()
-    message = error_of(lambda: load("ImageNet", imagenet, "train"))
-    assert "train: 1 of 12 images missing; restore them" in message
-    with pytest.warns(UserWarning, match="1 of 12 images missing"):
+    assert "1 of 12" in error_of(lambda: load("ImageNet", imagenet, "train"))
+    with pytest.warns(UserWarning, match="1 of 12"):
         train = on_disk("ImageNet", imagenet, "train", allow_missing=True)
     assert train.labels.tolist() == [0] * 4 + [1] * 3 + [2] * 4
 
@@ -516,7 +461,7 @@ def test_fetch_decodes_imagenet_once_and_load_knows_the_damaged_images(
     assert len(load("ImageNet", imagenet, "train")) == 12  # not decoded yet
     for action in (fetch, fetch, partial(load, split="train")):
         message = error_of(partial(action, "ImageNet", imagenet))
-        assert "1 images damaged or missing: train/n00000001/n00000001_2.JPEG; " in message
+        assert "n00000001_2.JPEG" in message
     with pytest.warns(UserWarning, match="1 images damaged"):
         train = on_disk("ImageNet", imagenet, "train", allow_missing=True)
     assert len(train) == 11
@@ -548,45 +493,7 @@ def test_imagenet100_has_the_hundred_classes_of_the_list(
     assert [file.parent.name for file in train.files] == listed
     assert train.labels.tolist() == list(range(100))
     (folder / "val" / listed[5]).rename(folder / "val" / "elsewhere")
-    message = error_of(lambda: load("ImageNet100", tmp_path, "test"))
-    assert f"val: expected a folder {listed[5]}, found elsewhere, n01" in message
-
-
-# Fetching
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose files stand for those at the addresses of the archives."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-
-    def open_(url: str, timeout: float) -> addinfourl:
-        file = folder / url.rpartition("/")[2]
-        if not file.exists():
-            raise HTTPError(url, 404, "File not found", {}, None)  # type: ignore[arg-type]
-        return addinfourl(file.open("rb"), {}, url)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("shared.experiment.data.urlopen", open_)
-    return folder
-
-
-def pack(folder: Path, site: Path, name: str, form: str) -> tuple[str, str]:
-    """Pack a folder as the archive of a dataset; its address and its SHA-256."""
-    url, _ = vision.data._DOWNLOADS[name]
-    made = Path(shutil.make_archive(str(site / "made"), form, folder.parent, folder.name))
-    archive = made.rename(site / url.rpartition("/")[2])
-    return url, sha256_of(archive)
-
-
-def test_a_download_is_unpacked_verified_and_loads(
-    cifar100: Path, site: Path, monkeypatch: pytest.MonkeyPatch
-):
-    data = cifar100 / "data"
-    found = pack(cifar100 / "cifar-100-python", site, "CIFAR100", "gztar")
-    monkeypatch.setitem(vision.data._DOWNLOADS, "CIFAR100", found)
-    fetch("CIFAR100", data)
-    assert len(load("CIFAR100", data, "train")) == 7
+    assert listed[5] in error_of(lambda: load("ImageNet100", tmp_path, "test"))
 
 
 # Streaming
@@ -680,6 +587,6 @@ def test_a_download_that_fails_leaves_no_folder_that_passes_for_data(
     source = dataclasses.replace(vision.data.SOURCES["DTD"], get=get)
     monkeypatch.setitem(vision.data.SOURCES, "DTD", source)
     for _ in range(2):  # the second time nothing is there either
-        with pytest.raises(UserError, match="download by torchvision failed: no network"):
+        with pytest.raises(UserError, match="no network"):
             fetch("DTD", tmp_path)
         assert list(tmp_path.iterdir()) == []

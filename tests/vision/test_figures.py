@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from shared.experiment.data import MissingData
 from shared.experiment.tables import Cell, Tier
 from shared.report.figures import CannotDraw, DrawnFigure
-from tests.stages.drawing import drawn, finish, lines, table_of, titles
+from tests.stages.drawing import drawn, finish, table_of, titles
 from vision import figures
 from vision.encoder import make_encoder
 from vision.export import save_encoder
@@ -92,16 +91,6 @@ def test_gradient_maps_follow_the_closed_forms(positive: float, negative: float)
     assert full == pytest.approx((math.sin(positive) / TAU, push), rel=1e-5)
 
 
-def test_figures_of_the_losses_need_no_run(tmp_path: Path) -> None:
-    for name, panels in (("1-margins", 6), ("2-effects", 8), ("8-curvature", 3)):
-        _, found = draw(f"margins/figure-{name}", tmp_path)
-        assert sum(bool(axis.get_title(loc="left")) for axis in found.figure.axes) == panels
-    weight, _, push = found.figure.axes
-    angles, values = lines(weight)["c = 1"]  # 1 - theta / pi
-    assert values == pytest.approx([1 - angle / 180 for angle in angles], abs=1e-5)
-    assert lines(push)["c = 1"] == lines(push)["c = 5"]
-
-
 def test_every_figure_names_declared_tables() -> None:
     for paper, declared in FIGURES.items():
         names = {table.name for table in TABLES[paper]}
@@ -130,53 +119,20 @@ def test_a_sweep_draws_means_and_deviations_of_a_panel_for_each_dataset(tmp_path
     assert line.lines[0].get_xydata().tolist() == [[2, 20]]
 
 
-def test_a_sweep_on_cifar10_has_a_panel_for_each_metric(tmp_path: Path) -> None:
-    for row, linear, near in (
-        ("MoCo, s=1", 50.0, 45.0),
-        ("MoCo, s=20", 61.5, 44.0),
-        ("raw pixels", 40.0, 35.0),
-    ):
-        cell = cell_of("margins", "figure-3-cifar10", "short", row)
-        finish(tmp_path, cell, {"l2_top1": linear, "knn_top1": near, "linear_top1": 1.0})
-    _, found = draw("margins/figure-3-emphasis-cifar10", tmp_path)
-    assert titles(found.figure) == ["l2_top1", "knn_top1"]
-    for axis, scores, baseline in zip(
-        found.figure.axes, ((50, 61.5), (45, 44)), (40, 35), strict=True
-    ):
-        (line,) = axis.containers
-        assert line.lines[0].get_xydata().tolist() == [[0, scores[0]], [1, scores[1]]]
-        assert lines(axis)["raw pixels"][1] == [baseline, baseline]
-
-
 def test_distances_with_and_without_the_penalty(tmp_path: Path, random_pictures: Images) -> None:
     def keep_row(row: str, seed: int) -> None:
         keep(tmp_path, cell_of("lmcl", "figure-4-cifar10", "short", row, "CIFAR-10, 128", seed))
 
     keep_row("SimCLR", 0)
     keep_row("LMCL(SimCLR+DP)", 1)
-    with pytest.raises(CannotDraw, match="no two finished runs of SimCLR on CIFAR10"):
+    with pytest.raises(CannotDraw):
         draw("lmcl/figure-5-distances", tmp_path)  # another seed is another run
     keep_row("LMCL(SimCLR+DP)", 0)
     _, found = draw("lmcl/figure-5-distances", tmp_path)
-    assert titles(found.figure) == ["untrained", "SimCLR", "SimCLR + distance\npolarization"]
     assert [run.row.label for run in found.runs] == ["SimCLR", "LMCL(SimCLR+DP)"]
-    for axis in found.figure.axes:
-        # All three encoders are equal, and so are the notes.
-        notes = [text.get_text() for text in axis.texts]
-        assert notes == [text.get_text() for text in found.figure.axes[0].texts]
-        assert notes[0].startswith("two views of an image: mean 0.")
-
-
-def test_distances_over_dimensions(tmp_path: Path, random_pictures: Images) -> None:
-    rows = ("2048-dim (w/o R)", "256-dim (w/o R)")
-    for count, row in enumerate(rows):
-        if count:
-            with pytest.raises(CannotDraw, match="no column of vision/cllr/table-1 has enc"):
-                draw("cllr/figure-2-distances", tmp_path)
-        keep(tmp_path, cell_of("cllr", "table-1", "paper", row, "cifar10_ep100"))
-    _, found = draw("cllr/figure-2-distances", tmp_path)
-    assert titles(found.figure) == ["cifar10_ep100"]
-    assert [text.get_text() for text in found.figure.legends[0].get_texts()] == list(rows)
+    # All three encoders are equal, and so is what is noted of them.
+    notes = [[text.get_text() for text in axis.texts] for axis in found.figure.axes]
+    assert notes[0] == notes[1] == notes[2]
 
 
 def test_support_weights_solve_the_dual() -> None:
@@ -208,13 +164,6 @@ def test_support_vectors_are_shown_in_order(tmp_path: Path, random_pictures: Ima
         numbers = [float(axis.get_title(loc="left")) for axis in tiles[2:]]
         assert numbers == sorted(numbers, reverse=True)
         assert float(tiles[1].get_title(loc="left").split()[1]) >= sum(numbers) * 0.99
-
-
-def test_data_that_lack_are_named(tmp_path: Path) -> None:
-    row = table_of(TABLES, "mmcl", "figure-3a-cifar10", "short").rows[0].label
-    keep(tmp_path, cell_of("mmcl", "figure-3a-cifar10", "short", row))
-    with pytest.raises(MissingData, match="CIFAR10: data missing"):
-        drawn(TABLES, FIGURES, "mmcl/figure-4-support-vectors", tmp_path, tmp_path / "none")
 
 
 def test_toy_maps_show_the_mapped_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,14 +99,14 @@ def test_every_mode_becomes_rgb(mode: str) -> None:
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        (np.array([[-5, 300]], np.int32), "integers, here from -5 to 300, have no agreed range"),
-        (np.array([[0.0, 2.0]], np.float32), "float pixels are from 0 to 1, .* got 0 to 2"),
-        (np.array([[0.0, np.nan]], np.float32), "float pixels are from 0 to 1"),
+        (np.array([[-5, 300]], np.int32), "-5 to 300"),
+        (np.array([[0.0, 2.0]], np.float32), "0 to 2"),
+        (np.array([[0.0, np.nan]], np.float32), "0 to 1"),
     ],
 )
 def test_numbers_without_a_range_are_refused(tmp_path: Path, values: np.ndarray, why: str) -> None:
     file = saved(tmp_path, Image.fromarray(values), "a.tif")
-    with pytest.raises(UserError, match=rf"a.tif: cannot be decoded \(.*{why}"):
+    with pytest.raises(UserError, match=why):
         decode(file)
 
 
@@ -124,14 +124,14 @@ def test_a_picture_of_postscript_is_given_to_no_program(
 def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:
     whole = saved(tmp_path, Image.fromarray(RAMP), "0.png").read_bytes()
     for name, content, why in (
-        ("empty.png", b"", "not an image that Pillow reads"),
-        ("text.jpg", b"no image", "not an image that Pillow reads"),
+        ("empty.png", b"", "not an image"),
+        ("text.jpg", b"no image", "not an image"),
         ("half.png", whole[: len(whole) // 2], "truncated"),
         ("none.png", None, "No such file"),
     ):
         if content is not None:
             (tmp_path / name).write_bytes(content)
-        with pytest.raises(UserError, match=rf"{name}: cannot be decoded \(.*{why}"):
+        with pytest.raises(UserError, match=rf"{name}.*{why}"):
             decode(tmp_path / name)
         assert why in str(fault_of(tmp_path / name))
     assert fault_of(tmp_path / "0.png") is None
@@ -194,18 +194,18 @@ def test_pixels_of_every_type_with_a_range_are_the_same(pixels: Any) -> None:
 @pytest.mark.parametrize(
     ("pixels", "labels", "why"),
     [
-        (BYTES.short(), [0, 1], "pixels of int16 have no agreed range; give uint8"),
-        (BYTES.long(), [0, 1], "pixels of int64 have no agreed range"),
-        (BYTES.numpy().astype(np.int8), [0, 1], "pixels of int8 have no agreed range"),
-        (BYTES.numpy().astype(np.uint32), [0, 1], "pixels of uint32 have no agreed range"),
-        (BYTES.float(), [0, 1], "float pixels are from 0 to 1, .* got 0 to 252"),
-        (BYTES / 255 - 0.5, [0, 1], "float pixels are from 0 to 1, .* got -0.5 to 0.48"),
-        (BYTES * torch.nan, [0, 1], "got nan to nan"),
-        (BYTES.permute(0, 2, 3, 1), [0, 1], r"channels last; give pixels.permute\(0, 3, 1, 2\)"),
-        (BYTES[:, 0], [0, 1], r"got \(2, 64, 64\); for one channel: pixels.unsqueeze\(1\)"),
-        (np.array([["a"]]), [0], "pixels of <U1 cannot be a tensor"),
-        (BYTES, [0, 1, 2], r"labels of 2 images are \(2,\), got \(3,\)"),
-        (BYTES, [0.0, np.nan], r"labels are integers, got float64; give labels.long"),
+        (BYTES.short(), [0, 1], "int16"),
+        (BYTES.long(), [0, 1], "int64"),
+        (BYTES.numpy().astype(np.int8), [0, 1], "int8"),
+        (BYTES.numpy().astype(np.uint32), [0, 1], "uint32"),
+        (BYTES.float(), [0, 1], "0 to 252"),
+        (BYTES / 255 - 0.5, [0, 1], "-0.5 to 0.48"),
+        (BYTES * torch.nan, [0, 1], "nan"),
+        (BYTES.permute(0, 2, 3, 1), [0, 1], "permute"),
+        (BYTES[:, 0], [0, 1], "unsqueeze"),
+        (np.array([["a"]]), [0], "<U1"),
+        (BYTES, [0, 1, 2], r"\(3,\)"),
+        (BYTES, [0.0, np.nan], "float64"),
     ],
 )
 def test_arrays_that_are_no_images_are_refused(pixels: Any, labels: Any, why: str) -> None:
@@ -244,9 +244,9 @@ def test_an_encoder_s_own_channels_are_taken_and_others_named() -> None:
     encoder = make_encoder("resnet18", "small", channels=5)
     five = {"mean": (0.5,) * 5, "std": (0.25,) * 5}
     assert embed(encoder, images, 16, **five).shape == (2, 512)
-    with pytest.raises(ValueError, match="images have 5 channels, mean and deviation 3"):
+    with pytest.raises(ValueError, match="5 channels"):
         embed(encoder, images, 16, **COLOURS)
-    with pytest.raises(ValueError, match="does not take images of 5 channels"):
+    with pytest.raises(ValueError, match="5 channels"):
         embed(make_encoder("resnet18", "small"), images, 16, **five)
-    with pytest.raises(ValueError, match="embed takes images, got Tensor; give"):
+    with pytest.raises(ValueError, match="Tensor"):
         embed(encoder, images.pixels, 16, **five)  # type: ignore[arg-type] # the case

@@ -7,7 +7,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from shared.experiment.config import canonical
 from shared.experiment.data import SUMS
 from shared.experiment.run import Run
 from tests.stages.errors import error_of
-from tests.stages.training import assert_resumes_to_the_bit, finish, losses
+from tests.stages.training import finish, losses
 from vision.augmentation import POLICIES, parameters
 from vision.config import Config
 from vision.data import central_crops, load, prepare, stream
@@ -231,12 +230,10 @@ def test_an_altered_file_is_noticed(root: Path, name: str) -> None:
     content = bytearray((folder / name).read_bytes())
     content[-5] ^= 1
     (folder / name).write_bytes(content)
-    message = error_of(lambda: prepared(root))
-    assert message.startswith(f"{folder}: damaged or edited (")
-    remedy = f"delete {folder} and run: ./reproduce.sh data vision --dataset imagenette"
-    assert message.endswith(f"{remedy} --prepare {SIDE}")
-    message = error_of(lambda: vision.data.fetch("imagenette", root))
-    assert message.startswith(f"{folder}: damaged or edited (")
+    for action in (lambda: prepared(root), lambda: vision.data.fetch("imagenette", root)):
+        assert error_of(action).startswith(f"{folder}: damaged or edited (")
+    (folder / SUMS).unlink()
+    assert SUMS in error_of(lambda: prepared(root))
     shutil.rmtree(folder)
     prepare("imagenette", root, SIDE, quiet)
     prepared(root)
@@ -247,28 +244,17 @@ def test_pixels_altered_with_size_and_time_kept_are_noticed(root: Path) -> None:
     config = dataclasses.replace(CONFIG, prepared_side=SIDE)
     prepare("imagenette", root, SIDE, quiet)
     pixels = folder_of(root) / "pixels.bin"
-    before, content = pixels.stat(), pixels.read_bytes()
-
-    def alter(new: bytes) -> None:
-        pixels.write_bytes(new)
-        os.utime(pixels, ns=(before.st_atime_ns, before.st_mtime_ns))
-
+    before = pixels.stat()
     with Run(root / "run", config, tier="smoke", data_root=root) as run:
         metrics = vision.measure(config, run)
-        alter(bytes(len(content)))
+        pixels.write_bytes(bytes(before.st_size))
+        os.utime(pixels, ns=(before.st_atime_ns, before.st_mtime_ns))
         assert "damaged or edited" in error_of(lambda: run.finish(metrics))
     assert not (root / "run" / "result.json").exists()
-    alter(content)
-    (folder_of(root) / SUMS).unlink()
-    remedy = f"SHA256SUMS is missing; delete {folder_of(root)} and run: ./reproduce.sh data vision"
-    assert remedy in error_of(lambda: prepared(root))
 
 
 def test_images_of_other_files_or_of_another_side_are_not_taken(root: Path) -> None:
-    message = error_of(lambda: prepared(root))
-    assert message.endswith(
-        f"not prepared; run: ./reproduce.sh data vision --dataset imagenette --prepare {SIDE}"
-    )
+    assert f"--prepare {SIDE}" in error_of(lambda: prepared(root))
     prepare("imagenette", root, SIDE, quiet)
     old = folder_of(root)
     before = prepared(root).files
@@ -276,8 +262,7 @@ def test_images_of_other_files_or_of_another_side_are_not_taken(root: Path) -> N
     error_of(lambda: prepared(root, side=SIDE + 1))
 
     save(root / "imagenette" / "train" / WNIDS[0] / "0.JPEG", 99, 60, 50)
-    message = error_of(lambda: prepared(root))
-    assert message.endswith(f"; {old} is of other files, and can be deleted")
+    assert str(old) in error_of(lambda: prepared(root))
     prepare("imagenette", root, SIDE, quiet)
     after = prepared(root).files
     assert isinstance(after, PreparedImages)
@@ -286,75 +271,21 @@ def test_images_of_other_files_or_of_another_side_are_not_taken(root: Path) -> N
     assert torch.equal(after[1], before[1])
 
 
-def test_an_interrupted_preparation_starts_again(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare("imagenette", root, SIDE, quiet)
-    whole = (folder_of(root) / "pixels.bin").read_bytes()
-    shutil.rmtree(root / "prepared")
-
-    def stopped(text: str) -> None:
-        if text.startswith("5 "):
-            assert any((root / "prepared" / "vision").glob(".*.part/pixels.bin"))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare("imagenette", root, SIDE, stopped)
-    assert not [*(root / "prepared" / "vision").glob("[!.]*")]
-    error_of(lambda: prepared(root))
-
-    with monkeypatch.context() as patch:  # as a process leaves it that is killed
-        patch.setattr("shared.experiment.data.shutil.rmtree", lambda *_, **__: None)
-        with pytest.raises(KeyboardInterrupt):
-            prepare("imagenette", root, SIDE, stopped)
-    assert [*(root / "prepared" / "vision").glob(".*.part")]
-    error_of(lambda: prepared(root))
-    prepare("imagenette", root, SIDE, quiet)
-    assert (folder_of(root) / "pixels.bin").read_bytes() == whole
-    prepared(root)
-
-
-def test_the_size_is_stated_first_and_a_disk_without_room_is_refused(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    Disk = namedtuple("Disk", "free")
-    prepare("imagenette", root, SIDE, said.append)
-    size = (folder_of(root) / "pixels.bin").stat().st_size
-    assert ": 12 images at 32 pixels take 0.0 GB of " in said[0]
-    assert len(said) == 11
-    prepare("imagenette", root, SIDE, said.append)
-    assert len(said) == 11  # there is nothing left to do
-
-    shutil.rmtree(root / "prepared")
-    monkeypatch.setattr("vision.prepared.shutil.disk_usage", lambda _: Disk(size - 1))
-    message = error_of(lambda: prepare("imagenette", root, SIDE, said.append))
-    assert "12 images at 32 pixels take 0.0 GB, 0.0 GB are free; choose a writable" in message
-    assert len(said) == 11
-    assert not [*(root / "prepared" / "vision").glob("[!.]*")]
-    monkeypatch.setattr("vision.prepared.shutil.disk_usage", lambda _: Disk(size))
-    prepare("imagenette", root, SIDE, said.append)
-
-
 def test_only_complete_sets_of_image_files_are_prepared(root: Path) -> None:
     for name in ("CIFAR10", "digits", f"folder:{root / 'imagenette'}"):
         for action in (
             lambda name=name: prepare(name, root, SIDE, quiet),
             lambda name=name: load(name, root, "train", prepared_side=SIDE),
         ):
-            assert "cannot be prepared; these can, which are streamed: Ima" in error_of(action)
+            assert "cannot be prepared" in error_of(action)
     file = root / "imagenette" / "train" / WNIDS[1] / "3.JPEG"
-    content = file.read_bytes()
-    file.write_bytes(content[:-100])
-    message = error_of(lambda: prepare("imagenette", root, SIDE, quiet))
-    assert message.startswith(f"{file}: cannot be decoded (")
-    file.write_bytes(b"text")
-    message = error_of(lambda: prepare("imagenette", root, SIDE, quiet))
-    assert message == f"{file}: cannot be decoded (not an image that Pillow reads)"
-    file.unlink()
-    message = error_of(lambda: prepare("imagenette", root, SIDE, quiet))
-    assert "1 of 10 images missing" in message
-    assert not [*(root / "prepared" / "vision").glob("[!.]*")]
+    for content in (file.read_bytes()[:-100], b"text", None):
+        file.unlink()
+        if content is not None:
+            file.write_bytes(content)
+        said = error_of(lambda: prepare("imagenette", root, SIDE, quiet))
+        assert str(file) in said or "1 of 10" in said
+        assert not [*(root / "prepared" / "vision").glob("[!.]*")]
 
 
 def test_the_command_prepares_one_dataset(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -367,9 +298,9 @@ def test_the_command_prepares_one_dataset(root: Path, capsys: pytest.CaptureFixt
     assert len([*(root / "prepared" / "vision").glob("imagenette-256-*")]) == 1
     capsys.readouterr()
     assert main(["data", "vision", "--prepare", *place]) == 2
-    assert "--prepare is for one dataset; name it with --dataset" in capsys.readouterr().err
+    assert "--dataset" in capsys.readouterr().err
     assert main(["data", "graph", "--prepare", *place]) == 2
-    assert "graph prepares its data when they are first used" in capsys.readouterr().err
+    assert "graph" in capsys.readouterr().err
 
 
 # Runs
@@ -401,7 +332,7 @@ def test_the_side_is_part_of_a_configuration_only_where_it_is_set() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_records_the_prepared_images_and_resumes_with_the_same_bits(root: Path) -> None:
+def test_a_run_records_the_prepared_images(root: Path) -> None:
     config = dataclasses.replace(CONFIG, prepared_side=SIDE)
     of_run: dict[str, Any] = {"tier": "smoke", "data_root": root}
     with Run(root / "early", config, **of_run) as run:
@@ -415,15 +346,8 @@ def test_a_run_records_the_prepared_images_and_resumes_with_the_same_bits(root: 
     records = [json.loads(each.read_text()) for each in (root / "encoders").glob("*/record.json")]
     assert sorted(each["data"].get("prepared", "") for each in records) == ["", images.sha256]
     assert list(data_of(root / "plain")) == ["imagenette"]
-
-    assert_resumes_to_the_bit(root, config, vision.measure, stops=2, logged=2, **of_run)
-    assert data_of(root / "whole") == {**data_of(root / "plain"), "prepared": images.sha256}
-    assert losses(root / "plain") != losses(root / "stored") == losses(root / "whole")
-
-
-@pytest.mark.slow
-def test_another_dataset_is_evaluated_from_its_files(root: Path) -> None:
-    prepare("imagenette", root, SIDE, quiet)
-    config = dataclasses.replace(CONFIG, prepared_side=SIDE, evaluate_on="digits")
-    finish(root / "run", config, vision.measure, tier="smoke", data_root=root)
-    assert data_of(root / "run").keys() == {"imagenette", "prepared", "digits"}
+    assert data_of(root / "stored") == {**data_of(root / "plain"), "prepared": images.sha256}
+    assert losses(root / "plain") != losses(root / "stored")
+    other = dataclasses.replace(config, evaluate_on="digits")  # from its files
+    finish(root / "other", other, vision.measure, **of_run)
+    assert data_of(root / "other").keys() == {"imagenette", "prepared", "digits"}

@@ -121,7 +121,7 @@ def test_a_damaged_entry_is_refused_with_a_line_and_trained_again(tmp_path: Path
     (entry,) = entries(tmp_path)
     whole, kept = (entry / FILE).read_bytes(), load_encoder(entry).state_dict()
     (entry / FILE).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.warns(UserWarning, match=r"damaged or edited .*SHA-256 of encoder.*trained again"):
+    with pytest.warns(UserWarning, match="trained again"):
         after, facts = finish(tmp_path, "two", DIGITS)
     assert after == before
     assert SAVED not in facts

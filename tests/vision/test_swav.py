@@ -1,6 +1,5 @@
-"""SwAV's loss against an independent program, its queue and its prototypes."""
+"""SwAV's loss against an independent program; its queue and its prototypes: test_plain."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,24 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared import Criterion, Objective, cosine, term
-from vision.config import Config
-from vision.methods.base import Step
-from vision.methods.swav import SwAV, codes, crop_pairs, swapped_prediction
-from vision.train import make_optimiser, make_step
+from shared import cosine, term
+from vision.methods.swav import codes, crop_pairs, swapped_prediction
 
 CASES = json.loads((Path(__file__).parents[1] / "parity" / "vision" / "swav.json").read_text())
 LOSS = term(swapped_prediction)
-SMALL = dataclasses.replace(
-    Config().reduced(),
-    method="swav",
-    objective=Objective(LOSS),
-    head_hidden=16,
-    head_output=8,
-    prototypes=5,
-    queue=0,
-    batch_size=6,
-)
 
 
 def units(*shape: int, seed: int = 0) -> Tensor:
@@ -62,46 +48,3 @@ def test_value_and_gradients_are_those_of_an_independent_program(case: dict[str,
         torch.autograd.grad(value, (first, second)), ("first", "second"), strict=True
     ):
         torch.testing.assert_close(got, double(case[f"grad_{name}"]), rtol=1e-10, atol=1e-10)
-
-
-def views(count: int, config: Config = SMALL) -> tuple[Tensor, ...]:
-    sizes = [8, 8, *[6] * (count - 2)]
-    return tuple(torch.randn(config.batch_size, 3, side, side) for side in sizes)
-
-
-def step(config: Config, networks: SwAV, epoch: float) -> dict[str, Tensor]:
-    criterion = Criterion(config.objective, networks.dim)
-    optimiser = make_optimiser(config, networks)
-    return make_step(config, networks, criterion, optimiser)(views(2), Step(epoch=epoch))
-
-
-def test_prototypes_have_length_1_and_stay_while_they_are_to() -> None:
-    config = dataclasses.replace(SMALL, prototypes_still=1.0, learning_rate=0.1)
-    networks = SwAV(config)
-    weight = networks.prototypes.weight
-    step(config, networks, 0.9)
-    start = weight.detach().clone()
-    torch.testing.assert_close(start.norm(dim=1), torch.ones(5))
-    step(config, networks, 0.9)
-    assert torch.equal(weight, start / start.norm(dim=1, keepdim=True))
-    step(config, networks, 1.0)
-    assert not torch.allclose(weight, start, atol=1e-4)
-
-
-def test_the_queue_fills_from_its_epoch_on_and_counts_once_full() -> None:
-    config = dataclasses.replace(SMALL, queue=9, queue_from=2.0)
-    networks = SwAV(config)
-    assert networks.queue is not None
-    step(config, networks, 1.9)
-    assert not networks.queue.any()
-    now = Step(epoch=2.0)
-    for filled in (6, 9):
-        (pairs,), _ = networks.compare(views(2), now)
-        assert pairs.older is None  # type: ignore[attr-defined]
-        networks.remember([pairs], now)
-        assert int(networks.queue.any(2).sum()) == 2 * filled
-        newest = pairs.crops.detach()  # type: ignore[attr-defined]
-        newest = newest / newest.norm(dim=2, keepdim=True)
-        torch.testing.assert_close(networks.queue[:, :6], newest)
-    (pairs,), _ = networks.compare(views(2), now)
-    assert pairs.older is networks.queue  # type: ignore[attr-defined]

@@ -107,7 +107,7 @@ def test_images_on_disk_calibrate_as_those_in_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changes", [{"features": "pixels"}, {"calibrated": True}])
 def test_trivial_baselines_are_not_trained(changes: dict[str, object]) -> None:
     check(dataclasses.replace(FLOOR, **changes))  # type: ignore[arg-type]  # fields by name
-    with pytest.raises(ValueError, match="set epochs = 0"):
+    with pytest.raises(ValueError, match="epochs"):
         check(dataclasses.replace(FLOOR, epochs=1, **changes))  # type: ignore[arg-type]
 
 
