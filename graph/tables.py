@@ -155,7 +155,7 @@ TABLE_4 = Table(
     columns=COLUMNS,
     seeds={"paper": tuple(range(20)), "short": (0, 1, 2), "smoke": (0,)},
     # As declared before the runs in double precision.
-    fewer=(
+    seed_exceptions=(
         Seeds((), _labels(COLUMNS, MOLECULES), SOCIAL_ONLY, tiers=("paper", "short")),
         Seeds(tuple(range(10)), ("DD",), ADDITIONAL),
         Seeds(tuple(range(10)), ("REDDIT-BINARY",), PRINTED),
@@ -181,7 +181,7 @@ TABLE_4_FURTHER = dataclasses.replace(
     rows=tuple(dataclasses.replace(row, published=None) for row in _rows(FURTHER_COLUMNS)),
     columns=FURTHER_COLUMNS,
     seeds={"paper": tuple(range(10)), "short": (0, 1, 2)},
-    fewer=(
+    seed_exceptions=(
         Seeds((), _labels(FURTHER_COLUMNS, MOLECULES), SOCIAL_ONLY, tiers=("paper", "short")),
         Seeds(tuple(range(5)), ("NCI1",), EVERYWHERE),
         Seeds(tuple(range(5)), ("COLLAB",)),

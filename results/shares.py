@@ -51,8 +51,8 @@ def first_cells() -> list[Cell]:
     for address, rows in ROWS.items():
         for row in rows:
             for cell in tables[address].cells("short", row=row):
-                if cell.source in COLUMNS.get(address, (cell.source,)):
-                    cells.setdefault((address, row, cell.source), cell)
+                if cell.run_name in COLUMNS.get(address, (cell.run_name,)):
+                    cells.setdefault((address, row, cell.run_name), cell)
     return [*cells.values()]
 
 
@@ -85,7 +85,7 @@ def main() -> None:
     done = {(entry["table"], entry["row"], entry["column"]) for entry in entries}
     for cell in first_cells():
         table = f"{cell.domain}/{cell.paper}/{cell.table}"
-        if (table, cell.row, cell.source) in done:
+        if (table, cell.row, cell.run_name) in done:
             continue
         terms = shares_of(cell, options.data_root)
         environment = current_environment(0)
@@ -95,7 +95,7 @@ def main() -> None:
                 "table": table,
                 "tier": cell.tier,
                 "row": cell.row,
-                "column": cell.source,
+                "column": cell.run_name,
                 "seed": cell.seed,
                 "key": cell.key,
                 "terms": terms,

@@ -11,7 +11,7 @@ from shared.report.figures import (
     CannotDraw,
     DeclaredFigure,
     DrawnFigure,
-    Source,
+    FigureRuns,
     by_column,
     by_row,
 )
@@ -34,7 +34,7 @@ SPREAD = (
 )
 
 
-def learning_curves(source: Source) -> DrawnFigure:
+def learning_curves(source: FigureRuns) -> DrawnFigure:
     """Environment steps against return, a panel for each task, a line for each row."""
     printed = load_published(PUBLISHED / "references.toml", "curl-100k")
     panels = []
@@ -73,7 +73,7 @@ def learning_curves(source: Source) -> DrawnFigure:
     )
 
 
-def probe_scores(source: Source) -> DrawnFigure:
+def probe_scores(source: FigureRuns) -> DrawnFigure:
     """How well the state is predicted from each row's embedding: a panel per task, a mark per seed.
 
     Tasks with only baselines are left out.

@@ -195,7 +195,7 @@ class Comparison:
         """Rule 3."""
         row, measured = self.row, len(self.in_mean)
         decided = min(self.for_claim, self.against) < LEVEL and (
-            not row["looked"] or (self.p or 0) < LEVEL_AFTER_A_LOOK
+            not row["post_hoc"] or (self.p or 0) < LEVEL_AFTER_A_LOOK
         )
         if self.claim["scope"] != "each" or row["beside"]:
             return ""

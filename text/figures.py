@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from shared import context_window, cosine
 from shared.pairs import unit_rows
-from shared.report.figures import CannotDraw, DeclaredFigure, DrawnFigure, FinishedRun, Source
+from shared.report.figures import CannotDraw, DeclaredFigure, DrawnFigure, FigureRuns, FinishedRun
 from shared.report.pictures import Histogram, histograms
 from text.config import Config
 from text.encoder import Projected
@@ -96,14 +96,14 @@ def distances_of(
 
 def distances(
     rows: Sequence[Sequence[str]], compared: Compared, between: str, follows: str
-) -> Callable[[Source], DrawnFigure]:
+) -> Callable[[FigureRuns], DrawnFigure]:
     """A function that draws histograms of both kinds of distances, a panel for each row of a table.
 
     rows: their labels, in the figure's layout. compared: the vectors of two sentences whose
     distance is shown; ``between`` says the same in words. follows: the published figure.
     """
 
-    def draw(source: Source) -> DrawnFigure:
+    def draw(source: FigureRuns) -> DrawnFigure:
         first: dict[str, FinishedRun] = {}
         for run in source.runs:
             if any(run.row.label in line for line in rows) and (run.folder / MODEL).is_dir():

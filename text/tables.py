@@ -279,7 +279,7 @@ def _tables(
         config=Config(protocol="skip-thoughts-nested-10fold-v1"),
         rows=tuple(map(_not_normalised, (r for r in rows if r.label not in never_closed))),
         seeds={"short": (0, 1, 2)},
-        fewer=(Seeds((0,), rows=closed_once, tiers=("short",)),),
+        seed_exceptions=(Seeds((0,), rows=closed_once, tiers=("short",)),),
         short=CLOSED,
         notes=NOTES.lines(f"closed closed-setting exchanged {in_common} {closed_notes}"),
     )

@@ -39,9 +39,9 @@ from shared.experiment.data import (
     SUMS,
     MissingData,
     build_once,
+    cached_until_changed,
     check_prepared,
     read_meta,
-    remembered,
     sha256_of_files,
     sha256_of_lines,
     write_meta,
@@ -403,7 +403,7 @@ def _sha256_of_videos(dataset: str, data_root: Path, layout: Layout, files: dict
     """SHA-256 over paths and contents, read again when the state of a file has changed."""
     paths = [file.relative_to(layout.folder.parent).as_posix() for file in files.values()]
     stamp = data_root / "prepared" / "video" / f"{dataset}.sha256"
-    return remembered(
+    return cached_until_changed(
         stamp,
         files.values(),
         lambda: sha256_of_lines([*paths, sha256_of_files(files.values())]),
@@ -478,7 +478,7 @@ def _read_frames(folder: Path) -> tuple[Tensor, dict[str, tuple[int, int]], dict
         read_meta(folder, FILES)
         return "intact"
 
-    remembered(folder / ".verified", [folder / name for name in (*FILES, SUMS)], intact)
+    cached_until_changed(folder / ".verified", [folder / name for name in (*FILES, SUMS)], intact)
     meta = json.loads((folder / META).read_text(encoding="utf-8"))
     lengths = meta["lengths"]
     starts = np.cumsum([0, *lengths.values()]).tolist()

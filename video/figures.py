@@ -1,6 +1,6 @@
 """MMCL's video table as a picture: accuracies with their intervals."""
 
-from shared.report.figures import DeclaredFigure, DrawnFigure, Source, by_row
+from shared.report.figures import DeclaredFigure, DrawnFigure, FigureRuns, by_row
 from shared.report.pictures import GREEN, GREY, Panel, Picture, Point, points
 from video.tables import TABLES
 
@@ -8,7 +8,7 @@ MODALITIES = {"rgb": "RGB", "flow": "flow"}
 METRICS = {"top1": "linear, top-1", "R@1": "retrieval, R@1"}
 
 
-def accuracies(source: Source) -> DrawnFigure:
+def accuracies(source: FigureRuns) -> DrawnFigure:
     """Linear accuracy and R@1 of each row; every seed with Wilson's interval over test videos.
 
     A panel for each modality and metric, a line for each row, a point for each seed.

@@ -251,8 +251,8 @@ TABLE_5_SMALL = dataclasses.replace(
     rows=SMALL_ROWS,
     columns=_columns(),
     seeds={"short": tuple(range(9)), "smoke": (0,)},
-    looked={"short": dict.fromkeys(CLAIMED, 4)},
-    fewer=(
+    post_hoc_seeds={"short": dict.fromkeys(CLAIMED, 4)},
+    seed_exceptions=(
         Seeds(
             (0, 1, 2),
             rows=tuple(row.label for row in SMALL_ROWS if row.label not in CLAIMED),

@@ -37,9 +37,9 @@ from shared.experiment.data import (
     APPROXIMATE,
     MARKER,
     approximation,
+    cached_until_changed,
     check_prepared,
     fetch_archive,
-    remembered,
     sha256_of_files,
     sha256_of_lines,
 )
@@ -211,7 +211,7 @@ def fingerprint(name: str, data_root: Path) -> str:
             archives.verify_checksums(name, folder)
         return sha256_of_files(file for file in files if file.is_file())
 
-    return remembered(folder / ".verified", files, verified) + end
+    return cached_until_changed(folder / ".verified", files, verified) + end
 
 
 def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:

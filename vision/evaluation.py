@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from shared import logistic
-from shared.experiment.randomness import left_as_they_were
+from shared.experiment.randomness import preserve_state
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
 from shared.notices import notice
@@ -288,7 +288,7 @@ def evaluate(
         if run.stopping:
             raise Interrupted
 
-    with left_as_they_were(encoder):
+    with preserve_state(encoder):
         result = linear_probe(
             batches if drifts or config.probe_augmentation else features,
             labels,

@@ -27,8 +27,8 @@ from shared.report.figures import (
     CannotDraw,
     DeclaredFigure,
     DrawnFigure,
+    FigureRuns,
     FinishedRun,
-    Source,
     by_column,
     by_row,
 )
@@ -102,7 +102,7 @@ def gradient_map(
     return slope[:, 0].view_as(one), -slope[:, 1:].sum(1).view_as(one)
 
 
-def margin_maps(source: Source) -> DrawnFigure:
+def margin_maps(source: FigureRuns) -> DrawnFigure:
     """Pull and push over both angles, for no margin, an angular and a subtractive one."""
     variants: dict[str, dict[str, float]] = {
         "no margin": {},
@@ -141,7 +141,7 @@ def margin_maps(source: Source) -> DrawnFigure:
     )
 
 
-def effect_lines(source: Source) -> DrawnFigure:
+def effect_lines(source: FigureRuns) -> DrawnFigure:
     """Pull and push over the positive's angle, for emphasis, ratio and both attenuations."""
     effects: dict[str, dict[str, dict[str, Any]]] = {
         "emphasis": {f"s = {s:g}": {"emphasis": s} for s in (1, 1.25, 2.5, 5)},
@@ -166,7 +166,7 @@ def effect_lines(source: Source) -> DrawnFigure:
     )
 
 
-def curvature_lines(source: Source) -> DrawnFigure:
+def curvature_lines(source: FigureRuns) -> DrawnFigure:
     """The curvature's weight, and pull and push with it."""
     variants = {f"c = {c:.3g}": {"curvature": c} for c in CURVATURES}
     plain, _ = _gradients_by_angle({})
@@ -220,7 +220,7 @@ def sweep(
     value: Callable[[dict[str, Any]], float | None],
     line: Callable[[FinishedRun], str],
     metrics: Sequence[str] = (),
-) -> Callable[[Source], DrawnFigure]:
+) -> Callable[[FigureRuns], DrawnFigure]:
     """A function that draws a table as curves; baselines and unswept rows are horizontal lines.
 
     ``value`` reads the swept value from a canonical configuration, None for an unswept row;
@@ -228,7 +228,7 @@ def sweep(
     for each dataset, of the table's metric.
     """
 
-    def draw(source: Source) -> DrawnFigure:
+    def draw(source: FigureRuns) -> DrawnFigure:
         table = source.table
         assert table is not None
         lines: dict[str, dict[str, dict[float, list[float]]]] = {}
@@ -337,7 +337,7 @@ def features_of(
     return features
 
 
-def penalty_histograms(source: Source) -> DrawnFigure:
+def penalty_histograms(source: FigureRuns) -> DrawnFigure:
     """Distances of positive and negative pairs, for untrained, SimCLR, and SimCLR + penalty."""
     plain, penalised = _with_and_without_penalty(with_encoders(source.runs))
     sample = choose(_in_memory(PICTURES, source.data), COUNT)
@@ -397,12 +397,12 @@ def _with_and_without_penalty(runs: Sequence[FinishedRun]) -> tuple[FinishedRun,
     )
 
 
-def dimension_histograms(source: Source) -> DrawnFigure:
+def dimension_histograms(source: FigureRuns) -> DrawnFigure:
     """Distances between images for the finished rows of CLLR's Table 1, in one column."""
     runs_with_encoder = with_encoders(source.runs)
     columns = [
         {label: runs_of_row[0] for label, runs_of_row in by_row(runs).items()}
-        for _, runs in by_column(Source(runs_with_encoder, source.data, source.table))
+        for _, runs in by_column(FigureRuns(runs_with_encoder, source.data, source.table))
     ]
     shown = max(columns, key=len)
     if len(shown) < 2:
@@ -444,7 +444,7 @@ def support_weights(first: Tensor, second: Tensor, numbers: Mapping[str, Any]) -
     return dual_weights(pairs, among, Dual(**{**defaults, **numbers, "solver": "closed_form"}))
 
 
-def support_vectors(source: Source) -> DrawnFigure:
+def support_vectors(source: FigureRuns) -> DrawnFigure:
     """Anchors, their positives, and the negatives of largest dual weight."""
     candidates = [
         run
@@ -496,7 +496,7 @@ def _in_memory(dataset: str, data: Path) -> Images:
 # Toy data
 
 
-def toy_maps(source: Source) -> DrawnFigure:
+def toy_maps(source: FigureRuns) -> DrawnFigure:
     """Points of LMCL's toy experiment and their images under the learned maps, by cluster."""
     table = next(table for table in TABLES["lmcl"] if table.name == "table-1")
     figure, axes = grid(len(table.columns) * len(TOY_ROWS), len(TOY_ROWS), (2.4, 2.3))

@@ -28,8 +28,8 @@ from shared.experiment.data import (
     ROOM,
     SUMS,
     build_once,
+    cached_until_changed,
     check_sums,
-    remembered,
     sha256_of,
     write_sums,
     writing,
@@ -131,7 +131,7 @@ def read(folder: Path, remedy: str) -> PreparedImages:
         return sha256_of(folder / SUMS)
 
     files = [folder / name for name in (PIXELS, SIZES, SUMS)]
-    sha256 = remembered(folder / ".verified", files, intact)
+    sha256 = cached_until_changed(folder / ".verified", files, intact)
     sizes = np.load(folder / SIZES)
     ends = np.cumsum(3 * sizes.prod(1, dtype=np.int64))
     return PreparedImages(folder, sha256, np.concatenate([[0], ends[:-1]]), sizes, remedy)

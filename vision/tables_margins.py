@@ -548,12 +548,12 @@ TABLE_2_CIFAR10 = derived(
             (1, 2, 3, 4, 5, 7), rows=("MMCL INV, tanh kernel",), tiers=("short",)
         )
     },
-    looked={
+    post_hoc_seeds={
         "short": {
             label: 3 for label, count in SEEDS_OF_ROWS.items() if count > 3 and label not in AT_ONCE
         }
     },
-    fewer=tuple(
+    seed_exceptions=tuple(
         Seeds(tuple(range(SEEDS_OF_ROWS.get(each.label, 3))), rows=(each.label,), tiers=("short",))
         for each in (*CIFAR10_ROWS, *BASELINES)
     ),

@@ -172,7 +172,7 @@ def _transfer_table(
         metric=metric,
         seeds=IMAGENET_SEEDS,
         # The checkpoints have nothing to train, and so nothing to do on embedded data.
-        fewer=(Seeds((), rows=tuple(OTHER_MODELS), tiers=("smoke",)),),
+        seed_exceptions=(Seeds((), rows=tuple(OTHER_MODELS), tiers=("smoke",)),),
     )
 
 
@@ -466,7 +466,7 @@ def _transferred(source: Table, protocol: str) -> Table:
         smaller=SMALL_SIZES,
         inherited=source.notes,
         seeds={"short": (0,)},  # on embedded data it would be the smoke tier of ``source`` again
-        fewer=(untunable,) if source is TABLE_1 else (),
+        seed_exceptions=(untunable,) if source is TABLE_1 else (),
         published=dataclasses.replace(
             TABLE_1_PRINTED, columns=(), rows={x.published: () for x in rows if x.published}
         ),

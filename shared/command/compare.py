@@ -326,8 +326,8 @@ def _on_data(
         published=Published("data of one's own", name, (), {}),
         claims=claims,
         references=(),
-        fewer=(),
-        looked={},
+        seed_exceptions=(),
+        post_hoc_seeds={},
         failed={},
         settings={},
         notes=(),
@@ -608,12 +608,12 @@ def _comparison_of(
         for row in selection.rows
     }
     is_declared = not selection.changed and not selection.own
-    first_looked = table.looked.get(selection.tier, {}) if is_declared else {}
-    looked = {
+    first_added = table.post_hoc_seeds.get(selection.tier, {}) if is_declared else {}
+    post_hoc = {
         (row, column)
         for (row, column), by_seed in sources.items()
         if by_seed.keys() - {*selection.declared.get((row, column), by_seed)}
-        or any(seed >= first_looked.get(row, seed + 1) for seed in by_seed)
+        or any(seed >= first_added.get(row, seed + 1) for seed in by_seed)
     }
     protocols = dict.fromkeys(
         str(source.record.result["protocol"])
@@ -632,7 +632,7 @@ def _comparison_of(
         tuple(column for column in columns if column.label in metrics),
         numbers,
         {metric: table.unit_of(metric) for metric in table.also if metric not in metrics.values()},
-        looked,
+        post_hoc,
     )
 
 

@@ -148,7 +148,7 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> Row:
     rows = trainable_rows(table, tier)
     if not rows:
         raise UserError(f"{table.address} has no row that trains with a loss")
-    counts = Counter(pair.than for claim in table.claims for pair in claim.comparisons)
+    counts = Counter(pair.baseline for claim in table.claims for pair in claim.comparisons)
     if not any(counts[row.label] for row in rows):
         return max(rows, key=lambda row: row.published is not None)
     return max(rows, key=lambda row: counts[row.label])

@@ -124,15 +124,15 @@ def costs_of(
     known: dict[tuple[str, str], tuple[float, str]] = {}
     trained: dict[tuple[str, str], bool] = {}
     for cell in (*cells, *table.cells(tier)):
-        pair = (cell.row, cell.source)
+        pair = (cell.row, cell.run_name)
         trained.setdefault(pair, trains(cell.config))
         by_source = seconds.get(_without_seed(canonical(cell.config)), {})
         for source in ("measured", "recorded"):
             if pair not in known and by_source.get(source):
                 known[pair] = statistics.median(by_source[source]), source
     costs: Costs = {}
-    for pair in dict.fromkeys((cell.row, cell.source) for cell in cells):
-        of_pair = [cell for cell in cells if (cell.row, cell.source) == pair]
+    for pair in dict.fromkeys((cell.row, cell.run_name) for cell in cells):
+        of_pair = [cell for cell in cells if (cell.row, cell.run_name) == pair]
         left = {cell.key for cell in of_pair if cell.address not in done} - seen
         seen |= left
         # Rows that train tell nothing of those that do not.
@@ -252,10 +252,10 @@ def _notes(costs: Costs, cells: Sequence[Cell], places: Places, jobs: int) -> It
         used = [SOURCES[name] for name in SOURCES if any(cost.source == name for cost in known)]
         text += f". Times: {'; '.join(used)}"
     yield f"{text}."
-    to_run = [cell for cell in cells if (cell.row, cell.source) in waiting]
+    to_run = [cell for cell in cells if (cell.row, cell.run_name) in waiting]
     if hours := on_gpu(cell for cell in to_run if finished(cell, places.runs) is None):
         yield f"On a GPU the {hours}."
-    unknown = [cell for cell in to_run if waiting[cell.row, cell.source].seconds is None]
+    unknown = [cell for cell in to_run if waiting[cell.row, cell.run_name].seconds is None]
     counts = [_steps(cell) for cell in {cell.key: cell for cell in unknown}.values()]
     if unknown:
         steps, batch = max(counts)

@@ -147,7 +147,7 @@ def run_and_compare(
             address = measured.record.address
             why = outcomes.get(address, "failed without a message")
             if Reason.NOT_RUN.begins(why):
-                without_data.add((measured.table.address, measured.cell.source))
+                without_data.add((measured.table.address, measured.cell.run_name))
                 why = why.removeprefix(f"{Reason.NOT_RUN}: ")
                 yield Rerun(address, False, f"cannot be run here: {why}", compared=False)
                 continue
@@ -158,7 +158,7 @@ def run_and_compare(
             else:
                 again = functools.partial(on_another_path, measured.cell)
                 yield compare(measured, new, again)
-        left = [m for m in left if (m.table.address, m.cell.source) not in without_data]
+        left = [m for m in left if (m.table.address, m.cell.run_name) not in without_data]
     if done < number:
         text = f"{done} of {number} cells could be run; there are no others"
         yield Rerun("", False, text, compared=False)
@@ -182,7 +182,7 @@ def compare(
         {
             recorded.table.metric_of(column)
             for column in recorded.table.columns_of(recorded.cell.tier)
-            if column.source == recorded.cell.source
+            if column.run_name == recorded.cell.run_name
         }
     )
 

@@ -177,7 +177,7 @@ def read_meta(folder: Path, names: Iterable[str]) -> dict[str, Any]:
     return meta
 
 
-def remembered(stamp: Path, files: Iterable[Path], compute: Callable[[], str]) -> str:
+def cached_until_changed(stamp: Path, files: Iterable[Path], compute: Callable[[], str]) -> str:
     """The result of ``compute``, cached in the file ``stamp`` until one of ``files`` changes.
 
     A change is one of order, names, sizes or times of modification. In a read-only folder nothing

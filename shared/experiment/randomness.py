@@ -45,7 +45,7 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def left_as_they_were(*modules: nn.Module) -> Iterator[None]:
+def preserve_state(*modules: nn.Module) -> Iterator[None]:
     """Restore modes and buffers of modules, and all global generators, at the end of the block."""
     parts = [(part, part.training) for module in modules for part in module.modules()]
     buffers = [(value, value.clone()) for module in modules for value in module.buffers()]

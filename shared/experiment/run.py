@@ -48,7 +48,7 @@ from shared.experiment.config import USER_TIER, Config, canonical, canonical_jso
 from shared.experiment.environment import current_environment
 from shared.experiment.files import replacing, write_atomically
 from shared.experiment.randomness import (
-    left_as_they_were,
+    preserve_state,
     random_state,
     restore_random_state,
     seed_everything,
@@ -505,7 +505,7 @@ class Run:
         self._progress = None
         listeners.remove(self.keep_notice)
         try:
-            with single_process(), left_as_they_were(*modules):
+            with single_process(), preserve_state(*modules):
                 scores = self.score(**self._tracked)
         finally:
             listeners.append(self.keep_notice)

@@ -136,7 +136,7 @@ class Column:
     run: str = ""
 
     @property
-    def source(self) -> str:
+    def run_name(self) -> str:
         """The name of its runs."""
         return self.run or self.label
 
@@ -149,8 +149,8 @@ class Comparison:
     """Two rows of a table that a claim is about: ``better`` is said to beat, or to equal, ``than``.
 
     Args:
-        better: label of the row whose gain is measured.
-        than: label of the row that it is compared with.
+        method: label of the row whose gain is measured.
+        baseline: label of the row that it is compared with.
         columns: labels of the columns.
         tiers: the tiers in which it is measured.
         metric: key of the result; empty for that of each column.
@@ -160,8 +160,8 @@ class Comparison:
             data sets but stages or batch sizes; else they are summed up by their mean.
     """
 
-    better: str
-    than: str
+    method: str
+    baseline: str
     columns: tuple[str, ...]
     tiers: tuple[Tier, ...] = ("paper", "short")
     metric: str = ""
@@ -317,7 +317,7 @@ class Cell:
         return f"{self.domain}/{self.paper}/{self.table}"
 
     @property
-    def source(self) -> str:
+    def run_name(self) -> str:
         """The name of its run: its column, or the name that several columns share."""
         return self.run or self.column
 
@@ -325,7 +325,7 @@ class Cell:
     def address(self) -> str:
         """Its address: ``[own/][tier/]domain/paper/table/row/column/seed-n``."""
         start = [USER_TIER] * self.own + [self.tier] * (self.tier != "paper")
-        parts = (self.table_address, slug(self.row), slug(self.source), f"seed-{self.seed}")
+        parts = (self.table_address, slug(self.row), slug(self.run_name), f"seed-{self.seed}")
         return "/".join((*start, *parts))
 
     @functools.cached_property
@@ -362,9 +362,9 @@ class Table:
         rows: the methods.
         columns: the datasets or tasks.
         seeds: the seeds of each tier; the table does not have a tier without seeds.
-        fewer: exceptions for rows or columns with only some of their tier's seeds, or none.
-        looked: by tier and label of a row, the first of its seeds that were declared after earlier
-            ones had been seen.
+        seed_exceptions: for rows or columns with only some of their tier's seeds, or none.
+        post_hoc_seeds: by tier and label of a row, the first of its seeds that were declared after
+            earlier ones had been seen.
         failed: by what ended them, the seeds that were run and gave no number.
         published: the published numbers; by default there is no paper.
         claims: the claims about it, which ``shared.experiment.published`` fills in.
@@ -402,8 +402,8 @@ class Table:
     notes: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     aggregates: tuple[str, ...] = ()
-    fewer: tuple[Seeds, ...] = ()
-    looked: Mapping[Tier, Mapping[str, int]] = field(default_factory=dict)
+    seed_exceptions: tuple[Seeds, ...] = ()
+    post_hoc_seeds: Mapping[Tier, Mapping[str, int]] = field(default_factory=dict)
     failed: Mapping[str, Seeds] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[Tier, Setting] = field(default_factory=dict)
@@ -475,18 +475,22 @@ class Table:
         for row in self.rows:
             if unknown := set(row.seeds or ()) - common:
                 yield f"{row.label}: seeds {sorted(unknown)} are of no tier"
-        for fewer in (*self.fewer, *self.failed.values()):
-            if missing := (set(fewer.rows) - rows) | (set(fewer.columns) - columns):
+        for exception in (*self.seed_exceptions, *self.failed.values()):
+            if missing := (set(exception.rows) - rows) | (set(exception.columns) - columns):
                 yield f"seeds of undeclared rows or columns: {sorted(missing)}"
-            for tier in fewer.tiers:
-                if unknown := set(fewer.seeds) - set(self.seeds.get(tier, ())):
-                    where = list(fewer.columns)
+            for tier in exception.tiers:
+                if unknown := set(exception.seeds) - set(self.seeds.get(tier, ())):
+                    where = list(exception.columns)
                     yield f"seeds {sorted(unknown)} in {where} are none of the {tier} tier's"
         for tier in self.tiers:
             for row, column in itertools.product(self.rows, self.columns_of(tier)):
-                if sum(fewer.applies_to(tier, row.label, column.label) for fewer in self.fewer) > 1:
+                applying = [
+                    exception.applies_to(tier, row.label, column.label)
+                    for exception in self.seed_exceptions
+                ]
+                if sum(applying) > 1:
                     yield f"seeds of {row.label} in {column.label} are declared twice"
-        if missing := set(itertools.chain(*self.looked.values())) - rows:
+        if missing := set(itertools.chain(*self.post_hoc_seeds.values())) - rows:
             yield f"seeds added to undeclared rows: {sorted(missing)}"
 
     def _faults_of_published(self) -> Iterator[str]:
@@ -504,7 +508,7 @@ class Table:
         metrics = {*self.also, *map(self.metric_of, self.columns), ""}
         pairs = [(claim, pair) for claim in self.claims for pair in claim.comparisons]
         for claim, pair in pairs:
-            if missing := {pair.better, pair.than} - rows:
+            if missing := {pair.method, pair.baseline} - rows:
                 yield f"{claim.id}: undeclared rows: {sorted(missing)}"
             if missing := set(pair.columns) - columns:
                 yield f"{claim.id}: undeclared columns: {sorted(missing)}"
@@ -517,7 +521,7 @@ class Table:
             for row, column in itertools.product(self.rows, self.columns_of(tier)):
                 for cell in itertools.islice(self._cells_of(tier, row, column, None), 1):
                     config = with_seed(cell.config, 0)  # columns may have other seeds
-                    if configs.setdefault((cell.row, cell.source), config) != config:
+                    if configs.setdefault((cell.row, cell.run_name), config) != config:
                         yield f"columns of run {cell.run!r} differ in {cell.row}"
 
     @property
@@ -541,9 +545,9 @@ class Table:
     def seeds_of(self, tier: Tier, row: Row, column: Column) -> tuple[int, ...]:
         """The declared seeds of a row in a column; empty where it has no cell."""
         seeds = self.seeds.get(tier, ())
-        for fewer in self.fewer:
-            if fewer.applies_to(tier, row.label, column.label):
-                seeds = fewer.seeds
+        for exception in self.seed_exceptions:
+            if exception.applies_to(tier, row.label, column.label):
+                seeds = exception.seeds
         return tuple(_seeds_of(row, seeds))
 
     def failure_of(self, cell: Cell) -> str | None:

@@ -37,7 +37,7 @@ from shared.report.measuring import (
 from shared.report.statistics import Estimate, Summary, gain_of, holm, summarise
 
 CLAIMS, SHARES, ITERATIONS = "claims.json", "shares.json", "iterations.json"
-FORM = "claims-v8"
+FORM = "claims-v9"
 SAME_COST = 1.25  # times the baseline's seconds an iteration, the margin of the suite
 # A margin is part of this loss as a penalty is of its objective: no other loss than InfoNCE.
 WITH_MARGINS = "margin_nce"
@@ -279,21 +279,21 @@ class _Rows:
 
 def _rows_of(table: Measured, declared: Comparison) -> list[_Rows]:
     """The rows as declared and, where values were tried for the baseline, as chosen."""
-    plain = _Rows(declared.better, declared.than)
+    plain = _Rows(declared.method, declared.baseline)
     small = table.table.setting(table.tier).word == "reduced"
-    if not small or not _another_loss(table, declared.better, declared.than):
+    if not small or not _another_loss(table, declared.method, declared.baseline):
         return [plain]
     of_method, of_baseline = (
         next((t for t in table.table.tuned if label in (t.row, t.chosen)), None)
-        for label in (declared.better, declared.than)
+        for label in (declared.method, declared.baseline)
     )
     alike = _alike(of_method, of_baseline)
     if of_baseline is None:
         return [replace(plain, untuned=True)]
-    chosen = _Rows(of_method.chosen if of_method else declared.better, of_baseline.chosen)
+    chosen = _Rows(of_method.chosen if of_method else declared.method, of_baseline.chosen)
     if chosen == plain:
         # The tuned row itself has no word until the other one was tuned alike.
-        as_declared = of_baseline.row == declared.than
+        as_declared = of_baseline.row == declared.baseline
         return [
             replace(plain, untuned=not alike and as_declared, beside=not (alike or as_declared))
         ]
@@ -343,7 +343,7 @@ def _comparison(
         label: (pair[0].read(metrics[label]), pair[1].read(metrics[label]))
         for label, pair in cells.items()
     }
-    sources = {pair[0].column.source for pair in cells.values()}
+    sources = {pair[0].column.run_name for pair in cells.values()}
     first = next(iter(cells.values()))
     gain = measured(
         values,
@@ -351,7 +351,7 @@ def _comparison(
         _margin(claim, table, sum(all(pair) for pair in values.values())),
         one_run=len(labels) > 1 and len(sources) == 1,
         failed=(_failed(table, first[0]), _failed(table, first[1])),
-        looked=any(cell.looked for pair in cells.values() for cell in pair),
+        post_hoc=any(cell.post_hoc for pair in cells.values() for cell in pair),
     )
     known = [
         share
@@ -450,7 +450,7 @@ def _share(table: Measured, cell: MeasuredCell, shares: Shares) -> float | None:
     ]
     if recorded:
         return statistics.median(recorded)
-    return shares.get((table.table.address, cell.row.label, cell.column.source))
+    return shares.get((table.table.address, cell.row.label, cell.column.run_name))
 
 
 def _shares_of(facts: Mapping[str, str], config: Mapping[str, Any]) -> list[float]:
@@ -552,7 +552,7 @@ def frame(comparisons: Iterable[Judged]) -> Iterator[dict[str, Any]]:
                 "smallest_margin": gain.smallest_margin,
                 "untuned": gain.untuned,
                 "beside": gain.beside,
-                "looked": gain.looked,
+                "post_hoc": gain.post_hoc,
                 "share": gain.share,
                 "chosen_here": gain.chosen_here,
                 "other_data": each.other_data,

@@ -30,8 +30,8 @@ from shared.report.pictures import BLUE, GREEN, GREY, RED, Curves, Panel, Pictur
 from shared.report.statistics import Summary, summarise
 from shared.report.wording import (
     DASH,
-    LOOKED,
-    LOOKED_NOTE,
+    POST_HOC,
+    POST_HOC_NOTE,
     TIER_NOTES,
     Grid,
     counted,
@@ -159,7 +159,7 @@ class Comparison:
     # Further metrics of the runs that are shown, with their units.
     also: Mapping[str, str] = field(default_factory=dict)
     # Rows and columns some of whose seeds were declared after others had been seen.
-    looked: Collection[tuple[str, str]] = ()
+    post_hoc: Collection[tuple[str, str]] = ()
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -185,7 +185,7 @@ class Comparison:
                 values, others = (self.numbers[place].read() for place in both)
                 gains[row.label, column.label] = measured(
                     {column.label: (values, others)},
-                    looked=any(place in self.looked for place in both),
+                    post_hoc=any(place in self.post_hoc for place in both),
                 )
         return adjust(gains)
 
@@ -305,8 +305,8 @@ def headline(comparison: Comparison) -> str:
             f"{counted(tests, 'comparison')})."
         )
     sentences.append(f"Commit {commits(comparison)}.")
-    if comparison.looked:
-        sentences.append(LOOKED_NOTE)
+    if comparison.post_hoc:
+        sentences.append(POST_HOC_NOTE)
     return " ".join(sentences)
 
 
@@ -644,7 +644,7 @@ def _lines(
 def _mean_text(comparison: Comparison, label: str, column: str, metric: str) -> str:
     values = comparison.numbers[label, column].read(metric).values()
     text = summary_text(summarise(values) if values else None)
-    return f"{text} {LOOKED}" if values and (label, column) in comparison.looked else text
+    return f"{text} {POST_HOC}" if values and (label, column) in comparison.post_hoc else text
 
 
 def _is_better(comparison: Comparison, label: str, column: str) -> bool:
@@ -665,7 +665,7 @@ def _columns_by_run(comparison: Comparison) -> dict[str, Column]:
     """By the name of its runs, the first of the columns that share them."""
     columns: dict[str, Column] = {}
     for column in comparison.columns:
-        columns.setdefault(column.source, column)
+        columns.setdefault(column.run_name, column)
     return columns
 
 

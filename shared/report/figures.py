@@ -54,7 +54,7 @@ class FinishedRun:
 
 
 @dataclass(frozen=True)
-class Source:
+class FigureRuns:
     """The input of a figure."""
 
     # Finished runs of one table in one tier, row by row, at least one; empty for a figure that
@@ -81,7 +81,7 @@ class DeclaredFigure:
     """A declared figure."""
 
     # Draws it; raises ``CannotDraw`` or ``MissingData`` if something is missing.
-    draw: Callable[[Source], DrawnFigure]
+    draw: Callable[[FigureRuns], DrawnFigure]
     # Names of the tables whose runs it can be drawn from, the best first; empty for a figure that
     # needs no run.
     tables: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ def by_row(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
     return rows
 
 
-def by_column(source: Source) -> list[tuple[Column, list[FinishedRun]]]:
+def by_column(source: FigureRuns) -> list[tuple[Column, list[FinishedRun]]]:
     """The columns that have runs, in the order of the table, and their runs."""
     columns: dict[str, list[FinishedRun]] = {}
     for run in source.runs:
@@ -152,14 +152,14 @@ def draw(
 ) -> tuple[Tier, DrawnFigure]:
     """Draw a figure from the first tier and table of its paper that it can be drawn from."""
     if not declared.tables:
-        return "paper", _in_style(declared, Source((), data))
+        return "paper", _in_style(declared, FigureRuns((), data))
     best_first = [table for name in declared.tables for table in tables if table.name == name]
     candidates = [(tier, table) for tier in SOURCES for table in best_first if tier in table.tiers]
     reasons: list[CannotDraw | MissingData] = []
     for tier, table in candidates:
         if finished_runs := finished(frame, table, tier, runs):
             try:
-                return tier, _in_style(declared, Source(finished_runs, data, table))
+                return tier, _in_style(declared, FigureRuns(finished_runs, data, table))
             except (CannotDraw, MissingData) as reason:
                 reasons.append(reason)
     if reasons:
@@ -168,7 +168,7 @@ def draw(
     raise no_runs_of(table, tier)
 
 
-def _in_style(declared: DeclaredFigure, source: Source) -> DrawnFigure:
+def _in_style(declared: DeclaredFigure, source: FigureRuns) -> DrawnFigure:
     with mpl.rc_context(pictures.STYLE):
         return declared.draw(source)
 

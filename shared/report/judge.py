@@ -51,7 +51,7 @@ class Gain:
         tuple[int, int], tuple[int, int]
     ]  # of method and baseline: failed, and of how many
     ranked: bool  # whether the exact rank test gave them, with failed runs below all others
-    looked: bool  # whether seeds of either row were added after a look
+    post_hoc: bool  # whether seeds of either row were added after a look
     # What the rules ask besides; a user's comparison leaves it as it is.
     beside: bool = False  # whether it stands beside another comparison, which has the word
     untuned: bool = False  # whether another loss meets a baseline that was not tuned alike
@@ -82,7 +82,7 @@ class Gain:
         """Whether it is significant after Holm, and by more than seeds added after a look need."""
         if self.p is None or min(self.adjusted) >= LEVEL:
             return False
-        return self.p < LEVEL_AFTER_A_LOOK or not self.looked
+        return self.p < LEVEL_AFTER_A_LOOK or not self.post_hoc
 
     @property
     def loses_a_column(self) -> bool:
@@ -144,7 +144,7 @@ def measured(
     *,
     one_run: bool = False,
     failed: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0)),
-    looked: bool = False,
+    post_hoc: bool = False,
 ) -> Gain:
     """The gain of a method over its baseline.
 
@@ -154,7 +154,7 @@ def measured(
         margin: of the claim.
         one_run: whether one run gives all columns, so that each seed has a mean.
         failed: of method and baseline the number of failed seeds, and of how many.
-        looked: whether seeds of either row were added after a look.
+        post_hoc: whether seeds of either row were added after a look.
     """
     cells = {label: cell for label, cell in cells.items() if all(cell)}
     columns = {
@@ -163,7 +163,7 @@ def measured(
     }
     if not cells:
         none = (math.nan, math.nan)
-        return Gain(form, margin, {}, (), Estimate(0.0), none, {}, None, failed, False, looked)
+        return Gain(form, margin, {}, (), Estimate(0.0), none, {}, None, failed, False, post_hoc)
     enough = {label: cell for label, cell in cells.items() if min(map(len, cell)) >= LEAST_SEEDS}
     in_mean = enough or cells
     lists = [tuple(list(row.values()) for row in cell) for cell in in_mean.values()]
@@ -200,7 +200,7 @@ def measured(
         tests,
         failed,
         ranked,
-        looked,
+        post_hoc,
         enough=bool(enough),
     )
 

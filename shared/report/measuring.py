@@ -46,7 +46,7 @@ class MeasuredCell:
     published: Value | None  # None where the paper gives none
     declared: tuple[int, ...] = ()  # its seeds; empty where the row has no cell in the column
     fewer: bool = False  # whether those are not all of the tier's
-    looked: bool = False  # whether some were added after others had been seen
+    post_hoc: bool = False  # whether some were added after others had been seen
 
     @functools.cached_property
     def summary(self) -> Summary | None:
@@ -244,10 +244,10 @@ def _measure_cell(table: Table, row: Row, column: Column, lines: Sequence[Line])
     if row.published is not None and lines:  # no published number where the row has no cell
         published = table.published.value(row.published, column.label)
     fewer = bool(lines) and row.seeds is None and tuple(seeds) != table.seeds[lines[0].tier]
-    first_looked = table.looked.get(lines[0].tier, {}).get(row.label) if lines else None
-    looked = first_looked is not None and any(seed >= first_looked for seed in seeds)
+    first_added = table.post_hoc_seeds.get(lines[0].tier, {}).get(row.label) if lines else None
+    post_hoc = first_added is not None and any(seed >= first_added for seed in seeds)
     return MeasuredCell(
-        row, column, records, values, missing, published, tuple(seeds), fewer, looked
+        row, column, records, values, missing, published, tuple(seeds), fewer, post_hoc
     )
 
 

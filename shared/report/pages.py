@@ -19,7 +19,7 @@ from shared.report.files import ADDITIONAL, page
 from shared.report.judge import LEAST_SHARE, Word
 from shared.report.measuring import Measured
 from shared.report.pictures import Mean, Panel, Picture, Point
-from shared.report.wording import DASH, LOOKED, counted, gain_text, p_text
+from shared.report.wording import DASH, POST_HOC, counted, gain_text, p_text
 
 SUMMARY = "README.md"
 BEGINS, ENDS = "<!-- claims: written by ./reproduce.sh report -->", "<!-- claims end -->"
@@ -267,8 +267,8 @@ def _seeds(group: Sequence[Judged]) -> str:
     for row in (0, 1):
         numbers = sorted({len(c.seeds[row]) for each in group for c in each.in_mean})
         texts.append(f"{numbers[0]}" + f" to {numbers[-1]}" * (len(numbers) > 1))
-    looked = f" {LOOKED}" * any(each.gain.looked for each in group)
-    return ", ".join(dict.fromkeys(texts)) + looked
+    post_hoc = f" {POST_HOC}" * any(each.gain.post_hoc for each in group)
+    return ", ".join(dict.fromkeys(texts)) + post_hoc
 
 
 def in_short(results: Results, folder: str = "") -> str:
@@ -349,7 +349,7 @@ def paper_page(results: Results, key: str) -> str:
         settings=list(settings),
         done=[group for group in groups if group[0].is_measured],
         idle=[group for group in groups if not group[0].is_measured],
-        looked=any(c.gain.looked for group in groups for c in group),
+        post_hoc=any(c.gain.post_hoc for group in groups for c in group),
         survivors=survivors(results.comparisons, key) if key else None,
         costs=[cost for cost in results.costs if cost.row in timed],
     )
@@ -371,7 +371,7 @@ def _row(comparison: Judged) -> list[str]:
         floor,
         _gain(comparison),
         columns,
-        ", ".join(dict.fromkeys(counts)) + f" {LOOKED}" * gain.looked,
+        ", ".join(dict.fromkeys(counts)) + f" {POST_HOC}" * gain.post_hoc,
         _printed_with_levels(comparison),
         comparison.text or DASH,
         comparison.size or DASH,

@@ -13,8 +13,8 @@ from shared.experiment.tables import Published, Row, Table, Tier, Value
 from shared.report.measuring import Measured, MeasuredCell
 from shared.report.statistics import Summary, summarise
 
-LOOKED = "†"  # marks a number with seeds that were declared after a look
-LOOKED_NOTE = f"{LOOKED} Some of the seeds were declared after others had been seen."
+POST_HOC = "†"  # marks a number with seeds that were declared after a look
+POST_HOC_NOTE = f"{POST_HOC} Some of the seeds were declared after others had been seen."
 # A metric in words, for the axis of a picture.
 METRICS: Mapping[str, str] = {
     "accuracy": "accuracy",
@@ -146,7 +146,7 @@ def measured_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
         reasons = sorted({marks[why] for why in cell.missing.values()})
         return [f"{DASH} ({', '.join(map(str, reasons))})"]
     text = summary_text(cell.summary)
-    lines = [f"{text} {LOOKED}" if cell.looked else text]
+    lines = [f"{text} {POST_HOC}" if cell.post_hoc else text]
     done, declared = len(cell.values), len(cell.declared)
     if done < declared:
         lines.append(f"{done} of {declared} seeds")
@@ -172,8 +172,8 @@ def legend_of(measured: Measured) -> list[str]:
     """For each mark its reason, with the number of seeds without a result for it."""
     reasons = Counter(why for cell in measured.flat for why in cell.missing.values())
     total = sum(len(cell.declared) for cell in measured.flat)
-    looked = any(cell.looked and cell.values for cell in measured.flat)
-    return [LOOKED_NOTE] * looked + [
+    post_hoc = any(cell.post_hoc and cell.values for cell in measured.flat)
+    return [POST_HOC_NOTE] * post_hoc + [
         f"({number}) {reasons[why]} of {total} numbers: {why}"
         for why, number in marks_of(measured).items()
     ]
@@ -222,12 +222,12 @@ def further_grids(measured: Measured) -> Iterator[Grid]:
     """Further metrics of a table's runs, one grid each, if any run has them."""
     for metric in measured.table.also:
         summaries = {
-            (cell.row.label, cell.column.source): summarise(numbers.values())
+            (cell.row.label, cell.column.run_name): summarise(numbers.values())
             for cell in measured.flat
             if (numbers := cell.read(metric))
         }
         rows, runs = {row for row, _ in summaries}, {run for _, run in summaries}
-        columns = dict.fromkeys(c.source for c in measured.columns if c.source in runs)
+        columns = dict.fromkeys(c.run_name for c in measured.columns if c.run_name in runs)
         lines = tuple(
             (row.label, *(summary_text(summaries.get((row.label, column))) for column in columns))
             for row in measured.table.rows

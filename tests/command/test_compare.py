@@ -36,7 +36,7 @@ from shared.report.comparison import (
     write,
 )
 from shared.report.statistics import holm
-from shared.report.wording import LOOKED_NOTE
+from shared.report.wording import POST_HOC_NOTE
 from tests.stages.pages import fault_of_latex
 
 # InfoNCE without the positive in the denominator, which GraphCL's row trains with.
@@ -273,7 +273,7 @@ def test_a_loss_is_a_row_of_a_table_that_can_be_published(
     text = (paper / "table.md").read_text()
     marked = set(re.findall(r"^\| (\S+) \|.* †", text, re.MULTILINE))
     assert marked == {"GraphCL", "HCL", "mine"}
-    assert LOOKED_NOTE in text
+    assert POST_HOC_NOTE in text
     at_once(*SMOKE, *more, *mine, "--replace")
     assert "†" not in (paper / "table.md").read_text()
 
@@ -367,7 +367,7 @@ def test_a_committed_record_stands_in_on_the_same_processor(
     for seeds, marked in ("0-2", False), ("0-3", True):
         out, _ = at_once("compare", *table, *rows, "--seeds", seeds)
         assert "to run" not in out
-        assert (LOOKED_NOTE in " ".join(out.split())) == marked
+        assert (POST_HOC_NOTE in " ".join(out.split())) == marked
     (tmp_path / "file").touch()
     _, err = at_once("compare", *run[:-2], "--to", "file", code=2)
     assert "file: cannot be written (Not a directory); choose another folder with --to" in err

@@ -148,7 +148,7 @@ def test_a_file_that_is_not_there_or_hides_a_module_is_refused(
 def test_the_baseline_is_the_row_that_claims_are_made_against(
     table: Table, tier: Tier, row: str, claimed: bool
 ) -> None:
-    counts = Counter(each.than for claim in table.claims for each in claim.comparisons)
+    counts = Counter(each.baseline for claim in table.claims for each in claim.comparisons)
     assert baseline_of(table, tier).label == row
     assert (counts[row] == max(counts.values())) is claimed
 

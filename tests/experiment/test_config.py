@@ -94,13 +94,13 @@ def test_records_of_a_row_that_was_renamed_count_and_are_kept_as_they_were_made(
         dataclasses.replace(row, label="The baseline") if row.label == "GraphCL" else row
         for row in table.rows
     )
-    fewer = tuple(
+    exceptions = tuple(
         dataclasses.replace(
             each, rows=tuple("The baseline" if row == "GraphCL" else row for row in each.rows)
         )
-        for each in table.fewer
+        for each in table.seed_exceptions
     )
-    table = dataclasses.replace(table, rows=rows, claims=(), fewer=fewer)
+    table = dataclasses.replace(table, rows=rows, claims=(), seed_exceptions=exceptions)
     measured = measure(table, "paper", RECORDS)
     assert len(counted(measured)) == len(lines(GRAPH_RECORDS))
     assert "graph/mmcl/table-4/the-baseline/mutag/seed-0" in counted(measured)

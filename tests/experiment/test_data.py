@@ -21,10 +21,10 @@ from shared.errors import UserError
 from shared.experiment.data import (
     SUMS,
     build_once,
+    cached_until_changed,
     check_prepared,
     check_sums,
     fetch_archive,
-    remembered,
     sha256_of,
     write_sums,
     writing,
@@ -81,24 +81,24 @@ def test_files_missing_from_or_unknown_to_the_sums_are_named(folder: Path):
     assert SUMS in error_of(lambda: check_sums(folder, ""))
 
 
-# What is remembered
+# What is cached_until_changed
 
 
 def test_it_is_computed_again_when_a_file_or_the_stamp_has_changed(folder: Path):
     stamp, files = folder / ".verified", [folder / "a.bin", folder / "b.json"]
-    assert remembered(stamp, files, lambda: "known") == "known"
-    assert remembered(stamp, files, never) == "known"
-    assert remembered(stamp, files[::-1], lambda: "other order") == "other order"
+    assert cached_until_changed(stamp, files, lambda: "known") == "known"
+    assert cached_until_changed(stamp, files, never) == "known"
+    assert cached_until_changed(stamp, files[::-1], lambda: "other order") == "other order"
     os.utime(files[0], (0, 0))
-    assert remembered(stamp, files, lambda: "touched") == "touched"
+    assert cached_until_changed(stamp, files, lambda: "touched") == "touched"
     files[0].unlink()
-    assert remembered(stamp, files, lambda: "missing") == "missing"
+    assert cached_until_changed(stamp, files, lambda: "missing") == "missing"
     content = stamp.read_bytes()
     for place in range(0, 8 * len(content) - 8, 7):  # the last byte ends the line
         damaged = bytearray(content)
         damaged[place // 8] ^= 1 << place % 8
         stamp.write_bytes(damaged)
-        found = remembered(stamp, files, lambda: "missing")
+        found = cached_until_changed(stamp, files, lambda: "missing")
         assert found == "missing", "a flipped bit of what is remembered"
 
 
@@ -110,8 +110,8 @@ def test_where_one_may_only_read_it_is_computed_every_time(
 
     monkeypatch.setattr("shared.experiment.data.write_atomically", refuse)
     files = [folder / "a.bin"]
-    assert remembered(folder / ".verified", files, lambda: "one") == "one"
-    assert remembered(folder / ".verified", files, lambda: "two") == "two"
+    assert cached_until_changed(folder / ".verified", files, lambda: "one") == "one"
+    assert cached_until_changed(folder / ".verified", files, lambda: "two") == "two"
 
 
 # Downloads

@@ -64,7 +64,7 @@ def test_every_objective_of_every_table_has_valid_numbers(domain: str) -> None:
     checked = 0
     for table in (table for tables in tables_of(domain).values() for table in tables):
         for tier in table.tiers:
-            for cell in {(c.row, c.source): c for c in table.cells(tier)}.values():
+            for cell in {(c.row, c.run_name): c for c in table.cells(tier)}.values():
                 if objective := getattr(cell.config, "objective", None):
                     for item in (objective.loss, *objective.penalties):
                         item.check()
@@ -147,12 +147,12 @@ def test_cells_in_the_order_of_the_table_with_their_changes() -> None:
             {"rows": (PLAIN, dataclasses.replace(BETTER, in_columns={"left": {"of": 1.0}}))},
             "'of'",
         ),
-        ({"fewer": (Seeds((0,), ("up",)),)}, "'up'"),
-        ({"fewer": (Seeds((0,), rows=("worst",)),)}, "'worst'"),
-        ({"fewer": (Seeds((3,), ("left",)),)}, "none of the paper"),
-        ({"fewer": (Seeds((1,), tiers=("short",)),)}, "none of the short"),
-        ({"fewer": (Seeds((0,), ("left",)), Seeds((1,), rows=("plain",)))}, "twice"),
-        ({"claims": (_about(CLAIM, than="worst"),)}, "'worst'"),
+        ({"seed_exceptions": (Seeds((0,), ("up",)),)}, "'up'"),
+        ({"seed_exceptions": (Seeds((0,), rows=("worst",)),)}, "'worst'"),
+        ({"seed_exceptions": (Seeds((3,), ("left",)),)}, "none of the paper"),
+        ({"seed_exceptions": (Seeds((1,), tiers=("short",)),)}, "none of the short"),
+        ({"seed_exceptions": (Seeds((0,), ("left",)), Seeds((1,), rows=("plain",)))}, "twice"),
+        ({"claims": (_about(CLAIM, baseline="worst"),)}, "'worst'"),
         ({"claims": (_about(CLAIM, columns=("up",)),)}, "'up'"),
         ({"claims": (_about(CLAIM, beside="nom"),)}, "'nom'"),
         ({"claims": (_about(CLAIM, metric="nom"),)}, "'nom'"),
@@ -185,7 +185,7 @@ def test_rows_may_have_fewer_seeds_in_some_columns() -> None:
     table = dataclasses.replace(
         TABLE,
         rows=(PLAIN, BETTER, other, Row("base", seeds=(0,))),
-        fewer=(
+        seed_exceptions=(
             Seeds((0, 1), ("right",), ("plain",)),
             Seeds((), ("left",), ("other",), tiers=("paper", "short")),
             Seeds((2,), ("right",), ("other",)),
@@ -339,7 +339,7 @@ def test_load_notes(tmp_path: Path) -> None:
 
 def test_columns_of_one_run_have_one_address() -> None:
     cells = SHARED.cells("short", row="plain")
-    assert [(cell.column, cell.source, cell.address) for cell in cells] == [
+    assert [(cell.column, cell.run_name, cell.address) for cell in cells] == [
         ("left", "both", "short/toy/shared/table-1/plain/both/seed-0"),
         ("norm", "both", "short/toy/shared/table-1/plain/both/seed-0"),
         ("right", "right", "short/toy/shared/table-1/plain/right/seed-0"),

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 from toy.train import Config, disturbing, measure
 
-from shared.experiment.randomness import left_as_they_were
+from shared.experiment.randomness import preserve_state
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
 from shared.notices import notice
@@ -217,7 +217,7 @@ def test_modes_buffers_and_generators_are_as_they_were_even_after_an_error() -> 
     before = {name: value.clone() for name, value in model.state_dict().items()}
 
     def disturb() -> None:
-        with left_as_they_were(model):
+        with preserve_state(model):
             model.train()(torch.randn(8, 4) + 3)
             model.eval()
             raise ZeroDivisionError

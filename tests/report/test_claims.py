@@ -34,7 +34,7 @@ from shared.report.claims import (
 from shared.report.measuring import Measured
 from shared.report.pages import ADDITIONAL, Results, first_page, paper_page, write
 from shared.report.pictures import shown_by
-from shared.report.wording import LOOKED
+from shared.report.wording import POST_HOC
 from tests.rules6 import differences
 from tests.stages.measured import measure
 
@@ -282,10 +282,12 @@ def test_a_picture_has_printed_gains_margins_and_columns(tmp_path: Path) -> None
 
 
 def test_the_terminal_and_the_pages_have_what_was_judged() -> None:
-    looked = {"paper": {"better": 1}}
-    found = results(measured(UP, said(paper="lmcl", declared="2026-01-01, before"), looked=looked))
+    added = {"paper": {"better": 1}}
+    found = results(
+        measured(UP, said(paper="lmcl", declared="2026-01-01, before"), post_hoc_seeds=added)
+    )
     page = paper_page(found, "lmcl")
-    assert f"| 3 {LOOKED} |" in page
+    assert f"| 3 {POST_HOC} |" in page
     assert "Declared 2026-01-01, before." in page
     assert "as claimed" in page
     assert "[better is better](lmcl.md#toy-table-1)" in first_page(found)
@@ -420,8 +422,8 @@ def test_claims_are_true_of_the_published_numbers() -> None:
             for each in claim.comparisons
             if claim.form not in ("null", "no gain")
             for column in each.columns
-            if (better := table.published.value(labels[each.better] or "", column))
-            and (than := table.published.value(labels[each.than] or "", column))
+            if (better := table.published.value(labels[each.method] or "", column))
+            and (than := table.published.value(labels[each.baseline] or "", column))
             and better.mean <= than.mean
         }
     assert against == AGAINST_ITS_NUMBERS

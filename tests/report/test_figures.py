@@ -16,8 +16,8 @@ from shared.report.figures import (
     CannotDraw,
     DeclaredFigure,
     DrawnFigure,
+    FigureRuns,
     FinishedRun,
-    Source,
     draw,
     finished,
     write,
@@ -28,7 +28,7 @@ from tests.stages.drawing import finish, lines
 (TABLE,) = TABLES["toy"]
 
 
-def points_of(source: Source) -> DrawnFigure:
+def points_of(source: FigureRuns) -> DrawnFigure:
     if all(run.row.label == "better" for run in source.runs):
         raise CannotDraw("no run of the plain row")
     numbers = {run.cell.address: [pictures.Point(run.value)] for run in source.runs}

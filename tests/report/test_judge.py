@@ -20,14 +20,14 @@ def gain(
     *methods: tuple[float, ...],
     form: Any = "superiority",
     margin: float = 0.0,
-    looked: bool = False,
+    post_hoc: bool = False,
     **rules: Any,
 ) -> Gain:
     """A method with these values in each column, over a plain row, and alone in its family."""
     cells = {
         str(column): (by_seed(values), by_seed(PLAIN)) for column, values in enumerate(methods)
     }
-    found = measured(cells, form, margin, looked=looked)
+    found = measured(cells, form, margin, post_hoc=post_hoc)
     return adjust({0: dataclasses.replace(found, **rules)})[0]
 
 
@@ -96,14 +96,14 @@ def test_what_holm_takes_away_is_said() -> None:
 
 
 def test_seeds_after_a_look_need_more() -> None:
-    one = gain(MARGINAL, looked=True)
+    one = gain(MARGINAL, post_hoc=True)
     assert one.p is not None
     assert 0.005 < one.p < 0.033
     assert word_of(one) == ("as claimed", "")
     close = (72.0, 73.2, 71.9)
     assert 0.033 < (gain(close).p or 0) < 0.05
     assert word_of(gain(close)) == ("as claimed", "")
-    assert word_of(gain(close, looked=True)) == ("undecided", "after adjustment")
+    assert word_of(gain(close, post_hoc=True)) == ("undecided", "after adjustment")
 
 
 def test_a_column_wholly_below_the_margin_is_not_no_worse() -> None:

@@ -330,13 +330,13 @@ def test_text_means_itself_in_markdown() -> None:
 
 
 def test_seeds_added_after_a_look_are_marked() -> None:
-    table = make_table(looked={"paper": {"GraphCL": 1}})
+    table = make_table(post_hoc_seeds={"paper": {"GraphCL": 1}})
     measured = measure(table, "paper", RECORDS)
     assert "87.00 ± 1.00 †" in markdown(measured)
     assert any("declared after others had been seen" in line for line in legend_of(measured))
     assert not any("†" in line for line in legend_of(measure(TABLE, "paper", RECORDS)))
     with pytest.raises(ValueError, match="no row"):
-        make_table(looked={"paper": {"no row": 1}})
+        make_table(post_hoc_seeds={"paper": {"no row": 1}})
 
 
 def test_seeds_that_were_run_and_failed_are_not_said_to_be_not_run() -> None:

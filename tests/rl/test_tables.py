@@ -39,7 +39,7 @@ def test_a_gain_is_credited_to_a_method_whose_rows_differ_in_nothing_else(table:
         for each in claim.comparisons:
             (config, without) = (
                 table.cells(table.tiers[0], row=label, column=each.columns[0])[0].config
-                for label in (each.better, each.than)
+                for label in (each.method, each.baseline)
             )
             assert isinstance(config, Config)
             plain = Objective(config.objective.loss)

@@ -1,12 +1,12 @@
 from pathlib import Path
 
 from shared.experiment.tables import Tier
-from shared.report.figures import DeclaredFigure, DrawnFigure, Source
+from shared.report.figures import DeclaredFigure, DrawnFigure, FigureRuns
 from shared.report.pictures import Curves, curves
 from toy import tables
 
 
-def line(source: Source) -> DrawnFigure:
+def line(source: FigureRuns) -> DrawnFigure:
     """A picture that needs no run."""
     panel = Curves("a line", "place", "value", {"one": {0: [1.0], 1: [2.0]}})
     return DrawnFigure(curves([panel], 1), "A line", "Drawn from nothing.")

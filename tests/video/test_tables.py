@@ -12,7 +12,7 @@ from video.tables import CLAIMED, TABLES
 def test_the_rows_with_one_seed_more_are_those_of_the_claims() -> None:
     for table in TABLES["mmcl"][:2]:
         comparisons = [each for claim in table.claims for each in claim.comparisons]
-        claimed = {label for each in comparisons for label in (each.better, each.than)}
+        claimed = {label for each in comparisons for label in (each.method, each.baseline)}
         assert claimed == set(CLAIMED)
 
 

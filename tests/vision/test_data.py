@@ -311,7 +311,7 @@ def test_damaged_images_are_counted_and_named_or_left_out(tiny: Path):
     tiny_file(tiny, 1, 1).write_text("<html>not found</html>")
     save_image(tiny_file(tiny, 2, 3), seed=0, width=32)
     folder = tiny / "tiny-imagenet-200"
-    for _ in range(2):  # decoded now, or remembered
+    for _ in range(2):  # decoded now, or cached_until_changed
         message = error_of(lambda: load("TinyImageNet", tiny, "train"))
         assert "7 images" in message
         assert str(tiny_file(tiny, 0, 3).relative_to(folder)) in message
