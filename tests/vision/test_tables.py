@@ -29,7 +29,7 @@ ALL = {f"{paper}/{table.name}": table for paper, some in TABLES.items() for tabl
 def test_every_cell_has_a_meaning_and_an_address(table: Table) -> None:
     for tier in TIERS:
         cells = table.cells(tier)
-        sources = {(each.row, each.source, each.seed) for each in cells}  # columns may share a run
+        sources = {(each.row, each.run_name, each.seed) for each in cells}  # columns may share a run
         assert len({each.address for each in cells}) == len(sources)
         for each in cells:
             assert json.loads(canonical_json(each.config))["seed"] == each.seed
