@@ -155,9 +155,14 @@ def test_the_space_of_a_whole_run_is_taken_when_it_is_made(tmp_path: Path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits the size of files as POSIX does")
-def test_without_room_it_is_not_made(tmp_path: Path):
+@pytest.mark.parametrize("fallocate", [True, False])
+def test_without_room_it_is_not_made(
+    fallocate: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     import resource
 
+    if not fallocate:
+        monkeypatch.delattr(os, "posix_fallocate", raising=False)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (12 * 3 * SIZE**2 + 7, hard))
     try:

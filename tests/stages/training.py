@@ -33,18 +33,6 @@ def stop(folder: Path, config: Any, measure: Measure, **options: Any) -> Run:
     return run
 
 
-def assert_resumes_to_the_bit(
-    tmp_path: Path, config: Any, measure: Measure, *, stops: int, logged: int, **options: Any
-) -> None:
-    """A run that is stopped several times, which each time does one step, ends as one in one go."""
-    whole = finish(tmp_path / "whole", config, measure, **options)
-    for _ in range(stops):
-        stop(tmp_path / "parts", config, measure, **options)
-    assert finish(tmp_path / "parts", config, measure, **options) == whole
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
-    assert len(losses(tmp_path / "whole")) == logged
-
-
 def spied(patch: pytest.MonkeyPatch, home: Any, name: str, note: Callable[..., Any]) -> list[Any]:
     """What ``note`` makes of the result and the arguments of each call from here on."""
     notes: list[Any] = []

@@ -193,3 +193,27 @@ def test_a_cover_picture_is_not_the_film(tmp_path: Path) -> None:
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     assert [frame.shape for frame in decode(file)] == [(HEIGHT, WIDTH, 3)] * 20
+
+
+@pytest.mark.parametrize("ending", [".avi", ".mkv", ".mp4"])
+def test_a_title_in_another_encoding_does_not_matter(tmp_path: Path, ending: str) -> None:
+    content = write(tmp_path / f"video{ending}", frames=3, title="Cafe-XX")
+    assert b"Cafe-XX" in content
+    (tmp_path / f"latin{ending}").write_bytes(content.replace(b"Cafe-XX", b"Caf\xe9-XX"))
+    plain, titled = (list(decode(tmp_path / f"{name}{ending}")) for name in ("video", "latin"))
+    np.testing.assert_array_equal(titled, plain)
+
+
+def test_frames_of_two_sizes_are_no_damage(tmp_path: Path) -> None:
+    file = tmp_path / "video.mkv"
+    with av.open(str(file), "w") as container:
+        stream = container.add_stream("mjpeg", rate=25)
+        other = av.CodecContext.create("mjpeg", "w")
+        for number, encoder in enumerate((stream, other)):
+            encoder.width = encoder.height = side = 32 * (number + 1)
+            encoder.pix_fmt, encoder.time_base = "yuvj420p", Fraction(1, 25)
+            frame = av.VideoFrame.from_ndarray(np.zeros((side, side, 3), np.uint8))
+            for packet in (*encoder.encode(frame), *encoder.encode(None)):
+                packet.stream, packet.pts, packet.dts = stream, number, number
+                container.mux(packet)
+    assert "size" in reason(file, file.read_bytes())

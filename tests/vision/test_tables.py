@@ -1,11 +1,13 @@
 """What the gate does not hold of vision's tables: that cells mean something and rows differ."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+from shared import LowRankProjection, Objective, margin_nce, term
 from shared.experiment.config import canonical_json
 from shared.experiment.published import load_published
 from shared.experiment.store import part_of
@@ -14,11 +16,13 @@ from shared.pairs import unit_rows
 from shared.svm import kernel_values
 from vision.augmentation import POLICIES
 from vision.config import PRETRAINING, Config
+from vision.encoder import make_encoder
 from vision.evaluation import PROTOCOLS
 from vision.methods import check
 from vision.tables import TABLES
 from vision.tables_common import NOTES, PUBLISHED, reduced_note
 from vision.tables_margins import SHORT
+from vision.train import learning_rate, make_optimiser
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,8 +33,9 @@ ALL = {f"{paper}/{table.name}": table for paper, some in TABLES.items() for tabl
 def test_every_cell_has_a_meaning_and_an_address(table: Table) -> None:
     for tier in TIERS:
         cells = table.cells(tier)
-        sources = {(each.row, each.run_name, each.seed) for each in cells}  # columns may share a run
-        assert len({each.address for each in cells}) == len(sources)
+        # Columns may share a run.
+        runs = {(each.row, each.run_name, each.seed) for each in cells}
+        assert len({each.address for each in cells}) == len(runs)
         for each in cells:
             assert json.loads(canonical_json(each.config))["seed"] == each.seed
             if isinstance(each.config, Config):
@@ -154,3 +159,73 @@ def test_reduced_rows_of_imagenet_keep_what_the_note_says_of_their_budget() -> N
             if row.label in whole:
                 for field in ("weight_decay", "batch_size"):
                     assert row.changes.get(field) == whole[row.label].get(field)
+
+
+def stays_finite(
+    projection: LowRankProjection,
+    features: torch.Tensor,
+    optimiser: torch.optim.Optimizer,
+    rates: Sequence[float],
+) -> bool:
+    """Train L alone, a step at each rate; whether its penalty is finite at each step."""
+    for rate in rates:
+        optimiser.param_groups[0]["lr"] = rate
+        penalty = 0.1 * projection(features)[0]
+        if not torch.isfinite(penalty):
+            return False
+        optimiser.zero_grad()
+        penalty.backward()
+        optimiser.step()
+    return True
+
+
+def test_l_diverges_in_cmcs_framework_as_the_notes_say() -> None:
+    table = ALL["cllr/table-3"]
+    torch.manual_seed(0)
+    encoder = make_encoder("resnet50", "imagenet")
+    with torch.no_grad():  # in training mode: features of batch norms that see a batch
+        features = encoder(torch.randn(16, 3, 64, 64))
+    finite = {}
+    for row in table.rows:
+        cell, *_ = table.cells("paper", row=row.label)
+        config = cell.config
+        assert isinstance(config, Config)
+        if config.objective.projection is None:
+            continue
+        projection = LowRankProjection(2048, **config.objective.projection.kwargs)
+        if projection.norm == "nuclear":  # takes seconds a step
+            continue
+        assert (config.backbone, config.image_size) == ("resnet50", 224)
+        optimiser = make_optimiser(config, projection)
+        rates = [learning_rate(config, step, 126_689 // 128) for step in range(10)]
+        finite[row.label] = stays_finite(projection, features, optimiser, rates)
+        said = "cannot be trained at full length" in " ".join(row.deviation.split())
+        assert said is not finite[row.label], row.label
+    assert sorted(finite.values()) == [False, False, False, True]  # True: on SwAV, by LARS
+
+
+@pytest.mark.parametrize("emphasis", [1.0, 2.5, 5.0])
+def test_near_collapse_emphasis_weakens_differences_of_views_as_the_note_says(
+    emphasis: float,
+) -> None:
+    torch.manual_seed(0)
+    centre = torch.zeros(64, dtype=torch.float64)
+    centre[0] = 1.0
+    of_image, of_view = 1e-4 * torch.randn(2, 256, 64, dtype=torch.float64)
+    of_image -= of_image.mean(0)
+    of_image[:, 0] = of_view[:, 0] = 0.0  # tangential
+    of_image.requires_grad_()
+    of_view.requires_grad_()
+    first, second = unit_rows(centre + of_image + of_view), unit_rows(centre + of_image - of_view)
+    criterion = Objective(term(margin_nce, temperature=0.25, emphasis=emphasis)).build(64)
+    criterion.of_views(first, second).backward()
+
+    def pull(difference: torch.Tensor) -> float:
+        """How strongly descent lengthens a difference, per unit of it."""
+        assert difference.grad is not None
+        values = difference.detach()
+        return float(-(difference.grad * values).sum() / values.square().sum())
+
+    assert pull(of_image) > 0
+    ratio = -pull(of_view) / pull(of_image)
+    assert ratio == pytest.approx(2 * emphasis - 1, rel=0.05)
