@@ -57,6 +57,8 @@ TESTS = {
     "vision/methods/__init__.py": ["tests/vision/test_methods.py"],
     "vision/methods/base.py": ["tests/vision/test_methods.py"],
     "vision/methods/moco.py": ["tests/vision/test_methods.py"],
+    "vision/methods/swav.py": ["tests/vision/test_swav.py"],
+    "vision/methods/cmc.py": ["tests/vision/test_cmc.py"],
     "vision/features.py": ["tests/vision/test_evaluation.py", "tests/vision/test_transfer.py"],
     "text/baselines.py": ["tests/text/test_neighbours.py"],
     "text/senteval.py": ["tests/text/test_official.py", "tests/text/test_evaluation.py"],

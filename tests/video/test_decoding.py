@@ -16,9 +16,12 @@ from video.decoding import decode
 WIDTH, HEIGHT = 64, 48
 
 
-def write(file: Path, frames: int = 25, codec: str = "mpeg4", **options: str) -> bytes:
+def write(
+    file: Path, frames: int = 25, codec: str = "mpeg4", title: str = "", **options: str
+) -> bytes:
     """A video of noise with a white corner at the top left."""
     with av.open(str(file), "w", options=options) as container:
+        container.metadata["title"] = title
         stream = container.add_stream(codec, rate=25)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         for number in range(frames):
