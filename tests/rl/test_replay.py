@@ -170,6 +170,7 @@ def test_without_room_it_is_not_made(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert message.startswith(f"{tmp_path / 'frames.bin'}: ")
+    assert "0.6 GB" in message
     assert not (tmp_path / "frames.bin").exists()
     make(tmp_path)
 

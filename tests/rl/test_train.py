@@ -364,3 +364,23 @@ def _compare_updates(tmp_path: Path, name: str, update_every: int) -> None:
     assert eager == graphs
     assert all(torch.equal(same[key], value) for key, value in weights.items())
     replay.delete()
+
+
+class AtRest:
+    """An environment whose snapshot is a number."""
+
+    now = 3
+
+    def snapshot(self) -> int:
+        return self.now
+
+    def restore(self, snapshot: int) -> None:
+        self.now = snapshot
+
+
+def test_a_checkpoint_holds_the_environment_and_the_curve() -> None:
+    first, second = train.Progress(AtRest()), train.Progress(AtRest())
+    first.environment.now = 7
+    first.curve.append({"step": 8, "return": 0.5})
+    second.load_state_dict(first.state_dict())
+    assert (second.environment.now, second.curve) == (7, [{"step": 8, "return": 0.5}])

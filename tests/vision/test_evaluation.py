@@ -224,7 +224,9 @@ def test_probe_is_the_plain_loop(probe: Probe) -> None:
     points, labels = clusters(330, 7, 0.6)
     data = (points[:230], labels[:230], points[230:], labels[230:])
     layer, accuracies = reference_probe(*data, probe, seed=5)
-    result = linear_probe(*data, classes=7, probe=probe, seed=5)
+    done: list[int] = []
+    result = linear_probe(*data, classes=7, probe=probe, seed=5, after_epoch=done.append)
+    assert done == list(range(1, probe.epochs + 1))
     assert result.top1.tolist() == pytest.approx(accuracies, abs=1e-12)
     torch.testing.assert_close(result.classifier.weight, layer.weight, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(result.classifier.bias, layer.bias, rtol=1e-5, atol=1e-6)
