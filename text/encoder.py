@@ -58,8 +58,9 @@ class QuickThoughtConfig(PretrainedConfig):
         embedding: E of a GRU, E = H of a bag of words; a transformer's E is its H.
         hidden: H of a GRU, both directions together, and of a transformer.
         bidirectional: of a GRU.
-        layers: of a transformer, as is heads.
-        backbone: the configuration of a transformer of transformers, in place of layers and heads.
+        layers: of a transformer.
+        heads: of a transformer.
+        backbone: the configuration of a Hugging Face encoder, in place of layers and heads.
         length: tokens kept of a sentence that is encoded; the maximum of a transformer.
         pad_token_id: padding of shorter sentences.
 

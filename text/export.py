@@ -116,7 +116,7 @@ def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Projected
         if keys := sorted(map(str, report[kind])):
             raise damaged(folder, f"{kind.replace('_', ' ')}: {', '.join(keys)}")
     words = model.config.vocab_size
-    # The table of a model of transformers may have rows that no word uses.
+    # The embeddings of a Hugging Face encoder may have rows that no word uses.
     if len(tokenizer) > words or (model.config.backbone is None and len(tokenizer) < words):
         raise damaged(folder, f"{len(tokenizer)} words beside {words} embeddings")
     if project is not None:

@@ -194,8 +194,8 @@ def starting_point(
 ) -> tuple[QuickThought, PreTrainedTokenizerFast]:
     """The model that training starts from, and the tokenizer that its sentences have to have.
 
-    The folder holds a :class:`text.QuickThought`, or any encoder of transformers, which both
-    encoders start from, without its dropout.
+    The folder holds a :class:`text.QuickThought`, or any Hugging Face encoder: both f and g then
+    start from it, without its dropout.
 
     Args:
         init: the folder.
@@ -217,7 +217,9 @@ def starting_point(
     else:
         limit = _length(loaded, tokenizer)
         described = loaded.config.to_dict()
-        dropped = {name: 0.0 for name in described if "dropout" in name and described[name]}
+        dropped = {  # of GPT-2 it is attn_pdrop
+            name: 0.0 for name in described if "drop" in name and isinstance(described[name], float)
+        }
         shape = QuickThoughtConfig(
             kind="transformer",
             vocab_size=loaded.get_input_embeddings().num_embeddings,

@@ -11,6 +11,7 @@ from transformers import (
     AutoModel,
     BertConfig,
     DistilBertConfig,
+    GPT2Config,
     PreTrainedTokenizerFast,
     RobertaConfig,
 )
@@ -29,6 +30,7 @@ from text.train import save_model, shape_of
 SMALL = dataclasses.replace(Config().reduced(), steps=2, tasks=("neighbours",))
 SENTENCES = ["the rain fell all night", "nobody slept in the house"]
 SHAPES = {
+    "gpt2": GPT2Config(n_embd=32, n_layer=1, n_head=2),
     "bert": BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2),
     "distilbert": DistilBertConfig(dim=32, n_layers=1, n_heads=2),
     "roberta": RobertaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2),
