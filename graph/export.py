@@ -3,7 +3,6 @@
 Shapes: F node features, G graphs, D features of the encoder.
 """
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -40,7 +39,6 @@ from shared.experiment.export import (
 from shared.experiment.initial import FILE
 from shared.experiment.records import Record
 from shared.experiment.run import Run
-from shared.experiment.run_folders import OWN_DATA
 from shared.functions import function_name
 
 # The fields of a configuration that determine the encoder and its input.
@@ -53,7 +51,6 @@ def save_encoder(
     *,
     config: Config,
     features: int,
-    dataset: str | None = None,
 ) -> None:
     """Write ``encoder.safetensors`` into a folder, with what is needed to rebuild the network.
 
@@ -63,16 +60,11 @@ def save_encoder(
         folder: created if needed; the file in it is replaced atomically.
         config: of the run that trained it.
         features: F.
-        dataset: what it was trained on: a name of :func:`graph.load`, or any name for your own
-            graphs; None: the configuration's, or "own" where that is a name of ``graph.load``.
 
     Raises:
         ValueError: another network than the configuration's.
     """
     network = remade(encoder, lambda: make_encoder(config, features))
-    if dataset is None:
-        dataset = OWN_DATA if config.dataset in (*DATASETS, ATLAS) else config.dataset
-    config = dataclasses.replace(config, dataset=dataset)
     metadata = {"dim": str(network.dim), "features": str(features)}
     metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in KEPT}
     save_weights(network, folder, metadata)

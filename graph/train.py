@@ -70,7 +70,7 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         calibrate(encoder, graphs, config.batch_size)
     if run.tier != "smoke":
         width = graphs.x.shape[1]
-        save_encoder(encoder, run.folder, config=config, features=width, dataset=config.dataset)
+        save_encoder(encoder, run.folder, config=config, features=width)
     embeddings = evaluated_features(config, encoder, criterion, graphs)
     return score(config.protocol, embeddings, graphs.y.numpy(), config.fold_seed, run.workers)
 

@@ -35,7 +35,6 @@ from shared.experiment.export import (
 )
 from shared.experiment.records import Record
 from shared.experiment.run import Run
-from shared.experiment.run_folders import OWN_DATA
 
 make_torchvision_importable()
 
@@ -72,11 +71,9 @@ CORPORA = {
     "bookcorpus": "BookCorpus, which may not be distributed; the model holds none of its text but "
     "the words of its vocabulary. Its terms are those under which you obtained it.",
     "manual": "The manual that ships with Python, under the licence of Python.",
-    OWN_DATA: "Text that the training was given, whose terms are its owner's to state; the model "
-    "holds none of it but the words of its vocabulary.",
 }
 OWN_CORPUS = (
-    "The folder of plain text `{name}`, whose terms are its owner's to state; the model holds none "
+    "Plain text, `{name}`, whose terms are its owner's to state; the model holds none "
     "of it but the words of its vocabulary."
 )
 

@@ -34,7 +34,6 @@ from shared.experiment.export import (
 from shared.experiment.initial import FILE
 from shared.experiment.records import Record
 from shared.experiment.run import Run
-from shared.experiment.run_folders import OWN_DATA
 from shared.functions import function_name
 from video.augmentation import MEAN, STD
 from video.config import SPLITS, Config
@@ -206,6 +205,6 @@ def _describe(folder: Path, record: Record) -> Export:
         loading=loading("video", config["network"], use),
         pipeline="feature-extraction",
         modality="videos",
-        evaluated=f"{dataset}, split {config['split']}" if dataset != OWN_DATA else dataset,
+        evaluated=f"{dataset}, split {config['split']}",
         notes=["`_low` and `_high` are the ends of Wilson's 95% interval over test videos."],
     )

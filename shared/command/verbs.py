@@ -68,8 +68,6 @@ def report(places: Places, *, replace: bool = False) -> int:
         print(line)
     results = write_results(places, frame)
     written = sum(bool(measured.records) for measured in results.tables)
-    for note in verify.left_out(cells.every_table(), places.runs):
-        print(f"note: {note}")
     if not written:
         print(NO_RECORDS.format(places.results))
     for paper in pages.PAPERS:

@@ -5,7 +5,7 @@ Nothing is computed; :mod:`shared.command.rerun` runs recorded cells again.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,11 @@ from rich import box
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.experiment.config import USER_TIER
 from shared.experiment.frame import (
     Line,
     Measurement,
     Origin,
     ReadRecord,
-    folder_key,
     load,
     name_of,
     processor_of,
@@ -56,9 +54,8 @@ class Checked:
 def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None = None) -> Checked:
     """Check every record below ``results``, and every finished run below ``runs`` if it exists.
 
-    A committed record must be unaltered and plausible, from a clean commit, from the same data as
-    the others of its column, and valid for a cell of ``tables``; a run on this disk must be
-    unaltered and plausible.
+    A committed record must be unaltered and plausible, from a clean commit and valid for a cell of
+    ``tables``; a run on this disk must be unaltered and plausible.
     """
     frame = load(tables, runs=runs, results=results, everything=True, domain=domain)
     lines: defaultdict[str, list[Line]] = defaultdict(list)
@@ -91,9 +88,6 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
             faults[origin] += [f"{name}: two records of {address}" for address in twice]
         elif idle := len(sources) - valid:
             notes.append(IDLE.format(name, idle))
-    committed = [group for group in groups if group.committed]
-    faults["record"] += _inconsistent_data(committed, tables)
-    notes = [*_misplaced(frame.sources, runs, domain), *notes]
     return Checked(tuple(groups), (*faults["record"], *faults["run"]), tuple(notes), tuple(matched))
 
 
@@ -162,85 +156,3 @@ def _not_finite(value: Any, name: str = "") -> Iterator[str]:
             yield from _not_finite(item, name)
     elif value in (None, "nan", "inf", "-inf"):
         yield f"{name} is {value}"
-
-
-def _inconsistent_data(groups: Sequence[Group], tables: Iterable[Table]) -> Iterator[str]:
-    """Records whose data differ from those of the records beside them.
-
-    A dataset has one hash in a column and seed, and one over all seeds where most of them agree:
-    data that a run makes itself, such as frames, may differ from seed to seed. A record without
-    data is a fault where others of the same kind of configuration have some.
-    """
-    kinds = {name_of(table, tier): type(table.config) for table in tables for tier in table.tiers}
-    with_data = {
-        kinds.get(group.name)
-        for group in groups
-        if any(record.environment["data"] for record in group.records.values())
-    } - {None}
-    for group in groups:
-        hashes: defaultdict[tuple[str, str], list[tuple[str, str, str]]] = defaultdict(list)
-        for where, record in group.records.items():
-            data = record.environment["data"]
-            if not data and kinds.get(group.name) in with_data:
-                yield f"{where}: {record.address} names no data, unlike others of its kind"
-            *_, column, seed = record.address.split("/")
-            for name, digest in data.items():
-                hashes[column, name].append((where, seed, digest))
-        for (column, name), of_column in hashes.items():
-            for where, digest, expected in _unusual_hashes(of_column):
-                yield (
-                    f"{where}: {name} has another hash than the rest of the column {column}: "
-                    f"{digest[:12]}..., not {expected[:12]}..."
-                )
-
-
-def _unusual_hashes(hashes: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
-    """Of a column's places, seeds and hashes: the places with an unexpected hash, it, the expected.
-
-    Expected is the hash of most records, or without one the most frequent of the same seed.
-    """
-    usual, times = Counter(digest for *_, digest in hashes).most_common(1)[0]
-    by_seed: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for _, seed, digest in hashes:
-        by_seed[seed][digest] += 1
-    for where, seed, digest in hashes:
-        expected = usual if 2 * times > len(hashes) else by_seed[seed].most_common(1)[0][0]
-        if digest != expected:
-            yield where, digest, expected
-
-
-def left_out(tables: Sequence[Table], runs: Path) -> Iterator[str]:
-    """Notes on the finished runs below ``runs`` that are of no cell of ``tables``."""
-    frame = load(tables, runs=runs, everything=True)
-    yield from _misplaced(frame.sources, runs, None)
-    of_cells = {line.source.where for line in frame if line.source is not None}
-    idle = Counter(
-        source.group
-        for source in frame.sources
-        if source.where not in of_cells and source.where.endswith(f"-{folder_key(source.record)}")
-    )
-    for name, count in sorted(idle.items()):
-        yield IDLE.format(name, count)
-
-
-def _misplaced(sources: Iterable[ReadRecord], runs: Path, domain: str | None) -> Iterator[str]:
-    """Notes on finished runs that do not count because of their folder, as after a copy.
-
-    With a domain, folders that lie elsewhere are noted where a part of their path has its name.
-    """
-    for source in sources:
-        if source.origin == "record":
-            continue
-        key = folder_key(source.record)
-        if not source.where.endswith(f"-{key}"):
-            yield f"{source.where}: does not count under this name; rename it to end with -{key}"
-    stray: Counter[str] = Counter()
-    for file in runs.rglob("result.json"):
-        parts = file.relative_to(runs).parts
-        if domain not in (None, *parts[:-1]):
-            continue
-        if len(parts) - (parts[0] == USER_TIER) != 4:  # domain, dataset, run, file
-            stray[parts[0]] += 1
-    for name, count in sorted(stray.items()):
-        where = f"{runs / name}: {count} finished, which do not count there"
-        yield f"{where}; move them to {runs}/DOMAIN/DATASET/RUN"

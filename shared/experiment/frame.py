@@ -288,11 +288,6 @@ def by_key(
     return records
 
 
-def folder_key(record: Record) -> str:
-    """The key that ends the name of a run's folder; not of a user's run, whose tier is not kept."""
-    return run_key(str(record.result["tier"]), record.config)
-
-
 def fault_of(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
     """Why ``record``, in today's form, is not valid for ``cell``; None if it is."""
     result = record.result

@@ -57,8 +57,6 @@ from shared.experiment.records import HASH, content_hash, read_json
 from shared.experiment.run_folders import (
     LOCK_WAIT,
     LOG,
-    OWN_DATA,
-    OWN_DATA_FIELDS,
     RUN_OUTPUTS,
     WATCHED,
     Conflict,
@@ -69,7 +67,6 @@ from shared.experiment.run_folders import (
     check_same_processes,
     log_lines,
     stop_signals,
-    with_own_data,
 )
 from shared.experiment.states import not_finite, read_state, write_state
 from shared.experiment.tracking import VARIABLE, Logger, TensorBoard, WeightsAndBiases
@@ -169,7 +166,7 @@ class Run:
             )
         self.folder = folder
         self.store = store
-        self.config = self._asked_config = config
+        self.config = config
         self.tier = tier
         self.workers = workers
         self.data_root = data_root
@@ -253,7 +250,6 @@ class Run:
         if self._is_first:
             for part in self.folder.glob(".*.part"):  # partial files of killed processes
                 part.unlink(missing_ok=True)
-            self.config = with_own_data(self.folder, self._asked_config)
             check_config(self.folder, self.config)
             check_same_processes(self.folder, self.processes)
             if not (self.folder / "config.json").exists():
@@ -273,13 +269,8 @@ class Run:
         """Note the hashes of the datasets used, by name.
 
         Raises:
-            Conflict: the folder holds a run on the user's own data, this one is on a dataset; or
-                its checkpoint or result is of other files.
+            Conflict: the folder's checkpoint or result is of other files.
         """
-        if any(
-            getattr(self._asked_config, field, None) in fingerprints for field in OWN_DATA_FIELDS
-        ):
-            check_config(self.folder, self._asked_config)
         self._check_same_data(fingerprints)
         self._recorded |= fingerprints.keys()
         self._environment["data"] |= fingerprints
@@ -289,30 +280,10 @@ class Run:
         """Whether the hash of these data was noted since the run was entered."""
         return name in self._recorded
 
-    def record_own_data(self, digest: str, field: str | None) -> None:
-        """Note the hash of data that a training was given.
-
-        Args:
-            digest: their hash.
-            field: of the configuration, if it names a dataset for which these data may not stand:
-                the run's and the written one then say :data:`OWN_DATA`.
-
-        Raises:
-            Conflict: the folder's checkpoint or result is of others.
-        """
-        self._check_same_data({OWN_DATA: digest})
-        if field is not None:
-            self.config = dataclasses.replace(self.config, **{field: OWN_DATA})
-            self._asked_config = self.config  # the encoder may be scored on any dataset
-            if self._is_first:
-                write_atomically(self.folder / "config.json", canonical_json(self.config))
-        self._environment["data"][OWN_DATA] = digest
-        self._write_environment()
-
     def _check_same_data(self, fingerprints: Mapping[str, str]) -> None:
         """Refuse to train on other data than the folder's checkpoint or result."""
-        fields = (*OWN_DATA_FIELDS, "task")
-        trained_on = {OWN_DATA, *(getattr(self.config, field, None) for field in fields)}
+        fields = ("dataset", "corpus", "task")
+        trained_on = {getattr(self.config, field, None) for field in fields}
         for name, digest in fingerprints.items():
             before = self._data_before.get(name, digest)
             if name in trained_on and digest != before:

@@ -3,7 +3,6 @@
 Needs no torch; :mod:`shared.experiment.run` trains in such a folder.
 """
 
-import dataclasses
 import itertools
 import json
 import signal
@@ -21,8 +20,6 @@ from shared.experiment.records import read_json
 
 LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command continues where this one stopped
-OWN_DATA_FIELDS = ("dataset", "corpus")  # of configurations, which name data that can be given
-OWN_DATA = "own"  # the dataset of a training that was given data, where they have no other name
 RUN_OUTPUTS = ("checkpoint.pt", "result.json")  # what a run continues from, or ended with
 LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
@@ -55,21 +52,6 @@ def stop_signals() -> list[signal.Signals]:
     """The signals that ask to save and stop; no SIGHUP where nohup has it ignored."""
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [number for number in STOPS if number != signal.SIGHUP or not ignored]
-
-
-def with_own_data(folder: Path, config: Config) -> Config:
-    """The configuration, with the user's own data where the folder's run was given such.
-
-    The same command resumes a run whose configuration named a dataset before it was given others.
-    """
-    file = folder / "config.json"
-    written = read_json(file) if file.exists() else {}
-    own_data = {
-        field: OWN_DATA
-        for field in OWN_DATA_FIELDS
-        if written.get(field) == OWN_DATA and hasattr(config, field)
-    }
-    return dataclasses.replace(config, **own_data) if own_data else config
 
 
 def check_config(folder: Path, config: Config) -> None:

@@ -59,23 +59,6 @@ def check(tmp_path: Path) -> verify.Checked:
     return verify.check(ALL, tmp_path / "results", tmp_path / "runs")
 
 
-def test_runs_that_were_copied_to_another_place_are_named(done: Path, tmp_path: Path) -> None:
-    shutil.copytree(done / "runs", tmp_path / "runs")
-    notes = check(tmp_path).notes
-    folder = run_of(tmp_path / "runs", f"{PLACE}/seed-0")
-    other = folder.rename(folder.with_name("renamed"))
-    shutil.copytree(done / "runs", tmp_path / "runs/runs")
-    key = folder.name.rpartition("-")[2]
-    found = [each for each in check(tmp_path).notes if each not in notes]
-    assert f"{other}: does not count under this name; rename it to end with -{key}" in found
-    count = len(list((done / "runs").rglob("result.json")))
-    where = f"{tmp_path}/runs/runs: {count} finished, which do not count there; move them to "
-    assert any(each.startswith(where) for each in found)
-    for domain, is_noted in (("toy", True), ("graph", False)):
-        notes = verify.check(ALL, tmp_path / "results", tmp_path / "runs", domain).notes
-        assert any(each.startswith(where) for each in notes) == is_noted
-
-
 def test_an_unknown_commit_is_not_said_to_have_changes(records: list[Record]) -> None:
     of_a_package = changed(records[0], {"commit": "unknown", "dirty": True})
     assert commit_name(of_a_package) == "unknown"
@@ -144,44 +127,6 @@ def test_records_of_no_table_are_a_fault(tmp_path: Path, records: list[Record]) 
     commit(tmp_path / "results", records[:1], "toy/toy/table-9")
     (fault,) = check(tmp_path).faults
     assert "is not valid: no table declares it today" in fault
-
-
-@pytest.mark.parametrize(
-    ("data", "at_fault"),
-    [
-        ([{"toys": "a"}] * 3, None),
-        ([{"toys": "a"}, {"toys": "b"}, {"toys": "a"}], 2),
-        ([{"toys": "a"}, {}, {"toys": "a"}], 2),
-        # What each seed makes itself is another with each.
-        ([{"toys": "a", "frames": each} for each in "abc"], None),
-    ],
-)
-def test_records_of_a_column_are_of_the_same_data(
-    tmp_path: Path, records: list[Record], data: list[dict[str, str]], at_fault: int | None
-) -> None:
-    some = [
-        changed(record, {"data": {name: 32 * f"{each}1" for name, each in of.items()}})
-        for record, of in zip(records, data, strict=True)
-    ]
-    file = commit(tmp_path / "results", some)
-    faults = check(tmp_path).faults
-    assert len(faults) == (at_fault is not None)
-    assert all(fault.startswith(f"{file}, line {at_fault}: ") for fault in faults)
-
-
-def test_frames_of_one_seed_are_the_same_in_every_row(
-    tmp_path: Path, records: list[Record]
-) -> None:
-    def framed(record: Record, frames: str) -> Record:
-        return changed(record, {"data": {"frames": frames * 64}})
-
-    first, second, _ = records
-    (cell,) = TABLE.cells(row="better", column="left", seeds=[0])
-    other = dataclasses.replace(first, address=cell.address, config=dict(cell.content))
-    rows = [framed(first, "1"), framed(second, "2"), framed(other, "3")]
-    commit(tmp_path / "results", rows)
-    (fault,) = check(tmp_path).faults
-    assert "line 3: frames" in fault
 
 
 def test_one_domain_alone(tmp_path: Path, records: list[Record]) -> None:

@@ -34,7 +34,7 @@ def finished(folder: Path, config: Config = GCN, tier: str = "own") -> nn.Module
     encoder = make_encoder(config, 1).double()
     with Run(folder, config, tier=tier) as run:
         run.record_data(atlas="5f" * 32)
-        save_encoder(encoder, folder, config=config, features=1, dataset=config.dataset)
+        save_encoder(encoder, folder, config=config, features=1)
         run.finish({"accuracy": 61.5, "fold_accuracies": [61.5] * 10, "details": {"graphs": 90}})
     return encoder
 

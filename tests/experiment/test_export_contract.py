@@ -74,7 +74,7 @@ def probe(folder: Path) -> Callable[..., Tensor]:
 def graphs(folder: Path) -> Callable[..., Tensor]:
     made = moved(make_encoder(GRAPHS, 1).double())
     with Run(folder, GRAPHS) as run:
-        graph.save_encoder(made, folder, config=GRAPHS, features=1, dataset="atlas")
+        graph.save_encoder(made, folder, config=GRAPHS, features=1)
         run.finish({"accuracy": 61.5})
     return lambda: torch.from_numpy(embed(made, load("atlas", folder)))
 

@@ -27,7 +27,6 @@ from shared.experiment.records import Damaged, read_failure, read_record
 from shared.experiment.run import Means, Run
 from shared.experiment.run_folders import (
     INTERRUPTED,
-    OWN_DATA,
     Conflict,
     Interrupted,
     Locked,
@@ -383,17 +382,13 @@ def test_a_run_resumed_at_another_commit_says_where_its_checkpoint_was_made(
             assert run.environment["dirty"]
 
 
-@pytest.mark.parametrize("name", ["toys", OWN_DATA])
-def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
     @dataclasses.dataclass(frozen=True)
     class OnToys(Config):
         dataset: str = "toys"
 
     def record(run: Run, digest: str) -> None:
-        if name == OWN_DATA:
-            run.record_own_data(digest, None)
-        else:
-            run.record_data(**{name: digest}, labels="of no training")
+        run.record_data(toys=digest, labels="of no training")
 
     folder = tmp_path / "run"
     with Run(folder, OnToys()) as run:
@@ -402,14 +397,14 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path, name: str) -> Non
         run.track()
         run.checkpoint(1)
     with Run(folder, OnToys()) as run:  # stopped before its data were read
-        assert run.environment["data"][name] == 64 * "b"
+        assert run.environment["data"]["toys"] == 64 * "b"
     with Run(folder, OnToys()) as run:
-        text = rf"{name}: b{{12}}, now c{{12}}"
+        text = "toys: b{12}, now c{12}"
         with pytest.raises(Conflict, match=text):
             record(run, 64 * "c")
         record(run, 64 * "b")
         run.record_data(labels="others")
-        assert run.environment["data"][name] == 64 * "b"
+        assert run.environment["data"]["toys"] == 64 * "b"
         run.keep_checkpoint = False
         run.finish({})
     with Run(folder, OnToys()) as run, pytest.raises(Conflict, match=text):

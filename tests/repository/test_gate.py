@@ -1,6 +1,7 @@
 """What may not change unnoticed; ``gate/invariants.py`` says what, and writes the files again."""
 
 import json
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,21 @@ def test_every_record_that_counted_counts() -> None:
 
 
 @pytest.mark.slow
+def test_records_of_a_column_are_of_the_same_data() -> None:
+    """Frames are drawn by a run, so that each seed has its own."""
+    hashes: defaultdict[tuple[Path, str, str, str], set[str]] = defaultdict(set)
+    for file in (invariants.ROOT / "results").rglob("*.records.jsonl"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            table, column, seed = record["address"].rsplit("/", 2)
+            data = record["environment"]["data"]
+            assert data or table.startswith("vision/lmcl/table-1/"), record["address"]
+            for name, digest in data.items():
+                hashes[file, column, name, seed if name == "frames" else ""].add(digest)
+    assert len(hashes) > 100
+    assert all(len(found) == 1 for found in hashes.values())
+
+
 def test_what_a_checkout_makes_is_taken_up_and_a_change_is_seen(tmp_path: Path) -> None:
     made = invariants.of_runs(invariants.ROOT, "make", tmp_path, "graph")
     assert [line.split(" | ")[1] for line in made] == [
