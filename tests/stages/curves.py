@@ -1,10 +1,12 @@
-"""The first losses of every domain's own loop on 1, 2 and 4 processes; as a script, docs' table.
+"""The first losses of every domain's own loop on 1, 2 and 4 processes; as a script, a table.
 
-python -m tests.stages.curves [CASE ...]    measures, and writes the table of docs/clusters.md
+python -m tests.stages.curves [CASE ...]    measures, and writes docs/processes.csv
 """
 
+import csv
 import dataclasses
 import importlib
+import io
 import math
 import os
 import sys
@@ -282,30 +284,28 @@ def largest_difference(first: Sequence[float], second: Sequence[float]) -> float
 
 
 def table(losses: dict[int, dict[tuple[str, bool], list[float]]]) -> str:
-    """Powers of ten that the largest differences stay below, as Markdown."""
-    lines = [
-        "| loop | losses 1, 20 | 2 processes, float32 | 4, float32 | 2, float64 | 4, float64 |",
-        "|---|---|---|---|---|---|",
-    ]
+    """Powers of ten that the largest differences stay below, as CSV."""
+    several = [f"{world} processes" for world in WORLDS[1:]]
+    head = ["loop", "loss at step 1", f"loss at step {STEPS}"]
+    head += [f"{world}, {dtype}" for dtype in ("float32", "float64") for world in several]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(head)
     for case in dict.fromkeys(case for case, _ in losses[1]):
         alone = losses[1][case, False]
-        cells = [f"{alone[0]:.4f}, {alone[-1]:.4f}"]
+        cells = [f"{alone[0]:.4f}", f"{alone[-1]:.4f}"]
         for double in (False, True):
             for world in WORLDS[1:]:
                 pair = losses[1][case, double], losses[world][case, double]
                 exponent = math.log10(max(largest_difference(*pair), 1e-16))
                 cells.append(f"{10.0 ** math.ceil(exponent):.0e}")
-        lines.append(f"| {' | '.join([case, *cells])} |")
-    return "\n".join(lines) + "\n"
+        writer.writerow([case, *cells])
+    return stream.getvalue()
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
         made = table(measured(dict.fromkeys(sys.argv[1:] or CASES, WORLDS), Path(temporary)))
     print(made)
-    document = ROOT / "docs" / "clusters.md"
     if not sys.argv[1:]:
-        text = document.read_text()
-        start = text.index("| loop |")
-        end = text.index("\n\n", start) + 1
-        document.write_text(text[:start] + made + text[end:])
+        (ROOT / "docs" / "processes.csv").write_text(made)
