@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shared.errors import UserError
 from shared.experiment.config import Config
-from shared.experiment.run import Run
+from shared.experiment.run import OWN_DATA, Run
+from shared.notices import remark
 
 HASHED = 2**26  # bytes, up to which the content is hashed as well
 
@@ -19,21 +19,13 @@ def record_own(
 ) -> None:
     """Record data that were given to a training, unless its data set was recorded already.
 
-    The hash of the data is that of types and shapes, and of the content up to :data:`HASHED` bytes
-    in all.
-
-    Raises:
-        UserError: ``field`` of the configuration names a data set of the domain, one of the
-            ``known``, for which the data that were given would be taken.
+    The hash of the data, "own" in the record, is that of types and shapes, and of the content up to
+    :data:`HASHED` bytes in all. Where ``field`` of the configuration names a data set of the
+    domain, one of the ``known``, a notice says that it was not read.
     """
     name = getattr(config, field)
     if run.has_recorded(name):
         return
-    if name in known:
-        raise UserError(
-            f"the configuration says {field}={name!r}, but the data were given; name them, as in "
-            f"{field}='mine'"
-        )
     whole = sum(item.nbytes for item in content) <= HASHED
     digest = hashlib.sha256()
     for item in content:
@@ -42,4 +34,9 @@ def record_own(
             digest.update(item.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         elif whole:
             digest.update(np.ascontiguousarray(item).tobytes())
-    run.record_data(**{name: digest.hexdigest()})
+    if name in known:
+        remark(
+            f"{field}={name!r} was not read: the data were given, of which the record has the "
+            f"hash alone; set a name of your own"
+        )
+    run.record_data(**{OWN_DATA: digest.hexdigest()})

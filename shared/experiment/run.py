@@ -79,6 +79,7 @@ from shared.ranges import require_ranges, require_words
 # Steps after which the loss is checked, where no line of the log is due before; on a GPU it is
 # read a step later, when the device has other work.
 CHECK_EVERY = 100
+OWN_DATA = "own"  # in a record, names the hash of data that a training was given
 # Signs of a training that has diverged and stayed finite: a loss that ends at this multiple of its
 # start, and a weight of this size.
 DIVERGED, LARGEST_WEIGHT = 2.0, 1e4
@@ -283,7 +284,7 @@ class Run:
     def _check_same_data(self, fingerprints: Mapping[str, str]) -> None:
         """Refuse to train on other data than the folder's checkpoint or result."""
         fields = ("dataset", "corpus", "task")
-        trained_on = {getattr(self.config, field, None) for field in fields}
+        trained_on = {OWN_DATA, *(getattr(self.config, field, None) for field in fields)}
         for name, digest in fingerprints.items():
             before = self._data_before.get(name, digest)
             if name in trained_on and digest != before:

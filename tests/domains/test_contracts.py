@@ -328,28 +328,34 @@ OWN: dict[str, tuple[Any, str, Callable[[int], Any], Callable[..., nn.Module], A
 
 
 @pytest.mark.parametrize("domain", OWN)
-def test_a_run_on_data_of_ones_own_says_so(domain: str, tmp_path: Path) -> None:
-    """And not that they are the data set which its configuration names by default."""
+def test_a_run_on_data_of_ones_own_says_so(
+    domain: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And that the data set which its configuration names by default was not read."""
     config, field, given, train, save = OWN[domain]
-    with Run(tmp_path / "default", config) as run:
-        with pytest.raises(UserError, match=f"{field}='{getattr(config, field)}'.*name them"):
-            train(config, given(1), run)
-    mine = dataclasses.replace(config, **{field: "mine"})
+    said = f"{field}={getattr(config, field)!r} was not read"
     hashes = []
     for place, seed in (("one", 1), ("one", 1), ("same", 1), ("other", 2)):
-        with Run(tmp_path / place, mine) as run:  # the second time it is resumed
-            encoder = train(mine, given(seed), run)
-            hashes.append(run.environment["data"]["mine"])
+        with Run(tmp_path / place, config) as run:  # the second time it is resumed
+            encoder = train(config, given(seed), run)
+            hashes.append(run.environment["data"]["own"])
+            assert said in run.environment["notices"][0]
+            assert said in capsys.readouterr().err
             if save is not None and place == "other":
-                save(encoder, run.folder, config=mine)
+                save(encoder, run.folder, config=config)
                 run.finish({"accuracy" if domain == "graph" else "top1": 50.0})
     assert hashes[0] == hashes[1] == hashes[2] != hashes[3]
+    own = dataclasses.replace(config, **{field: "mine"})
+    with Run(tmp_path / "mine", own) as run:
+        train(own, given(1), run)
+        assert run.environment["data"] == {"own": hashes[0]}
+    assert not capsys.readouterr().err
     if save is not None:
         exports = {"graph": graph.export, "vision": vision.export, "video": video.export}
         target = exports[domain].write(tmp_path / "other", tmp_path / "export")
         card = (target / CARD).read_text()
         assert hashes[3] in card
-        assert getattr(config, field) not in card
+        assert said in card
 
 
 # Data that are prepared once
