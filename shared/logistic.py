@@ -160,9 +160,9 @@ def fit(
         if dtype == torch.float32:  # whose rounding keeps some gradients from becoming that small
             remedy += ", or give the features in float64"
         warnings.warn(
-            f"{len(gradients)} of {objective.numel()} logistic regressions did not reach tolerance "
-            f"{tolerance:g} within {max_iterations} iterations (largest gradient left: "
-            f"{gradients.max():.1e} of the one at zero): {remedy}",
+            f"{len(gradients)} of {objective.numel()} logistic regressions were not within "
+            f"{tolerance:g} of their minimum after {max_iterations} iterations (largest gradient "
+            f"left: {gradients.max():.1e} of the one at zero): {remedy}",
             RuntimeWarning,
             stacklevel=3,  # past the decorator
         )

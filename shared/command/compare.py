@@ -185,7 +185,7 @@ def compare(options: argparse.Namespace, places: Places) -> int:
     options.records = [folder.absolute() for folder in options.records]
     options.loss = [(file.absolute(), *rest) for file, *rest in options.loss]
     if not data.exists():
-        raise UserError(f"--data {options.data}: there is no such file or folder")
+        raise UserError(f"--data {options.data}: there is no such file or folder in {Path.cwd()}")
     with contextlib.chdir(data.parent):
         return _compare(argparse.Namespace(**{**vars(options), "data": Path(data.name)}), places)
 
@@ -302,6 +302,7 @@ def _on_data(
         dataclasses.replace(
             column,
             label=name if len(declared) == 1 else column.label,
+            run="tasks" if column.run else "",  # perhaps other ones
             changes={**column.changes, **changes},
         )
         for column in declared

@@ -65,7 +65,7 @@ def run_with_settings(options: argparse.Namespace, places: Places) -> int:
     for before, after in zip(declared, chosen, strict=True):
         print_changes(console, f"{after.table.address} as declared", before.cells, after.cells)
     pool = run_waiting(chosen, places, options, console)
-    for selected in chosen:
+    for selected in chosen if not pool.interrupted else ():
         _print_numbers(console, selected, options.set, places)
     return print_ending(console, pool, again=options.again)
 

@@ -3,8 +3,8 @@
 import csv
 import json
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,9 +69,14 @@ def plan_table(
     frame: Frame,
     jobs: int,
     seen: set[str] | None = None,
+    recorded: Collection[str] = (),
 ) -> RenderableType:
-    """What is done, what is left and the time of one cell, row by row; then what is missing."""
-    costs = costs_of(table, cells, frame, seen)
+    """What is done, what is left and the time of one cell, row by row; then what is missing.
+
+    ``recorded`` are the addresses of cells that need no run, since their records are committed.
+    """
+    costs = costs_of(table, cells, frame, seen, recorded)
+    cells = [cell for cell in cells if cell.address not in recorded]
     grid = empty_grid(("method", "done", "left", "time of a cell", "time left"), left=("method",))
     for row in dict.fromkeys(row for row, _ in costs):
         grid.add_row(Text(row), *_columns([cost for (of, _), cost in costs.items() if of == row]))
@@ -97,7 +102,11 @@ def missing_data(cells: Sequence[Cell], places: Places) -> list[MissingData]:
 
 
 def costs_of(
-    table: Table, cells: Sequence[Cell], frame: Frame, seen: set[str] | None = None
+    table: Table,
+    cells: Sequence[Cell],
+    frame: Frame,
+    seen: set[str] | None = None,
+    recorded: Collection[str] = (),
 ) -> Costs:
     """The cost of each row in each column; ``frame`` has the table's runs and records.
 
@@ -110,7 +119,7 @@ def costs_of(
     seen = set() if seen is None else seen
     tier = cells[0].tier
     seconds: defaultdict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    done: set[str] = set()
+    done = set(recorded)
     for line in (line for name in table.tiers for line in frame.of(table, name)):
         if line.record is None or line.source is None:
             continue
@@ -248,10 +257,16 @@ def _notes(costs: Costs, cells: Sequence[Cell], places: Places, jobs: int) -> It
     text = f"{left} of {chosen} cells to run"
     if known:
         at_once = f", {duration(side_by_side(known, jobs))} at --jobs {jobs}" * (jobs > 1)
-        text += f": about {duration(sum(cost.time for cost in known))} of one core{at_once}"
+        about = "about" if len(known) == len(waiting) else "at least"
+        text += f": {about} {duration(sum(cost.time for cost in known))} of one core{at_once}"
         used = [SOURCES[name] for name in SOURCES if any(cost.source == name for cost in known)]
         text += f". Times: {'; '.join(used)}"
     yield f"{text}."
+    by_run = Counter[str]()
+    for (_, run), cost in costs.items():
+        by_run[run] += cost.left
+    if left and not all(by_run.values()):
+        yield f"Left in {', '.join(f'{run} ({n})' for run, n in by_run.items() if n)}."
     to_run = [cell for cell in cells if (cell.row, cell.run_name) in waiting]
     if hours := on_gpu(cell for cell in to_run if finished(cell, places.runs) is None):
         yield f"On a GPU the {hours}."
@@ -260,9 +275,10 @@ def _notes(costs: Costs, cells: Sequence[Cell], places: Places, jobs: int) -> It
     if unknown:
         steps, batch = max(counts)
         size = f" a cell has up to {steps:,} steps of {batch:,};" * bool(steps)
+        first = unknown[0]
+        column = "" if first.run else f" --column {first.column!r}"
         yield (
-            f"Never timed here:{size} run one with --seeds {unknown[0].seed} --column "
-            f"{unknown[0].column!r}, then plan again."
+            f"Never timed here:{size} run one with --seeds {first.seed}{column}, then plan again."
         )
 
 

@@ -38,9 +38,12 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
         return 0
     jobs = options.jobs or default_jobs(options.threads)
     seen: set[str] = set()
-    for selected in to_run:
-        plan = plan_table(selected.table, selected.cells, places, frame, jobs, seen)
-        console.print(plan, crop=False)
+    left = {cell.address for selected in to_run for cell in selected.cells}
+    for selected in chosen:
+        recorded = {cell.address for cell in selected.cells} - left
+        if len(recorded) < len(selected.cells):
+            plan = plan_table(selected.table, selected.cells, places, frame, jobs, seen, recorded)
+            console.print(plan, crop=False)
     return 0
 
 
@@ -51,8 +54,9 @@ def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namesp
     frame = joined(chosen, places)
     to_run = _without_recorded(chosen, frame, places, options, console)
     pool = run_waiting(to_run, places, options, console)
-    records = frame if to_run != list(chosen) else None
-    show_tables(chosen, places, pool.outcomes, console, records)
+    if not pool.interrupted:
+        records = frame if to_run != list(chosen) else None
+        show_tables(chosen, places, pool.outcomes, console, records)
     return print_ending(console, pool, again=options.again)
 
 
@@ -214,10 +218,8 @@ def unfinished_cells(
     places.runs.mkdir(parents=True, exist_ok=True)
     cells = _distinct_runs(chosen, places, again=options.again)
     waiting = cells if options.again else unfinished(cells, places.runs)
-    keys = {cell.address: cell.key for selected in chosen for cell in selected.cells}
-    waiting_keys = {cell.key for cell in waiting}
-    if done := sum(key not in waiting_keys for key in keys.values()):
-        console.print(f"{counted(done, 'cell')} done already")
+    if done := len(cells) - len(waiting):
+        console.print(f"{counted(done, 'run')} done already")
     return waiting
 
 

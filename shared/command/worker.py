@@ -23,9 +23,11 @@ from shared.experiment.run import Run
 from shared.experiment.run_folders import Conflict, Interrupted, Locked, WorkerDone
 from shared.experiment.tables import Cell
 from shared.notices import show_plain_warnings
+from shared.report.wording import counted
 from shared.switches import SWITCH
 
 Report = Callable[..., None]
+FEW_STEPS = 100  # of a user's training
 
 
 def run_cell(
@@ -67,7 +69,13 @@ def run_cell(
             if finished:
                 run.continue_on_rank_zero()
             else:
-                run.finish(imported(cell.domain).measure(cell.config, run))
+                metrics = imported(cell.domain).measure(cell.config, run)
+                if cell.own and cell.tier != "smoke" and 0 < run.steps_taken < FEW_STEPS:
+                    few = f"{counted(run.steps_taken, 'training step')}, too few to tell losses "
+                    few += "apart: raise epochs or steps, or lower batch_size, with --set"
+                    run.keep_notice(few)
+                    report("print_once", [f"warning: {few}"])
+                run.finish(metrics)
             record = read_record(run.folder, cell.address)
         assert record is not None  # just written
         return Outcome("done", result=record.result)

@@ -235,6 +235,8 @@ def _read(path: Path, what: str, endings: tuple[str, ...]) -> Folder:
         if files:
             left.beside += beside
             tested = tuple((file, numbers[name]) for name in files for file in files[name]) or None
+            if lacking := [name for name in classes if name not in files]:
+                odd.append(f"without {what} to test on: {_first_names(lacking)}")
             if tested is None:
                 odd.append(f"no {what} in {printable(_relative(path, test))}/")
         elif beside:

@@ -133,6 +133,7 @@ class Run:
         temporary: folders that :meth:`finish` deletes once the result is written.
         saved_step: the step of the checkpoint on disk; None without one.
         processes: the number of processes of the run.
+        steps_taken: the number of training steps, those before a checkpoint included.
 
     Raises:
         Locked: another process uses the folder.
@@ -182,6 +183,7 @@ class Run:
         self.temporary: list[Path] = []
         self.saved_step: int | None = None
         self.processes = 1
+        self.steps_taken = 0
         self._is_first = True
         self._random_states_of_others: list[dict[str, Any]] = []
         self._data_before: Mapping[str, str] = {}  # hashes, of the checkpoint or result
@@ -408,6 +410,7 @@ class Run:
         if total < 0:
             raise ValueError(f"{what} takes {total} steps; give 0 epochs or steps, or more")
         first, to_check = self._restored_step // unit, None
+        self.steps_taken = total * unit
         for step in range(first, total):
             yield step
             done = step + 1

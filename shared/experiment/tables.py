@@ -690,9 +690,9 @@ def _select(
 
 
 def _nearest(wanted: str, labels: Sequence[str]) -> str:
-    """The end of an error about an unknown label: the nearest one, and the labels there are."""
+    """The end of an error about an unknown label: the nearest ones, else all there are."""
     containing = [label for label in labels if slug(wanted) and slug(wanted) in slug(label)]
     text = suggestion(wanted, labels)
     if containing:
         text = f": did you mean {' or '.join(containing[:4])}?"
-    return f"{text if '?' in text else ';'} declared are: {' | '.join(labels)}"
+    return text if "?" in text else f"; declared are: {' | '.join(labels)}"

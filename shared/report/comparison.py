@@ -337,6 +337,8 @@ def remarks(comparison: Comparison) -> list[str]:
     sentences = [f"{row.label}: {row.about}." for row in comparison.rows if row.about]
     if note := TIER_NOTES[comparison.tier]:
         sentences.append(note)
+    notices = (r.environment.get("notices", ()) for r in comparison.records)
+    sentences += (f"{text}." for text in dict.fromkeys(itertools.chain(*notices)))
     for column in comparison.columns:
         for row in comparison.rows:
             if (number := comparison.numbers[row.label, column.label]).missing:

@@ -25,6 +25,7 @@ from shared.report.wording import (
 
 LABEL, HEADER = 26, 13  # characters of a line of a label; words are not broken
 GAP = 2  # between columns
+PAPER = "  paper"  # begins a line of published numbers
 
 
 def say(console: Console, text: str) -> None:
@@ -78,7 +79,7 @@ class Terminal:
         if measured.tier == "smoke":
             yield Text(TIER_NOTES["smoke"], style="yellow")
         elif told := origin(table.published):
-            start = "Italics: " if table.published.rows else ""
+            start = "paper: " if table.published.rows else ""
             yield Text(f"{start}{told}", style="dim italic")
         if missing := legend_of(measured):
             yield Text("; ".join(missing), style="dim")
@@ -113,7 +114,7 @@ class Terminal:
                     *(_cell(*pair) for pair in zip(cells[block], lines_of_cells, strict=True)),
                 )
                 if published := published_row(cells, measured):
-                    grid.add_row("", *(Text(text, style="dim italic") for text in published[block]))
+                    grid.add_row(*(Text(t, style="dim italic") for t in (PAPER, *published[block])))
         return grid
 
 

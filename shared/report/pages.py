@@ -186,6 +186,16 @@ def line(results: Results, group: Sequence[Judged], folder: str = "", name: str 
     ]
 
 
+def tally(groups: Sequence[Sequence[Judged]]) -> str:
+    """How many claims have which word, and how many have several, for their comparisons."""
+    counts: Counter[str] = Counter()
+    for group in groups:
+        words = {word.partition(" (")[0].partition(",")[0] for word in _words(group)}
+        counts[words.pop() if len(words) == 1 else "with several words"] += 1
+    parts = [f"{number} {word}" for word, number in counts.most_common()]
+    return f"Of {len(groups)} claims that were run: {', '.join(parts)}."
+
+
 def lines(results: Results, paper: str) -> list[list[str]]:
     """The lines of a paper's claims, or for an empty name of the additional questions."""
     return [line(results, group) for group in results.of(paper)]
@@ -220,9 +230,11 @@ def _here(group: Sequence[Judged]) -> str:
         ends = ""
         if known:
             low, high = min(end[0] for end in known), max(end[1] for end in known)
-            ends = f", ends of the intervals {_number(low)} and {_number(high)}"
-        of = f"{levels[0]:.2f}" + f" to {levels[-1]:.2f}" * (levels[0] != levels[-1])
-        texts = [f"{of}: {len(gains)} gains, {gains[0]:+z.2f} to {gains[-1]:+z.2f}{ends}"]
+            ends = f" (intervals from {_number(low)} to {_number(high)})"
+        texts = [
+            f"{counted(len(gains), 'comparison')}, {gains[0]:+z.2f} to {gains[-1]:+z.2f}{ends}, "
+            f"of baselines at {levels[0]:.2f}" + f" to {levels[-1]:.2f}" * (levels[0] != levels[-1])
+        ]
         texts += [_gain(each) for each in main if each.gain.ranked]
     beside: dict[str, list[str]] = {}
     for each in group:
@@ -293,6 +305,7 @@ def in_short(results: Results, folder: str = "") -> str:
         "in_short",
         globals(),
         lines=chosen,
+        groups=[group for group in papers if group[0].is_measured],
         here=simclr.gain.levels[1] if simclr else None,
         there=simclr.columns[0].printed[1] if simclr else None,
         left=left,

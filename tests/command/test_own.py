@@ -165,6 +165,7 @@ def test_changed_configurations_run_beside_the_tables(tmp_path: Path, at_once: A
     out, _ = at_once(*choice, "--set", "steps=2", "--set", "offset=5")
     assert "toy/toy/table-1 as declared:\n  offset: 0.0 -> 5.0\n  steps: 3 -> 2\n" in out
     assert "toy/toy/table-1 (paper tier, changed by steps=2, offset=5)" in out
+    assert out.count("warning: 2 training steps, too few to tell losses apart") == 1
     for folder in (tmp_path / "runs/own/toy/works").iterdir():
         assert f"\n  runs/own/toy/works/{folder.name}\n" in out
     home = tmp_path / "runs/own/toy/works"
@@ -175,7 +176,7 @@ def test_changed_configurations_run_beside_the_tables(tmp_path: Path, at_once: A
     found = values(home)
     assert f"{sum(found) / 2:.2f} ± " in out
     out, _ = at_once(*choice, "--set", "offset=5", "--set", "steps=2")  # the same, said otherwise
-    assert "2 cells done already" in out
+    assert "2 runs done already" in out
 
     # Even with the declared configuration, and put where a table's runs lie, it does not count.
     at_once(*choice[:-1], "0", "--set", "steps=3")

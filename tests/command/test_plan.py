@@ -37,11 +37,15 @@ def of(table: Table, cells: Sequence[Cell], here: Places) -> Frame:
     return joined([Chosen(table, tuple(cells))], here)
 
 
-def text_of(table: Table, here: Places, tier: str = "paper", jobs: int = 2) -> str:
+def text_of(
+    table: Table, here: Places, tier: str = "paper", jobs: int = 2, recorded: Sequence[str] = ()
+) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=80)
     cells = table.cells(tier)
-    console.print(plan_table(table, cells, here, of(table, cells, here), jobs), crop=False)
+    frame = of(table, cells, here)
+    plan = plan_table(table, cells, here, frame, jobs, recorded=recorded)
+    console.print(plan, crop=False)
     return stream.getvalue()
 
 
@@ -102,7 +106,7 @@ def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Pat
     words = " ".join(text_of(table, here).split())
     assert "plain 2/6 4 2.0 min, unknown 2.0 min or more" in words
     assert "all 2/12 10 2.0 min to ~2.0 min, unknown 8.0 min or more" in words
-    assert "10 of 12 cells to run: about 8.0 min of one core, 4.0 min at --jobs 2." in words
+    assert "10 of 12 cells to run: at least 8.0 min of one core, 4.0 min at --jobs 2." in words
     # Seeds beyond the declared ones take what those took; so does a row that is chosen alone.
     chosen = table.cells("paper", row="plain", column="left", seeds=[7])
     assert costs_of(table, chosen, of(table, chosen, here))["plain", "left"].source == "measured"
@@ -191,3 +195,12 @@ def test_a_record_of_an_accelerator_says_nothing_of_a_core(tmp_path: Path) -> No
     (here.results / name).write_text("".join(on_gpu))
     costs = costs_of(table, table.cells("short"), of(table, table.cells("short"), here))
     assert {cost.source for cost in costs.values()} == {"unknown"}
+
+
+def test_what_is_recorded_is_done_and_what_is_left_is_named(tmp_path: Path) -> None:
+    (table,) = TOY["toy"]
+    recorded = [cell.address for cell in table.cells("paper") if cell.column == "left"]
+    words = " ".join(text_of(table, places(tmp_path), recorded=recorded).split())
+    assert "all 6/12 6" in words
+    assert "6 of 12 cells to run." in words
+    assert "Left in right (6)." in words

@@ -61,7 +61,7 @@ def test_two_processes_leave_one_record_that_says_so(whole: Path, at_once: AtOnc
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 21))
     accuracy = read(whole, SLOW, "result.json")["metrics"]["accuracy"]
     out, err = at_once("--cell", SLOW, folder=whole)  # on any number of processes
-    assert "1 cell done already" in out
+    assert "1 run done already" in out
     assert f"{accuracy:.2f}" in out
     assert not err
 

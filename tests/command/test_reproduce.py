@@ -47,7 +47,7 @@ def test_a_table_runs_reports_and_is_not_run_again(done: Path, at_once: AtOnce) 
     # Both columns of "better" are the same runs, as what a column changes is what that row sets.
     assert sum(name.endswith("result.json") for name in before) == 3 * 3
     out, _ = at_once("toy", "toy", folder=done)
-    assert "12 cells done already" in out
+    assert "9 runs done already" in out
     assert contents(done) == before
     numbers = [
         json.loads(
@@ -444,6 +444,7 @@ def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
     assert process.returncode == 75, err
     assert out.count("stopping after running cells have saved; Ctrl-C again stops at once") == 1
     assert "interrupted; rerun the same command to resume" in out
+    assert "method" not in out  # no table of dashes
     assert not any(tmp_path.rglob("failure.json"))
 
 

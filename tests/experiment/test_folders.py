@@ -63,8 +63,8 @@ def test_classes_have_numbers_in_the_order_of_their_names(tmp_path: Path) -> Non
     ("names", "said"),
     [
         (("cat/0.png", "dog/0.png"), ""),
-        (("training/cat/0.png", "training/dog/0.png", "testing/cat/0.png"), ""),
-        (("Train/cat/0.png", "Train/dog/0.png", "Valid/cat/0.png"), ""),
+        (("training/cat/0.png", "training/dog/0.png", "testing/cat/0.png"), "test on: dog"),
+        (("Train/cat/0.png", "Train/dog/0.png", "Valid/cat/0.png"), "test on: dog"),
         (("train/train/cat/0.png", "train/train/dog/0.png", "val/val/cat/0.png"), "train/train/"),
         (("pets/train/cat/0.png", "pets/train/dog/0.png"), "read from pets/train/"),
         (("pets/cat/0.png", "pets/dog/0.png", "__MACOSX/._pets"), "read from pets/"),
