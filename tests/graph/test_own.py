@@ -96,7 +96,6 @@ def test_the_code_of_the_documentation_runs(
     names = run_page("graph.md")
     sys.modules.pop("mine")
     assert names["features"].shape == (60, 48)
-    assert names["continued"].dim == 48
     assert 0 <= names["found"]["accuracy"] <= 100
     with torch.no_grad():
         np.testing.assert_array_equal(embed(names["again"], names["graphs"]), names["features"])

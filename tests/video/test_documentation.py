@@ -19,6 +19,5 @@ def test_the_code_of_the_documentation_runs(
     assert 0 <= names["result"]["metrics"]["top1"] <= 100
     assert names["colour"]["top1_low"] <= names["colour"]["top1"] <= names["colour"]["top1_high"]
     assert 0 <= names["tuned"]["top1"] <= 100
-    assert names["continued"].dim == names["encoder"].dim
     assert names["vectors"].shape == (8, names["encoder"].dim)
     assert Path("exports/own/SHA256SUMS").is_file()
