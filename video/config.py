@@ -28,6 +28,7 @@ from shared.ranges import (
 INFO_NCE = Objective(term(info_nce, temperature=0.07))  # [CoCLR]
 FOLDER, LISTS = "UCF-101", "ucfTrainTestlist"
 SPLITS = (1, 2, 3)
+OWN = "folder:"  # before the path of the user's own folder
 EMBEDDED = "photographs"  # short clips made from pictures that ship with scikit-learn
 BASELINES = ("thumbnail", "colours")  # trivial baselines: features without training
 STRIDES = (2, 1, 2, 2, 2)

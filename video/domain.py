@@ -5,7 +5,7 @@ from pathlib import Path
 from shared.experiment.data import MissingData
 from shared.experiment.domain import Domain, Experiment, OwnData
 from shared.lazy import LazyImport
-from video.config import FOLDER, Config
+from video.config import FOLDER, OWN, Config
 from video.tables import TABLES
 
 # Training videos of the official splits.
@@ -15,6 +15,10 @@ VIDEOS = {("ucf101", 1): 9537, ("ucf101", 2): 9586, ("ucf101", 3): 9624}
 
 def _steps(config: Config) -> int | None:
     videos = VIDEOS.get((config.dataset, config.split))
+    if config.dataset.startswith(OWN):
+        from video.own import read_content
+
+        videos = len(read_content(config.dataset).train)
     return config.epochs * (videos // config.batch_size) if videos else None
 
 

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from shared.errors import UserError
 from shared.experiment.data import sha256_of_files, sha256_of_lines
-from shared.experiment.folders import layout_of, printable, read_folder, undamaged
+from shared.experiment.folders import Folder, layout_of, printable, read_folder, undamaged
 from video import data
+from video.config import OWN
 from video.data import FLOWS, Video, Videos, stored_side, too_short
 from video.decoding import decode, fault_of
 
 ENDINGS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".m4v")
 WHAT = "videos"
-OWN = "folder:"  # before the path of the user's own folder
 GROUPS = 10  # in place of recordings, which are unknown: every tenth video
 
 
@@ -160,8 +160,13 @@ def fingerprint(name: str, data_root: Path) -> str:
     """SHA-256 over the files of a data set, or of the folder ``"folder:PATH"``."""
     if not name.startswith(OWN):
         return data.fingerprint(name, data_root)
-    path = Path(name.removeprefix(OWN))
-    content = read_folder(path, str(path), WHAT, ENDINGS)
+    content = read_content(name)
     files = [file for file, _ in (*content.train, *(content.test or ()))]
-    names = [str(file.relative_to(path)) for file in files]
+    names = [str(file.relative_to(content.path)) for file in files]
     return sha256_of_lines([*names, sha256_of_files(files)])
+
+
+def read_content(name: str) -> Folder:
+    """The files of the folder ``"folder:PATH"``."""
+    path = name.removeprefix(OWN)
+    return read_folder(Path(path), path, WHAT, ENDINGS)

@@ -20,7 +20,7 @@ from shared.experiment.run import Run
 from shared.momentum import bank_size
 from shared.projection import extractor_of
 from video import own
-from video.config import BASELINES, EMBEDDED, Config
+from video.config import BASELINES, EMBEDDED, OWN, Config
 from video.data import DATASETS, Videos, load
 from video.encoder import GROUPS, Networks, autocast, check, compare
 from video.evaluation import evaluate, long_enough, retrieval_so_far
@@ -42,9 +42,9 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
     Returns:
         The metrics of the protocol, in percent.
     """
-    if config.dataset.startswith(own.OWN):
+    if config.dataset.startswith(OWN):
         videos = own.folder(
-            config.dataset.removeprefix(own.OWN),
+            config.dataset.removeprefix(OWN),
             config.size,
             flow=config.flow if config.modality == "flow" else None,
             skip_damaged=run.allow_missing,

@@ -302,7 +302,7 @@ def _on_data(
         dataclasses.replace(
             column,
             label=name if len(declared) == 1 else column.label,
-            run="tasks" if column.run else "",  # perhaps other ones
+            run=name if column.run else "",
             changes={**column.changes, **changes},
         )
         for column in declared

@@ -358,6 +358,23 @@ def test_a_run_on_data_of_ones_own_says_so(
         assert said in card
 
 
+@pytest.mark.parametrize(
+    ("domain", "config", "ending"),
+    [(vision, dataclasses.replace(IMAGES, images=None), "png"), (video, CLIPS, "avi")],
+)
+def test_steps_on_a_folder_are_known_before_anything_is_read(
+    tmp_path: Path, domain: Any, config: Any, ending: str
+) -> None:
+    for number in range(10):
+        file = tmp_path / f"pets/train/{'cat' if number % 3 else 'dog'}/{number}.{ending}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(bytes([number]))
+    own = dataclasses.replace(config, dataset=f"folder:{tmp_path / 'pets'}", batch_size=4, epochs=3)
+    for batch, steps in ((4, 6), (11, 0)):
+        changed = dataclasses.replace(own, batch_size=batch)
+        assert domain.DOMAIN.experiment(changed).steps(changed) == steps
+
+
 # Data that are prepared once
 
 
