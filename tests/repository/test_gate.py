@@ -35,7 +35,6 @@ def test_every_record_that_counted_counts() -> None:
     assert invariants.counted_records() == known("records")
 
 
-@pytest.mark.slow
 def test_records_of_a_column_are_of_the_same_data() -> None:
     """Frames are drawn by a run, so that each seed has its own."""
     hashes: defaultdict[tuple[Path, str, str, str], set[str]] = defaultdict(set)
@@ -47,10 +46,11 @@ def test_records_of_a_column_are_of_the_same_data() -> None:
             assert data or table.startswith("vision/lmcl/table-1/"), record["address"]
             for name, digest in data.items():
                 hashes[file, column, name, seed if name == "frames" else ""].add(digest)
-    assert len(hashes) > 100
+    assert len(hashes) > 50
     assert all(len(found) == 1 for found in hashes.values())
 
 
+@pytest.mark.slow
 def test_what_a_checkout_makes_is_taken_up_and_a_change_is_seen(tmp_path: Path) -> None:
     made = invariants.of_runs(invariants.ROOT, "make", tmp_path, "graph")
     assert [line.split(" | ")[1] for line in made] == [
