@@ -1,5 +1,6 @@
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from urllib.response import addinfourl
 
@@ -8,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from graph import data
 from graph.data import ATLAS, Graphs, batches, fetch, fingerprint, load, permutation
-from graph.datasets import DATASETS, TUDataset
+from graph.datasets import DATASETS, TUDataset, raw_folder
 from shared.errors import UserError
 from shared.experiment.data import MissingData
 
@@ -36,15 +38,14 @@ def members(graphs: Graphs) -> list[tuple[Tensor, set[tuple[int, int]], int]]:
     ]
 
 
-def same(one: tuple[Tensor, set, int], other: tuple[Tensor, set, int]) -> bool:
-    return torch.equal(one[0], other[0]) and one[1:] == other[1:]
-
-
 # The embedded set
 
 
 def test_atlas_has_triangles_exactly_in_class_one_and_balanced_sizes():
+    data._atlas.cache_clear()
     graphs = load(ATLAS, Path("nowhere"))
+    # As records have it.
+    assert fingerprint(ATLAS, Path("nowhere")).startswith("7e24cda452e7d5eab750a3c20deb7525")
     assert graphs.num_graphs == 128
     sizes: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
     for x, edges, label in members(graphs):
@@ -61,13 +62,19 @@ def test_atlas_has_triangles_exactly_in_class_one_and_balanced_sizes():
 # Batches
 
 
-def test_batches_contain_each_graph_unchanged_in_the_given_order():
+@pytest.mark.parametrize("by_graph", [True, False])
+def test_batches_contain_each_graph_unchanged_in_the_given_order(by_graph: bool):
     graphs = load(ATLAS, Path("nowhere"))
+    if not by_graph:  # as appended self-loops are not
+        edges = graphs.edge_index[:, permutation(graphs.edge_index.shape[1], seed=1)]
+        graphs = replace(graphs, edge_index=edges)
     expected = members(graphs)
     order = permutation(graphs.num_graphs, seed=3)
     seen = [member for batch in batches(graphs, 50, order) for member in members(batch)]
     assert len(seen) == graphs.num_graphs
-    assert all(same(member, expected[i]) for member, i in zip(seen, order, strict=True))
+    for (x, *others), number in zip(seen, order, strict=True):
+        assert torch.equal(x, expected[number][0])
+        assert others == [*expected[number][1:]]
 
 
 # Real files
@@ -107,7 +114,7 @@ def test_real_statistics_are_the_published_ones(
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A set as it is written: two graphs, labels from 2 to 5, a self-loop and an edge twice."""
-    folder = tmp_path / "TUDataset" / "TOY" / "raw"
+    folder = raw_folder("TOY", tmp_path)
     folder.mkdir(parents=True)
     files = {
         "A": "1, 2\n2, 1\n2, 2\n2, 3\n3, 2\n2, 1\n5, 4\n4, 5\n",
@@ -130,9 +137,18 @@ def test_labels_are_columns_in_their_order_and_attributes_are_dropped(toy: Path)
         assert graphs.y.tolist() == [1, 0]  # in the order of their numbers
 
 
+def test_a_set_without_labels_of_nodes_has_ones(toy: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(DATASETS, "TOY", TUDataset(2))
+    for part in ("node_labels", "node_attributes"):
+        (raw_folder("TOY", toy) / f"TOY_{part}.txt").unlink()
+    graphs = load("TOY", toy)
+    assert graphs.x.tolist() == [[1.0]] * 5
+    assert graphs.edge_index.tolist() == [[0, 1, 1, 2, 3, 4], [1, 0, 2, 1, 4, 3]]
+
+
 def test_a_byte_less_in_any_file_is_seen(toy: Path):
     load("TOY", toy)
-    for file in (toy / "TUDataset" / "TOY" / "raw").iterdir():
+    for file in raw_folder("TOY", toy).iterdir():
         content = file.read_bytes()
         file.write_bytes(content[:-1])
         for action in (load, fetch):
@@ -173,7 +189,7 @@ def test_a_damaged_file_is_named_and_one_with_more_than_plain_data_not_run(
 
 def test_the_graphs_of_other_files_are_parsed_anew(toy: Path, monkeypatch: pytest.MonkeyPatch):
     before, known = load("TOY", toy), fingerprint("TOY", toy)
-    labels = toy / "TUDataset" / "TOY" / "raw" / "TOY_node_labels.txt"
+    labels = raw_folder("TOY", toy) / "TOY_node_labels.txt"
     labels.write_text("5" + labels.read_text()[1:])
     assert fingerprint("TOY", toy) != known
     monkeypatch.setitem(DATASETS, "TOY", TUDataset(2))
@@ -183,45 +199,46 @@ def test_the_graphs_of_other_files_are_parsed_anew(toy: Path, monkeypatch: pytes
 # Fetching
 
 
-def archive(suite_data: Path, name: str, folder: Path) -> Path:
-    """An archive of raw files, as the collection has it."""
-    shutil.copytree(real_folder(suite_data, name), folder / name)
-    return Path(shutil.make_archive(str(folder / name), "zip", folder, name))
+@pytest.fixture
+def archive(toy: Path) -> Path:
+    """The set as the collection has it, and no longer where it belongs."""
+    (toy / "source").mkdir()
+    raw_folder("TOY", toy).replace(toy / "source" / "TOY")
+    return Path(shutil.make_archive(str(toy / "source" / "TOY"), "zip", toy / "source", "TOY"))
 
 
 def test_download_is_verified_and_then_loads(
-    tmp_path: Path, suite_data: Path, monkeypatch: pytest.MonkeyPatch
+    toy: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    file = archive(suite_data, "MUTAG", tmp_path / "source")
-
     def open_(url: str, timeout: float) -> addinfourl:
-        assert url == "https://www.chrsmrrs.com/graphkerneldatasets/MUTAG.zip"
-        return addinfourl(file.open("rb"), {}, url)  # type: ignore[arg-type]
+        assert url == "https://www.chrsmrrs.com/graphkerneldatasets/TOY.zip"
+        return addinfourl(archive.open("rb"), {}, url)  # type: ignore[arg-type]
 
     monkeypatch.setattr("shared.experiment.data.urlopen", open_)
-    with pytest.raises(MissingData, match="MUTAG"):
-        load("MUTAG", tmp_path / "data")
-    fetch("MUTAG", tmp_path / "data")
-    assert load("MUTAG", tmp_path / "data").num_graphs == 188
-    with pytest.raises(UserError, match="MUTAGG"):
-        load("MUTAGG", tmp_path)
+    with pytest.raises(MissingData, match="TOY"):
+        load("TOY", toy)
+    fetch("TOY", toy)
+    assert load("TOY", toy).num_graphs == 2
+    with pytest.raises(UserError, match="TOYS"):
+        load("TOYS", toy)
 
 
-def test_an_archive_put_there_by_hand_is_used_or_named(tmp_path: Path, suite_data: Path):
-    place = tmp_path / "TUDataset" / "PROTEINS"
-    place.mkdir(parents=True)
-    shutil.copy(archive(suite_data, "PROTEINS", tmp_path / "source"), place)
-    fetch("PROTEINS", tmp_path)
-    assert load("PROTEINS", tmp_path).num_graphs == 1113
+def test_an_archive_put_there_by_hand_is_used_or_named(
+    toy: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+):
+    place = toy / "TUDataset" / "TOY"
+    archive.replace(place / "TOY.zip")
+    fetch("TOY", toy)
+    assert load("TOY", toy).num_graphs == 2
     shutil.rmtree(place / "raw")
-    (place / "PROTEINS.zip").write_text("no archive")
-    with pytest.raises(UserError, match=r"PROTEINS\.zip"):
-        fetch("PROTEINS", tmp_path)
-    with zipfile.ZipFile(place / "PROTEINS.zip", "w") as other:
+    (place / "TOY.zip").write_text("no archive")
+    with pytest.raises(UserError, match=r"TOY\.zip"):
+        fetch("TOY", toy)
+    with zipfile.ZipFile(place / "TOY.zip", "w") as other:
         other.writestr("another/file", "")
-    with pytest.raises(UserError, match=r"PROTEINS\.zip: has no folder PROTEINS"):
-        fetch("PROTEINS", tmp_path)
-    (place.parent / "COLLAB").mkdir()  # its raw files have no checksum, its archive has one
-    shutil.copy(place / "PROTEINS.zip", place.parent / "COLLAB" / "COLLAB.zip")
-    with pytest.raises(UserError, match=r"COLLAB\.zip has the SHA-256"):
-        fetch("COLLAB", tmp_path)
+    with pytest.raises(UserError, match=r"/TOY\.zip: has no folder TOY"):
+        fetch("TOY", toy)
+    # Sets whose raw files have no checksum, and their archive has one.
+    monkeypatch.setitem(DATASETS, "TOY", TUDataset(2, archive="0" * 64))
+    with pytest.raises(UserError, match=r"TOY\.zip has the SHA-256"):
+        fetch("TOY", toy)

@@ -17,9 +17,10 @@ from graph.augmentation import augment
 from graph.config import GRAPHCL, Config
 from graph.data import Graphs
 from graph.encoder import Encoder, ProjectionHead, make_encoder
-from graph.train import views
-from shared import Objective, Projection
+from graph.train import own_part, views
+from shared import Objective, Projection, distributed
 from shared.experiment.run import Run
+from shared.experiment.run_folders import WATCHED
 from tests.stages.training import finish, losses
 
 LOW_RANK = Objective(GRAPHCL.loss, projection=Projection(0.3, {"norm": "l21", "alpha": 0.1}))
@@ -151,18 +152,23 @@ def test_single_precision_starts_from_the_same_weights(tmp_path: Path) -> None:
         torch.testing.assert_close(found.double(), other, rtol=0.1, atol=0.02)
 
 
-def scored(tmp_path: Path, patch: pytest.MonkeyPatch, config: Config) -> list[Any]:
-    """What a run scores: the protocol, features, labels and the seed of the folds."""
+def scored(
+    tmp_path: Path, patch: pytest.MonkeyPatch, config: Config, watch: int = 0
+) -> list[list[Any]]:
+    """What a run scores, each time: the protocol, features and the seed of the folds."""
     given: list[list[Any]] = []
     graphs = union(random_graphs())  # in single precision, as data sets are
     given_out = dataclasses.replace(graphs, x=graphs.x.float())
-    patch.setattr(module, "load", lambda *_: given_out)
-    patch.setattr(module, "fingerprint", lambda *_: "0" * 64)
+    patch.setattr(module, "load", lambda name, root: {("own", tmp_path): given_out}[name, root])
+    patch.setattr(module, "fingerprint", lambda name, root: f"{name} in {root.name}")
     patch.setattr(module, "score", lambda *args: given.append(list(args)) or {"accuracy": 1.0})
-    assert finish(tmp_path, config, graph.measure) == {"accuracy": 1.0}
-    (arguments,) = given
-    assert arguments[2].tolist() == [number % 2 for number in range(25)]
-    return arguments[:4]
+    options = {"data_root": tmp_path, "watch": watch, "show": lambda text: None}
+    assert finish(tmp_path / "run", config, graph.measure, **options) == {"accuracy": 1.0}
+    record = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert record["data"] == {"own": f"own in {tmp_path.name}"}
+    for _, _, labels, *_ in given:
+        assert labels.tolist() == [number % 2 for number in range(25)]
+    return [[protocol, features, seed] for protocol, features, _, seed, *_ in given]
 
 
 def plain_features(encoder: nn.Module, graphs: Graphs) -> Tensor:
@@ -175,13 +181,20 @@ def test_what_a_trained_run_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config
 ) -> None:
     """L f of unaugmented graphs in their order; the program's have self-loops here, too."""
-    protocol, features, _, fold_seed = scored(tmp_path, monkeypatch, config)
-    encoder, matrix, _ = plain_training(config)
+    found = scored(tmp_path, monkeypatch, config, watch=1)
     whole = union(random_graphs(), loops=config.authors_augmentation)
-    expected = plain_features(encoder, whole) @ matrix.T
-    np.testing.assert_allclose(features, expected, rtol=1e-6, atol=1e-8)
+    for (_, features, _), epochs in zip(found, (1, 2, 2), strict=True):
+        encoder, matrix, _ = plain_training(config, epochs)
+        expected = plain_features(encoder, whole) @ matrix.T
+        np.testing.assert_allclose(features, expected, rtol=1e-6, atol=1e-8)
     assert not np.allclose(expected, plain_features(encoder, whole), atol=1e-3)
-    assert (protocol, fold_seed) == ("svm-10fold-nested-v1", 3)
+    watched = ("logistic-10fold-nested-v1", 3)  # a look at each epoch, by the quicker protocol
+    assert [(name, seed) for name, _, seed in found] == [
+        *[watched] * 2,
+        ("svm-10fold-nested-v1", 3),
+    ]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [line[f"{WATCHED}accuracy"] for line in lines] == [1.0, 1.0]
 
 
 def test_what_an_untrained_run_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +203,7 @@ def test_what_an_untrained_run_scores(tmp_path: Path, monkeypatch: pytest.Monkey
     members = random_graphs()
     torch.manual_seed(1)
     encoder = Encoder(3, 6, 2).double()
-    plain = scored(tmp_path / "plain", monkeypatch, config)[1]
+    plain = scored(tmp_path / "plain", monkeypatch, config)[0][1]
     np.testing.assert_allclose(plain, plain_features(encoder, union(members)), rtol=1e-9)
 
     parts = [union(members[start : start + 8]) for start in (0, 8, 16, 24)]
@@ -207,7 +220,7 @@ def test_what_an_untrained_run_scores(tmp_path: Path, monkeypatch: pytest.Monkey
                 (x - x.mean(0)) / (x.var(0, unbiased=False) + norm.eps).sqrt() for x in hidden
             ]
     calibrated = dataclasses.replace(config, calibrate=True)
-    found = scored(tmp_path / "calibrated", monkeypatch, calibrated)[1]
+    found = scored(tmp_path / "calibrated", monkeypatch, calibrated)[0][1]
     expected = plain_features(encoder, union(members))
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
     assert not np.allclose(found, plain, rtol=0.1)
@@ -215,11 +228,11 @@ def test_what_an_untrained_run_scores(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_trivial_baselines_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = Config(dataset="own", features="sizes", train=False)
-    found = scored(tmp_path / "sizes", monkeypatch, sizes)[1]
+    found = scored(tmp_path / "sizes", monkeypatch, sizes)[0][1]
     expected = [[len(x), len(x) + 1, *x.sum(0).tolist()] for x, _ in random_graphs()]
     np.testing.assert_allclose(found, expected)
     constant = dataclasses.replace(sizes, features="constant")
-    found = scored(tmp_path / "constant", monkeypatch, constant)[1]
+    found = scored(tmp_path / "constant", monkeypatch, constant)[0][1]
     assert found.shape == (25, 1)
     assert len(np.unique(found)) == 1
 
@@ -228,7 +241,7 @@ def test_what_trivial_baselines_score(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("authors", [False, True])
 def test_epochs_and_seeds_have_augmentations_of_their_own(name: str, authors: bool) -> None:
     """In one order: only the draws can tell the views of two epochs, or of two seeds, apart."""
-    graphs = union(random_graphs())
+    graphs = union(random_graphs(26))  # the last two are a batch
     config = dataclasses.replace(
         CONFIG, augmentations=(name,), reshuffle=False, authors_augmentation=authors
     )
@@ -240,7 +253,7 @@ def test_epochs_and_seeds_have_augmentations_of_their_own(name: str, authors: bo
     first, again, later = seen(1, 0), seen(1, 0), seen(1, 1)
     assert first == again
     assert all(one != other for one, other in zip(first, later, strict=True))
-    assert len({json.dumps(part) for part in first}) == 3  # no two batches
+    assert len({json.dumps(part) for part in first}) == 4  # no two batches
 
 
 def test_seeds_start_and_order_apart() -> None:
@@ -258,6 +271,18 @@ def test_seeds_start_and_order_apart() -> None:
             # Which places are masked, whatever graph is there.
             masks.add(str([(view.x == 0).all(1).tolist() for _, view in pairs]))
     assert (len(starts), len(orders), len(masks)) == (3, 9, 9)
+
+
+@pytest.mark.parametrize("cuts", [[0, 8], [0, 3, 6, 8]])
+def test_processes_share_a_batch(monkeypatch: pytest.MonkeyPatch, cuts: list[int]) -> None:
+    members, world = random_graphs(8), len(cuts) - 1
+    for home in (distributed, module):
+        monkeypatch.setattr(home, "world_size", lambda: world)
+    for place in range(world):
+        monkeypatch.setattr(distributed, "rank", lambda place=place: place)
+        found, expected = own_part(union(members)), union(members[cuts[place] : cuts[place + 1]])
+        for name in ("x", "edge_index", "batch"):
+            assert torch.equal(getattr(found, name), getattr(expected, name))
 
 
 def test_one_view_twice_leaves_nothing_to_learn_but_uniformity(tmp_path: Path) -> None:
