@@ -3,7 +3,10 @@
 The agent's update, which they share, is held by a plain program in test_agent.py.
 """
 
+import csv
 import dataclasses
+import functools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import rl
 from rl import train
@@ -124,11 +128,15 @@ def cut(observations: list[np.ndarray], corners: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(np.stack(windows))
 
 
-def plain_run() -> tuple[Agent, list[list[float]], list[tuple[bool, bool]]]:
-    """The agent, the returns of each evaluation, and how each decision ended."""
+Parts = list[dict[str, torch.Tensor]]
+
+
+def plain_run() -> tuple[Agent, Parts, list[list[float]], list[tuple[bool, bool]]]:
+    """The agent, each update's parts, each evaluation's returns, and how each decision ended."""
     torch.manual_seed(1)
     agent, world = Agent(CONFIG, A), Wrapped()
     memory: list[tuple[Any, ...]] = []
+    parts: Parts = []
     evaluated, ends = [], []
     observation = world.reset(seed=1)
     for decision in range(30):
@@ -149,7 +157,7 @@ def plain_run() -> tuple[Agent, list[list[float]], list[tuple[bool, bool]]]:
                 reward=torch.tensor(rewards, dtype=torch.float32),
                 terminated=torch.tensor(ended, dtype=torch.float32),
             )
-            agent.update(batch, decision)
+            parts.append(agent.update(batch, decision))
         following, reward, terminated, limited = world.step(action)
         memory.append((observation, action, reward, following, terminated))
         ends.append((terminated, limited))
@@ -160,18 +168,20 @@ def plain_run() -> tuple[Agent, list[list[float]], list[tuple[bool, bool]]]:
                 return agent.act(torch.from_numpy(seen)[None], sample=False)[0].numpy()
 
             evaluated.append(plain_returns(act, 1, 2 * decision + 2))
-    return agent, evaluated, ends
+    return agent, parts, evaluated, ends
 
 
 def test_a_whole_run_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "LOG_EVERY", 10)
     agents = spied(monkeypatch, train, "make_update", lambda _, agent, *__: agent)
-    with Run(tmp_path, CONFIG) as run:
+    shown: list[str] = []
+    with Run(tmp_path, CONFIG, watch=2, show=shown.append) as run:
         found = rl.train_agent(CONFIG, drift, run)
-    agent, evaluated, ends = plain_run()
+    agent, parts, evaluated, ends = plain_run()
     assert {(True, False), (False, True), (False, False)} <= set(ends)
+    close = functools.partial(torch.testing.assert_close, rtol=1e-3, atol=1e-4)
     for name, value in agents[0].state_dict().items():
-        expected = agent.state_dict()[name]
-        torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-4, msg=name)
+        close(value, agent.state_dict()[name], msg=name)
     curve = found["details"]["curve"]
     assert [entry["step"] for entry in curve] == list(range(6, 61, 6))
     for entry, sums in zip(curve, evaluated, strict=True):
@@ -180,6 +190,32 @@ def test_a_whole_run_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found["return"] == pytest.approx(means[-1], rel=1e-4)
     # From a fifth of sixty steps on: all but the first.
     assert found["mean_return"] == pytest.approx(sum(means[1:]) / 9, rel=1e-4)
+
+    # What it leaves: means over ten decisions, of which two had no update; the curve; the weights.
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    returns = [(line["step"], line["evaluation"]) for line in lines if "evaluation" in line]
+    assert returns == [(entry["step"], entry["return"]) for entry in curve]
+    logged = [line for line in lines if "critic_loss" in line]
+    for line, step, some in zip(logged, (40, 60), (parts[:8], parts[8:]), strict=True):
+        assert line["step"] == step
+        for name in set().union(*some):
+            values = torch.stack([each[name] for each in some if name in each])
+            close(torch.tensor(line[name]), values.mean(), msg=name)
+    with (tmp_path / "curve.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [[row[name] for name in ("task", "seed", "step", "return")] for row in rows] == [
+        ["drift", "1", str(step), str(value)] for step, value in returns
+    ]
+    assert [float(row["seconds"]) for row in rows] == [entry["seconds"] for entry in curve]
+    assert shown == [
+        f"environment steps {step} of 60: evaluation {value:.4g}" for step, value in returns[1::2]
+    ]
+    state = agents[0].state_dict()
+    weights = load_file(tmp_path / "model.safetensors")
+    assert weights.keys() == {
+        name for name in state if name.startswith(("contrast.encoder.", "actor."))
+    }
+    assert all(torch.equal(value, state[name]) for name, value in weights.items())
 
 
 def test_the_random_policy_by_hand(tmp_path: Path) -> None:
@@ -203,15 +239,8 @@ def test_the_random_policy_by_hand(tmp_path: Path) -> None:
     assert found["return"] == found["mean_return"] == pytest.approx(sum(sums) / 3)
 
 
-def test_seeds_steps_and_episodes_are_apart() -> None:
-    """No two evaluations of one run, or of two seeds, share an episode; nor do two starts."""
-    starts = [
-        seed_of
-        for seed in (0, 1, 2)
-        for step in (10, 20, 30)
-        for seed_of in rl.evaluation.evaluation_seeds(dataclasses.replace(CONFIG, seed=seed), step)
-    ]
-    assert len(set(starts)) == 27
+def test_seeds_start_apart() -> None:
+    """Weights, first and later episodes, and random actions; of evaluations see theirs."""
     weights, first, actions = set(), set(), set()
     for seed in (0, 1, 2):
         torch.manual_seed(seed)

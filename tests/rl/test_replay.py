@@ -1,3 +1,4 @@
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from rl.replay import Draw, Replay, gather
 from tests.stages.errors import error_of
+from tests.stages.simulated_device import SimulatedDevice
 
 SIZE, STACK, CROP = 12, 3, 9
 CPU = torch.device("cpu")
@@ -277,27 +279,28 @@ def test_frames_that_are_not_those_of_the_state_are_refused(change: str, tmp_pat
 # Speed and accelerators
 
 
-@pytest.mark.cuda
-def test_a_gpu_gives_the_same_batches_also_from_a_graph(tmp_path: Path):
-    device = torch.device("cuda")
-    replays = [make(tmp_path / name, device=torch.device(name)) for name in ("cpu", "cuda")]
-    for replay in replays:
-        fill(replay, 0, 40)
-    resumed = make(tmp_path / "cuda", device=device)
-    resumed.load_state_dict(replays[1].state_dict())
-    assert resumed.home.type == "cuda"
-    draws = [resumed.draw(32, CROP) for _ in range(3)]
-    static = Draw(draws[0].index.to(device), draws[0].offsets.to(device))
-    resumed.batch(static, CROP)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = resumed.batch(static, CROP)
-    for draw in draws:
-        static.index.copy_(draw.index)
-        static.offsets.copy_(draw.offsets)
-        graph.replay()
-        expected = vars(replays[0].batch(draw, CROP))
-        for made in (captured, resumed.batch(draw, CROP)):
-            for name, value in vars(made).items():
-                assert value.is_cuda
-                assert torch.equal(value.cpu(), expected[name])
+@pytest.mark.parametrize("simulated", [True, pytest.param(False, marks=pytest.mark.cuda)])
+def test_a_gpu_gives_the_same_batches_also_from_a_graph(simulated: bool, tmp_path: Path):
+    with SimulatedDevice() if simulated else contextlib.nullcontext():
+        device = torch.device("cuda")
+        replays = [make(tmp_path / name, device=torch.device(name)) for name in ("cpu", "cuda")]
+        for replay in replays:
+            fill(replay, 0, 40)
+        resumed = make(tmp_path / "cuda", device=device)
+        resumed.load_state_dict(replays[1].state_dict())
+        assert replays[1].home.type == resumed.home.type == "cuda"
+        draws = [resumed.draw(32, CROP) for _ in range(3)]
+        static = Draw(draws[0].index.to(device), draws[0].offsets.to(device))
+        resumed.batch(static, CROP)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = resumed.batch(static, CROP)
+        for draw in draws:
+            static.index.copy_(draw.index)
+            static.offsets.copy_(draw.offsets)
+            graph.replay()
+            expected = vars(replays[0].batch(draw, CROP))
+            for made in (captured, resumed.batch(draw, CROP), replays[1].batch(draw, CROP)):
+                for name, value in vars(made).items():
+                    assert value.is_cuda
+                    assert torch.equal(value.cpu(), expected[name])

@@ -159,7 +159,7 @@ def whole(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 
 @pytest.mark.slow
-def test_an_agents_run_leaves_its_metrics_curve_and_weights(whole: Whole) -> None:
+def test_an_agents_run_leaves_its_metrics_and_what_it_ran_on(whole: Whole) -> None:
     folder, metrics = whole["CURL"]
     assert set(metrics) == {"return", "details"}
     curve = metrics["details"]["curve"]
@@ -180,14 +180,6 @@ def test_an_agents_run_leaves_its_metrics_curve_and_weights(whole: Whole) -> Non
         for step in (48, 96)  # of seed 0
     ]
     assert whole.evaluated == seeds
-
-    assert [(row["task"], row["seed"]) for row in curve_of(folder)] == [(AGENT.task, "0")] * 2
-    for row, entry in zip(curve_of(folder), curve, strict=True):
-        assert (int(row["step"]), float(row["return"])) == (entry["step"], entry["return"])
-    names = set(Agent(AGENT, 1).state_dict())
-    wanted = {name for name in names if name.startswith(("contrast.encoder.", "actor."))}
-    assert set(weights_of(folder)) == wanted
-    assert {name.split(".")[0] for name in names - wanted} > {"critics", "target_critics"}
 
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["data"] == {AGENT.task: task_fingerprint(AGENT.task)}
