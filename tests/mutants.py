@@ -53,7 +53,6 @@ TESTS = {
     ],
     "rl/environment.py": ["tests/rl/test_environment.py", "tests/rl/test_own.py"],
     "rl/simulator.py": ["tests/rl/test_environment.py"],
-    "rl/probe.py": ["tests/rl/test_train.py"],
     "vision/image_sets.py": ["tests/vision/test_data.py", "tests/vision/test_transfer_data.py"],
     "vision/methods/__init__.py": ["tests/vision/test_methods.py"],
     "vision/methods/base.py": ["tests/vision/test_methods.py"],

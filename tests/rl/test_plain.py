@@ -17,9 +17,9 @@ import torch
 from safetensors.torch import load_file
 
 import rl
-from rl import train
-from rl.agent import Agent
-from rl.config import Config
+from rl import probe, train
+from rl.agent import Agent, Contrast
+from rl.config import Config, ProbeConfig
 from rl.replay import Batch
 from shared.experiment.run import Run
 from tests.stages.training import spied
@@ -251,3 +251,91 @@ def test_seeds_start_apart() -> None:
         policy = train.random_policy(dataclasses.replace(CONFIG, seed=seed), A)
         actions |= {str(policy(torch.zeros(3, 1)).tolist()) for _ in range(2)}
     assert (len(weights), len(first), len(actions)) == (3, 9, 6)
+
+
+# The state probe
+
+PROBE = ProbeConfig(
+    **{**vars(CONFIG), "protocol": "state-probe-v1"}
+    | {"probe_episodes": 5, "probe_test_episodes": 2, "probe_steps": 4, "probe_updates": 5}
+)
+FRAMES = rl.data.Frames(
+    frames=torch.randint(
+        256, (28, 3, SIZE, SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(3)
+    ),
+    first=torch.arange(28) // 4 * 4,
+    episode=torch.arange(28) // 4,
+    state=torch.arange(56.0).view(28, 2).double(),
+    names=("position", "velocity"),
+)
+
+
+def stack_of(number: int) -> np.ndarray:
+    """The frame and the one before it; the first of the four of an episode is repeated."""
+    return np.concatenate([FRAMES.frames[max(number - 1, number // 4 * 4)], FRAMES.frames[number]])
+
+
+@pytest.mark.parametrize("kind", ["trained", "untrained", "pixels"])
+def test_a_state_probe_by_hand(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = PROBE
+    if kind != "trained":
+        changes = {"probe_input": "pixels"} if kind == "pixels" else {}
+        config = dataclasses.replace(PROBE, train=False, **changes)
+    asked: list[dict[str, Any]] = []
+    probed: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        probe, "random_frames", lambda *_, **given: asked.append({"of": _, **given}) or FRAMES
+    )
+    monkeypatch.setattr(probe, "state_probe", lambda *args: probed.append(args) or {"r2": 7.0})
+    monkeypatch.setattr(probe, "renderer_in_use", lambda: "none")
+    monkeypatch.setattr(probe, "task_fingerprint", lambda task: f"of {task}")
+    with Run(tmp_path, config, data_root=tmp_path, watch=1, show=lambda text: None) as run:
+        assert probe.measure(config, run) == {"r2": 7.0}
+        assert run.environment["data"].keys() == {"drift", "frames"}
+        assert run.environment["data"]["drift"] == "of drift"
+        assert run.environment["facts"]["renderer"] == "none"
+    assert asked == [
+        {
+            "of": ("drift", REPEAT),
+            "episodes": 7,
+            "steps": 4,
+            "frame_size": SIZE,
+            "quality": "full",
+            "seed": 1,
+            "data_root": tmp_path,
+            "progress": run.progress,
+        }
+    ]
+
+    torch.manual_seed(1)
+    contrast = Contrast(config)
+    parts: Parts = []
+    for step in range(5 if kind == "trained" else 0):
+        stacks = [stack_of(number) for number in torch.randint(20, (6,)).tolist()]
+        corners = torch.randint(SIZE - CROP + 1, (2, 6, 2))
+        if step % config.update_every == 0:
+            contrast.follow()
+        parts.append(contrast.update(cut(stacks, corners[0]), cut(stacks, corners[1]), step))
+    centre = torch.full((28, 2), (SIZE - CROP) // 2)
+    crops = cut([stack_of(number) for number in range(28)], centre)
+    expected = crops.flatten(1) / 255 if kind == "pixels" else contrast.encoder(crops).detach()
+    given = [expected, FRAMES.state, FRAMES.episode]
+    *looks, found = probed
+    for (*arrays, names), every in [(found, 1), *((look, 3) for look in looks)]:
+        assert names == FRAMES.names
+        wanted = [each[:20][::every] for each in given] + [each[20:][::every] for each in given]
+        for one, other in zip(arrays, wanted[:5], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    if kind == "pixels":
+        assert not (tmp_path / "model.safetensors").exists()
+        return
+    weights = load_file(tmp_path / "model.safetensors")
+    state = {f"encoder.{name}": value for name, value in contrast.encoder.state_dict().items()}
+    assert weights.keys() == state.keys()
+    for name, value in weights.items():
+        torch.testing.assert_close(value, state[name], rtol=1e-4, atol=1e-5, msg=name)
+    if kind == "trained":
+        (line,) = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
+        assert (line["step"], line["watch/r2"], len(looks)) == (5, 7.0, 1)
+        losses = [float(each["contrastive_loss"]) for each in parts]
+        assert line["contrastive_loss"] == pytest.approx(sum(losses) / 5, rel=1e-4)

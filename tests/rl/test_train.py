@@ -17,10 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import rl
-from rl import probe, train
+from rl import train
 from rl.agent import Agent
 from rl.config import CURL, Config, ProbeConfig
-from rl.data import random_frames
 from rl.replay import Replay
 from rl.simulator import renderer_in_use, task_fingerprint
 from shared import Objective, Projection, distance_polarization, term
@@ -55,7 +54,6 @@ CONFIGS = {
     "CURL": AGENT,
     "CLLR": dataclasses.replace(AGENT, objective=LOW_RANK),
     "SAC": dataclasses.replace(AGENT, contrastive=False),
-    "probe": dataclasses.replace(PROBE, objective=LOW_RANK),
 }
 DIED_AT, SAVED_AT = 11, 5  # decisions
 
@@ -65,8 +63,6 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs and checkpoints come after steps, as there are too few for minutes."""
     monkeypatch.setattr(train, "SAVE_EVERY", 0.0)
     monkeypatch.setattr(train, "LOG_EVERY", 4)
-    monkeypatch.setattr(probe, "SAVE_EVERY", 0.0)
-    monkeypatch.setattr(probe, "LOG_EVERY", 1)
 
 
 @pytest.fixture(scope="module")
@@ -131,15 +127,12 @@ def weights_of(folder: Path) -> dict[str, Tensor]:
 
 @dataclasses.dataclass
 class Whole:
-    """What runs in one go have left, by their configurations' names, and what they have done."""
+    """What a run in one go has left, and what it has done."""
 
-    done: dict[str, tuple[Path, dict[str, Any]]]
-    updates: list[int]  # of the agent,
-    evaluated: list[tuple[int, ...]]  # with which seeds,
-    gathered: list[tuple[Tensor, ...]]  # and of the probe: frames, index, first and offsets
-
-    def __getitem__(self, name: str) -> tuple[Path, dict[str, Any]]:
-        return self.done[name]
+    folder: Path
+    metrics: dict[str, Any]
+    updates: list[int]
+    evaluated: list[tuple[int, ...]]  # with which seeds
 
 
 @pytest.fixture(scope="module")
@@ -147,20 +140,15 @@ def whole(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "LOG_EVERY", 4)
-        patch.setattr(probe, "LOG_EVERY", 1)
         updates = spied(patch, Agent, "update", lambda _, agent, batch, step: step)
         evaluated = spied(patch, train, "returns", lambda *args, **_: args[3])
-        gathered = spied(patch, probe, "gather", lambda _, *args, **sizes: args)
-        done = {
-            name: (folder / name, finish(folder / name, CONFIGS[name], data_root))
-            for name in ("CURL", "probe")
-        }
-    return Whole(done, updates, evaluated, gathered)
+        metrics = finish(folder, AGENT, data_root)
+    return Whole(folder, metrics, updates, evaluated)
 
 
 @pytest.mark.slow
 def test_an_agents_run_leaves_its_metrics_and_what_it_ran_on(whole: Whole) -> None:
-    folder, metrics = whole["CURL"]
+    folder, metrics = whole.folder, whole.metrics
     assert set(metrics) == {"return", "details"}
     curve = metrics["details"]["curve"]
     assert [entry["step"] for entry in curve] == [48, 96]
@@ -201,7 +189,7 @@ def test_an_agent_that_is_killed_gives_the_same_bits(
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert len(curve_of(tmp_path)) == 1  # from after the checkpoint
     assert torch.load(tmp_path / "checkpoint.pt")["objects"]["progress"]["curve"] == []
-    folder, metrics = whole["CURL"]
+    folder, metrics = whole.folder, whole.metrics
     assert timeless(finish(tmp_path, AGENT, data_root)) == timeless(metrics)
     assert_equal_weights(weights_of(tmp_path), weights_of(folder))
     assert curve_of(tmp_path) == curve_of(folder)
@@ -224,68 +212,6 @@ def test_meaningless_configurations_are_refused(
     config = dataclasses.replace(AGENT, **changes)
     with Run(tmp_path, config) as run, pytest.raises(ValueError, match=word):
         rl.DOMAIN.measure(config, run)
-
-
-@pytest.mark.slow
-def test_held_out_episodes_are_never_in_a_batch(data_root: Path, whole: Whole) -> None:
-    every = random_frames(
-        PROBE.task,
-        PROBE.action_repeat,
-        episodes=7,
-        steps=6,
-        frame_size=20,
-        quality="fast",
-        seed=0,
-        data_root=data_root,
-    )
-    assert len(whole.gathered) == 2 * PROBE.probe_updates
-    for frames, index, first, offsets in whole.gathered:
-        assert torch.equal(frames, every.frames[:30])
-        assert torch.equal(first, index // 6 * 6)
-        assert 0 <= index.min() <= index.max() < 30
-        assert 0 <= offsets.min() <= offsets.max() <= 4
-    # Two crops of the same stacks, drawn from all of them.
-    for anchor, positive in zip(whole.gathered[::2], whole.gathered[1::2], strict=True):
-        assert torch.equal(anchor[1], positive[1])
-        assert not torch.equal(anchor[3], positive[3])
-    assert len(torch.cat([index for _, index, *_ in whole.gathered]).unique()) > 20
-
-
-@pytest.mark.slow
-def test_rows_of_a_seed_share_their_frames(tmp_path: Path, whole: Whole, data_root: Path) -> None:
-    hashes = []
-    for name, changes in {"other": {"train": False}, "seed": {"train": False, "seed": 1}}.items():
-        finish(tmp_path / name, dataclasses.replace(PROBE, **changes), data_root)
-    for folder in (whole["probe"][0], tmp_path / "other", tmp_path / "seed"):
-        hashes.append(json.loads((folder / "environment.json").read_text())["data"]["frames"])
-    assert hashes[0] == hashes[1] != hashes[2]
-    prepared = data_root / "prepared" / "rl"
-    assert sum(path.is_dir() for path in prepared.iterdir()) == 2
-    # Untrained, the encoder is kept as initialised, and nothing is logged.
-    torch.manual_seed(1)
-    fresh = {f"encoder.{name}": x for name, x in rl.agent.make_encoder(PROBE).state_dict().items()}
-    assert_equal_weights(weights_of(tmp_path / "seed"), fresh)
-    assert not (tmp_path / "seed" / "log.jsonl").exists()
-
-
-@pytest.mark.slow
-def test_pixels_are_read_without_an_encoder(
-    tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probe, "Contrast", None)
-    regressions = spied(monkeypatch, probe, "state_probe", lambda _, *args: args)
-    config = dataclasses.replace(PROBE, probe_input="pixels", train=False)
-    finish(tmp_path, config, data_root)
-    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")} == {
-        "config.json",
-        "environment.json",
-        "result.json",
-    }
-    ((features, state, episode, test, test_state, _),) = regressions
-    assert features.shape == (30, 9 * 16 * 16)
-    assert test.shape == (12, 9 * 16 * 16)
-    assert (len(state), len(test_state)) == (30, 12)
-    assert episode.tolist() == [number for number in range(5) for _ in range(6)]
 
 
 REAL = pytest.mark.cuda
