@@ -1,3 +1,5 @@
+import contextlib
+import copy
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from torch import Tensor, nn
 from graph.augmentation import augment
 from graph.data import ATLAS, Graphs, load
 from graph.encoder import Encoder, ProjectionHead, _adjacency, _SumOverSources
+from tests.stages.simulated_device import SimulatedDevice
 
 
 def graphs_with_features() -> Graphs:
@@ -77,6 +80,7 @@ def test_sums_on_a_gpu_have_the_gradient_of_torchs_product():
     adjacency, transposed = _adjacency(edges, x), _adjacency(edges.flip(0), x)
     expected, found = adjacency @ x, _SumOverSources.apply(x, adjacency, transposed)
     assert torch.equal(found, expected)
+    assert len(adjacency.crow_indices()) == 8
     weights = torch.randn(7, 3, dtype=torch.float64)
     gradients = [torch.autograd.grad((each * weights).sum(), x)[0] for each in (found, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-14, atol=1e-14)
@@ -87,9 +91,9 @@ def test_graph_without_nodes_has_a_zero_embedding():
         torch.ones(2, 5, dtype=torch.float64),
         torch.empty(2, 0, dtype=torch.long),
         torch.tensor([0, 2]),
-        3,
+        4,
     )
-    assert (found[1] == 0).all()
+    assert (found[[1, 3]] == 0).all()
     assert (found[[0, 2]] != 0).any(1).all()
 
 
@@ -106,10 +110,15 @@ def test_linear_layers_start_xavier_uniform_with_zero_bias():
         assert (linear.bias == 0).all()
 
 
-@pytest.mark.cuda
-def test_accelerator_agrees():
+@pytest.mark.parametrize("simulated", [True, pytest.param(False, marks=pytest.mark.cuda)])
+def test_accelerator_agrees(simulated: bool):
     encoder, graphs = nontrivial_encoder(), graphs_with_features()
+    other = copy.deepcopy(encoder)
     expected = encode(encoder, graphs)
-    found = encode(encoder.to("cuda"), graphs.to("cuda"))
-    torch.testing.assert_close(found.cpu(), expected)
-    found.sum().backward()
+    expected.square().sum().backward()
+    with SimulatedDevice() if simulated else contextlib.nullcontext():
+        found = encode(other.to("cuda"), graphs.to("cuda"))
+        found.square().sum().backward()
+        torch.testing.assert_close(found.cpu(), expected)
+        for one, two in zip(other.parameters(), encoder.parameters(), strict=True):
+            torch.testing.assert_close(one.grad.cpu(), two.grad)

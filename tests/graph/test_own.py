@@ -67,6 +67,14 @@ def sums(features: int) -> nn.Module:
     return Sums()
 
 
+def twice(features: int) -> nn.Module:
+    class Twice(nn.Module):
+        def forward(self, x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+            return x, x
+
+    return Twice()
+
+
 def quieter(graphs: Graphs, generator: torch.Generator) -> Graphs:
     noise = torch.rand(graphs.x.shape, generator=generator, dtype=graphs.x.dtype)
     return dataclasses.replace(graphs, x=graphs.x * noise)
@@ -213,8 +221,9 @@ def across(target: int) -> Tensor:
         (lambda run: embed(GIN(2, 4, 1), TWO), "Pooled"),  # it would give a row for each node
         (lambda run: made(network="Foo"), "gin, GIN"),  # which differ in case alone
         (lambda run: made(network="GraphSAG"), "GraphSAGE"),
-        (lambda run: made(network=nothing), "nothing"),
-        (lambda run: made(network=sums), "Sums"),
+        (lambda run: made(network=nothing), "nothing makes a int"),
+        (lambda run: made(network=sums), r"Sums returns \(1, 1\)"),
+        (lambda run: made(network=twice), "Twice returns tuple"),
         (lambda run: made(network="GCN", readout="last"), "last"),
         (lambda run: made(readout="mean"), "readout"),
         (lambda run: made(network="GAT", layers=0), "layers"),
@@ -267,6 +276,13 @@ def test_pooling_is_over_the_nodes_of_each_graph() -> None:
         found = pooled(graphs.x, graphs.edge_index, graphs.batch, 2)
         assert found.tolist() == [[first, 2 * first], [5.0, 10.0]]
         assert pooled.dim == 2
+    # As are norms of PyG's that are over a graph.
+    torch.manual_seed(0)
+    normed = Pooled(GCN(1, 4, 2, norm="graph_norm"), 1).eval()
+    both = normed(graphs.x, graphs.edge_index, graphs.batch, 2)
+    for number, x in enumerate((graphs.x[:2], graphs.x[2:])):
+        alone = normed(x, graphs.edge_index, torch.zeros(len(x)).long(), 1)
+        torch.testing.assert_close(both[number], alone[0])
 
 
 def test_an_augmentation_of_one_s_own_is_used() -> None:
