@@ -12,19 +12,23 @@ from shared import (
     Pairs,
     context_window,
     cosine,
-    info_nce,
+    distributed,
     inner_product,
     local_global,
     query_key,
     same_label,
     two_views,
 )
+from shared import pairs as pairs_module
 from shared.pairs import Pairing, fill, paired_views, with_own_negatives
 from tests.stages import layouts, reference
 
 
 def indices(mask: Tensor) -> reference.Indices:
     return [row.nonzero().flatten().tolist() for row in mask]
+
+
+COUNTED = ("own negatives", "same label", "copies", "equal rows", "masks")
 
 
 @pytest.mark.parametrize("layout", layouts.MAKERS)
@@ -38,8 +42,11 @@ def test_builders_choose_the_pairs_of_their_reference(layout: str, core: Any) ->
         assert indices(pairs.negative) == expected.negatives
         for row, positives in zip(pairs.positives(), expected.positives, strict=True):
             assert sorted(row[row >= 0].tolist()) == positives
-        if pairs.most_non_negatives is not None:
-            assert int((~pairs.negative).sum(1).max()) <= pairs.most_non_negatives
+        # Both are known to most builders, so that nothing has to be counted.
+        of = (pairs.most_positives, pairs.most_non_negatives)
+        assert (None in of) == (layout in COUNTED)
+        for most, mask in zip(of, (pairs.positive, ~pairs.negative), strict=True):
+            assert most is None or int(mask.sum(1).max()) <= most
 
 
 def masks() -> dict[str, Any]:
@@ -163,16 +170,53 @@ def test_a_row_of_zeros_has_cosine_0_and_a_finite_gradient(core: Any) -> None:
         assert slope[0].tolist() == pytest.approx([0.6, 0.8])
 
 
-@pytest.mark.parametrize("mask", ["positive", "negative"])
-def test_a_mask_counts_as_it_is_when_a_loss_reads_it(mask: str) -> None:
-    made = two_views(*torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0)))
-    cosines = cosine(made.anchor, made.candidate)
-    before = info_nce(made, cosines, temperature=0.5)
-    getattr(made, mask)[:, 5] = False
-    plain = Pairs(made.anchor, made.candidate, made.positive, made.negative)
-    after = info_nce(made, cosines, temperature=0.5)
-    assert torch.equal(after, info_nce(plain, cosines, temperature=0.5))
-    assert not torch.equal(after, before)
+LABEL, BANK = torch.tensor([0, 1, 0, 2, 1, 1]), torch.ones(2, 3)
+ON_PROCESSES: dict[str, Any] = {
+    "both": lambda x, y, label, gather: two_views(x, y, gather=gather, ignore_duplicates=label),
+    "second": lambda x, y, _, gather: two_views(x, y, anchors="second", gather=gather),
+    "keys": lambda x, y, label, gather: query_key(
+        x, y, BANK, gather=gather, ignore_duplicates=label
+    ),
+    "bank": lambda x, y, _, gather: query_key(x, y, BANK, in_batch=False, gather=gather),
+    "window": lambda x, y, label, gather: context_window(
+        x, y, document=label // 2, gather=gather, ignore_duplicates=label
+    ),
+    "graphs": lambda x, y, label, gather: local_global(
+        x, y, torch.arange(len(y)), gather=gather, ignore_duplicates=label
+    ),
+    "label": lambda x, _, label, gather: same_label(x, label, gather=gather),
+}
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("name", ON_PROCESSES)
+def test_a_process_has_its_rows_of_the_pairs_of_all(
+    name: str, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two, to which a function gives the rows of both."""
+    first, second = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
+    build, own = ON_PROCESSES[name], slice(3 * place, 3 * place + 3)
+    whole = build(first, second, LABEL, None)
+
+    def gather(local: Tensor) -> Tensor:
+        every = (first, second, LABEL[:, None], LABEL[:, None] // 2)
+        return next(one for one in every if torch.equal(one[own], local))
+
+    for home in (distributed, pairs_module):
+        monkeypatch.setattr(home, "world_size", lambda: 2)
+    monkeypatch.setattr(distributed, "rank", lambda: place)
+    found = build(first[own], second[own], LABEL[own], gather)
+    rows = torch.arange(len(whole.anchor)).view(-1, 6)[:, own].flatten()
+    assert found.blocks == len(whole.anchor) // 6
+    assert torch.equal(found.candidate, whole.candidate)
+    for part in ("anchor", "positive", "negative"):
+        assert torch.equal(getattr(found, part), getattr(whole, part)[rows]), part
+
+
+def test_own_negatives_take_the_precision_of_the_others() -> None:
+    rows = torch.eye(3)
+    found = with_own_negatives(query_key(rows, rows), torch.ones(3, 2, 3, dtype=torch.float64))
+    assert found.candidate.dtype == torch.float32
 
 
 def test_pairs_print_their_sizes_and_no_numbers() -> None:
@@ -229,6 +273,7 @@ def pairs_of(**changes: Any) -> Pairs:
     ("call", "message"),
     [
         (lambda x: cosine(x.long(), x.long()), "floating-point numbers; got torch.int64"),
+        (lambda x: cosine(x, x.long()), "floating-point numbers; got torch.int64"),
         (lambda x: cosine(x, x[:, :1]), r"of one width; got shapes \(3, 2\) and \(3, 1\)"),
         (lambda x: inner_product(x, x.double()), "one precision and device; got torch.float32"),
         (lambda x: two_views(x.numpy(), x.numpy()), "torch tensors; got ndarray"),
