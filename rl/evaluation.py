@@ -99,10 +99,14 @@ def evaluate_policy(
         FloatingPointError: a reward or state that is not finite.
     """
     seeds = [episode_seed(seed, episode) for episode in range(config.evaluation_episodes)]
-    decisions = config.episode_steps // config.action_repeat
     make_one = checked_maker(config, make) if make else partial(make_environment, config)
+
+    def told(done: int) -> None:
+        if progress is not None:
+            progress(done, config.episode_steps // config.action_repeat, "evaluation")
+
     with contextlib.closing(vector_of(make_one, len(seeds), workers)) as environments:
-        return returns(act, environments, seeds, decisions, progress)
+        return returns(act, environments, seeds, told)
 
 
 def episode_seed(seed: int, episode: int, millions: int = 0) -> int:
@@ -123,14 +127,12 @@ def returns(
     act: Callable[[Tensor], Tensor],
     environments: VectorEnv[Any, Any, Any],
     seeds: Sequence[int],
-    decisions: int,
-    progress: Progress | None = None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> list[float]:
     """Sum of the rewards of one episode of each environment.
 
-    environments: one for each seed; their earlier episodes have no influence. decisions: the
-    largest number of actions in an episode; for ``progress`` only. act, progress: see
-    :func:`evaluate_policy`.
+    environments: one for each seed; their earlier episodes have no influence. act: see
+    :func:`evaluate_policy`. progress: called after each action with the number of actions done.
     """
     # The base class declares one number; both vector classes take one for each environment.
     observations, _ = environments.reset(seed=list(seeds))  # type: ignore[arg-type]
@@ -154,8 +156,7 @@ def returns(
             # A vector steps as a whole: finished environments continue with an ignored episode.
             observations, _ = environments.reset(options={"reset_mask": ended})
         done += 1
-        if progress is not None:
-            progress(done, decisions, "evaluation")
+        progress(done)
     return [float(total) for total in sums]
 
 

@@ -205,7 +205,7 @@ def evaluation(
 ) -> dict[str, Any]:
     """One entry of the curve: the returns after ``step`` environment steps."""
     seeds = evaluation_seeds(config, step)
-    sums = returns(act, environments, seeds, config.episode_steps // config.action_repeat)
+    sums = returns(act, environments, seeds)
     return {"step": step, "return": fmean(sums), "episodes": sums, "seconds": round(run.seconds, 1)}
 
 

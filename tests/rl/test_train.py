@@ -22,7 +22,7 @@ from rl.agent import Agent
 from rl.config import CURL, Config, ProbeConfig
 from rl.replay import Replay
 from rl.simulator import renderer_in_use, task_fingerprint
-from shared import Objective, Projection, distance_polarization, term
+from shared import Objective, Projection, distance_polarization, max_margin, term
 from shared.experiment.run import Run
 from shared.objective import SHARE_PREFIX
 from tests.stages import training
@@ -282,6 +282,29 @@ def _compare_updates(tmp_path: Path, name: str, update_every: int) -> None:
     assert eager == graphs
     assert all(torch.equal(same[key], value) for key, value in weights.items())
     replay.delete()
+
+
+def test_a_run_trains_in_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(train, "train_with", lambda *args, **of: calls.append((*args, of)) or {})
+    monkeypatch.setattr(train, "make_environment", lambda config: config)
+    monkeypatch.setattr(train, "renderer_in_use", lambda: "none")
+    monkeypatch.setattr(train, "task_fingerprint", lambda task: f"of {task}")
+    with Run(tmp_path, AGENT) as run:
+        rl.DOMAIN.measure(AGENT, run)
+        assert run.environment["data"] == {AGENT.task: f"of {AGENT.task}"}
+        assert run.environment["facts"] == {"renderer": "none"}
+    ((config, of, make, several, others),) = calls
+    assert (config, of, make(), others) == (AGENT, run, AGENT, {"episodes": 2})
+    assert several is train.evaluation_environments
+
+
+def test_what_waits_is_not_captured() -> None:
+    solver = dataclasses.replace(AGENT, objective=Objective(term(max_margin)))
+    assert train.can_be_captured(AGENT)
+    for waits in (solver, dataclasses.replace(AGENT, chunk=4)):
+        assert not train.can_be_captured(waits)
+        assert train.can_be_captured(dataclasses.replace(waits, contrastive=False))
 
 
 class AtRest:
