@@ -38,7 +38,6 @@ from rl.encoder import Encoder
 from rl.environment import Make, checked_maker, make_environment, vector_of
 from rl.replay import gather
 from shared.modes import evaluating
-from shared.notices import Progress
 
 PROTOCOLS = ("dmc-return-v1", "dmc-return-v2", "state-probe-v1")
 
@@ -78,7 +77,6 @@ def evaluate_policy(
     seed: int,
     make: Make | None = None,
     workers: int = 1,
-    progress: Progress | None = None,
 ) -> list[float]:
     """Returns of ``config.evaluation_episodes`` episodes, under the protocol ``dmc-return-v1``.
 
@@ -91,8 +89,6 @@ def evaluate_policy(
         seed: not negative; other seeds give other episodes.
         make: your environment, as of :func:`rl.train_agent`, in place of a task of DM Control.
         workers: with more than one, every environment runs in a separate process.
-        progress: called after each action with the number of actions done, their total, and a
-            description.
 
     Raises:
         ValueError: what :class:`rl.Environment` refuses of ``make``.
@@ -100,13 +96,8 @@ def evaluate_policy(
     """
     seeds = [episode_seed(seed, episode) for episode in range(config.evaluation_episodes)]
     make_one = checked_maker(config, make) if make else partial(make_environment, config)
-
-    def told(done: int) -> None:
-        if progress is not None:
-            progress(done, config.episode_steps // config.action_repeat, "evaluation")
-
     with contextlib.closing(vector_of(make_one, len(seeds), workers)) as environments:
-        return returns(act, environments, seeds, told)
+        return returns(act, environments, seeds)
 
 
 def episode_seed(seed: int, episode: int, millions: int = 0) -> int:
@@ -127,18 +118,16 @@ def returns(
     act: Callable[[Tensor], Tensor],
     environments: VectorEnv[Any, Any, Any],
     seeds: Sequence[int],
-    progress: Callable[[int], None] = lambda done: None,
 ) -> list[float]:
     """Sum of the rewards of one episode of each environment.
 
     environments: one for each seed; their earlier episodes have no influence. act: see
-    :func:`evaluate_policy`. progress: called after each action with the number of actions done.
+    :func:`evaluate_policy`.
     """
     # The base class declares one number; both vector classes take one for each environment.
     observations, _ = environments.reset(seed=list(seeds))  # type: ignore[arg-type]
     sums = np.zeros(len(seeds))
     running = np.ones(len(seeds), dtype=bool)
-    done = 0
     while running.any():
         chosen = act(torch.from_numpy(observations))
         wanted = environments.action_space.shape
@@ -155,8 +144,6 @@ def returns(
         if ended.any() and running.any():
             # A vector steps as a whole: finished environments continue with an ignored episode.
             observations, _ = environments.reset(options={"reset_mask": ended})
-        done += 1
-        progress(done)
     return [float(total) for total in sums]
 
 
