@@ -84,9 +84,10 @@ def loss_of(
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if "nuclear" not in name])
 def test_no_objective_reads_a_number(name: str, pairs: Callable[[Tensor, Tensor], Pairs]) -> None:
     """Nor does the solver, whatever its library does."""
-    loss, parts = loss_of(OBJECTIVES[name], pairs)
-    assert loss.device == META
-    assert all(part.device == META for part in parts.values())
+    for step in (1, 100):  # the loss of the latter is looked at elsewhere
+        loss, parts = loss_of(OBJECTIVES[name], pairs, step)
+        assert loss.device == META
+        assert all(part.device == META for part in parts.values())
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if "nuclear" in name])
@@ -104,16 +105,6 @@ def test_what_waits_is_the_solver_and_the_nuclear_norm_alone() -> None:
     assert not Objective(
         loss, projection=Projection(kwargs={"form": "authors", "norm": "none"})
     ).synchronises
-
-
-def test_a_loop_on_the_meta_device_needs_no_numbers() -> None:
-    """Not even at the steps whose loss is looked at elsewhere."""
-    criterion = OBJECTIVES["info_nce"].build(16)
-    x, z = (torch.empty(8, 16, device=META, requires_grad=True) for _ in range(2))
-    for step in (None, 0, 1, 50, 100):
-        loss, _ = criterion(two_views(x, z), step=step)
-        loss.backward()
-    assert x.grad is not None
 
 
 def on_meta(config: Config) -> Any:
