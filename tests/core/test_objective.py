@@ -71,13 +71,17 @@ def test_a_criterion_gives_the_sum_of_the_loops(name: str, layout: str) -> None:
 
 
 def test_the_parts_are_named_and_detached() -> None:
-    rows = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    """The projection is of features of their own, wider than the embeddings."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(2, 6, 4, generator=generator, requires_grad=True)
+    features = torch.randn(2, 6, 9, generator=generator)
     objective = Objective(
         term(hard_nce, weight=0.5, temperature=0.5, tau_plus=0.1, beta=1.0),
         penalties=(term(distance_polarization, weight=0.2, lower=0.2, upper=0.7),),
-        projection=Projection(0.1, {"alpha": 3.0}),
+        projection=Projection(0.1, {"alpha": 3.0, "init": "normal"}),
     )
-    total, parts = objective.build(4)(two_views(*rows))
+    criterion = objective.build(9)
+    total, parts = criterion(two_views(*rows), features=list(features))
     assert set(parts) == {
         "hard_nce",
         "distance_polarization",
@@ -87,13 +91,16 @@ def test_the_parts_are_named_and_detached() -> None:
         "projection_norm",
     }
     assert not any(part.requires_grad for part in parts.values())
+    assert criterion.projection is not None
+    penalty, _ = criterion.projection(list(features))
+    both = parts["projection_reconstruction"] + 3.0 * parts["projection_norm"]
+    assert float(penalty.detach()) == pytest.approx(float(both))
     assert float(total.detach()) == pytest.approx(
         0.5 * float(parts["hard_nce"])
         + 0.2 * float(parts["distance_polarization"])
-        + 0.1 * float(parts["projection_reconstruction"] + 3.0 * parts["projection_norm"]),
+        + 0.1 * float(penalty.detach()),
         rel=1e-6,
     )
-    assert float(parts["projection_norm"]) == pytest.approx(4.0)
     pairs = two_views(*rows.detach())
     distance = (1 - cosine(pairs.anchor, pairs.candidate)[pairs.negative]) / 2
     share = ((distance > 0.2) & (distance < 0.7)).float().mean()
@@ -107,23 +114,6 @@ def test_a_function_that_is_there_twice_has_two_parts() -> None:
     assert list(parts) == ["info_nce", "info_nce_2", "info_nce_3"]
     for name, loss in zip(parts, (sharp, smooth, smooth), strict=True):
         assert parts[name] == Objective(loss).build(3)(pairs)[0]
-
-
-def test_features_of_their_own_for_the_projection() -> None:
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(2, 6, 4, generator=generator)
-    features = torch.randn(2, 6, 9, generator=generator)
-    objective = Objective(
-        term(info_nce, temperature=0.5),
-        projection=Projection(0.7, {"form": "authors", "norm": "none"}),
-    )
-    criterion = objective.build(9)
-    assert criterion.projection is not None
-    total, parts = criterion(two_views(*rows), features=list(features))
-    penalty, _ = criterion.projection(list(features))
-    assert float(total.detach()) == pytest.approx(
-        float(parts["info_nce"]) + 0.7 * float(penalty.detach()), rel=1e-6
-    )
 
 
 def test_a_learned_similarity_takes_part_in_the_loss_and_not_in_the_penalty() -> None:

@@ -43,14 +43,6 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def edge_set(graphs: Graphs) -> set[tuple[int, int]]:
-    """Directed edges between traced node numbers; fails on a duplicate."""
-    traced = (graphs.x[:, 0].long() - 1).tolist()
-    edges = [(traced[a], traced[b]) for a, b in graphs.edge_index.T.tolist()]
-    assert len(set(edges)) == len(edges)
-    return set(edges)
-
-
 def nodes_of(graphs: Graphs) -> list[list[int]]:
     """Traced node numbers of every graph."""
     traced = (graphs.x[:, 0].long() - 1).tolist()
@@ -226,14 +218,6 @@ def test_star_has_the_distribution_of_the_program():
     theirs = Counter(program() for _ in range(copies))
     for kept in ours | theirs:
         assert abs(ours[kept] - theirs[kept]) < 4.5 * math.sqrt(ours[kept] + theirs[kept])
-
-
-def test_self_loops_are_on_every_node_but_the_last_of_each_graph():
-    graphs = mixed_batch()
-    looped = add_self_loops_but_last(graphs)
-    expected = {(v, v) for own in nodes_of(graphs) for v in own[:-1]}
-    assert edge_set(looped) == edge_set(graphs) | expected
-    assert torch.equal(looped.x, graphs.x)
 
 
 def test_each_graph_draws_its_own_augmentation():
