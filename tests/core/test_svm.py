@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shared import Pairs, cosine, max_margin, query_key, two_views
+from shared import Pairs, cosine, max_margin, query_key, svm, two_views
 from shared.svm import Dual, dual_weights
 from tests.stages import layouts, reference
 
@@ -36,6 +36,7 @@ SOLVERS: list[tuple[dict[str, Any], float]] = [
     ({"solver": "projected_gradient", "gamma": 2.0, "steps": 200}, 1e8),
     ({**PLAIN_STEPS, "cost": 0.5}, 1.0),
     ({**PLAIN_STEPS, "kernel": "tanh", "unit_diagonal": True}, 1.0),
+    ({**PLAIN_STEPS, "momentum": "restarted", "steps": 15, "step_size": 0.15, "cost": 0.7}, 1.0),
 ]
 
 
@@ -183,6 +184,25 @@ def test_the_authors_solver_in_single_precision_is_that_in_double(gamma: float) 
     optimum = weights(query_key(second, first), solver="exact", gamma=gamma)
     cosines = torch.nn.functional.cosine_similarity(optimum, found[0])
     assert gamma < 0.1 or float(cosines.mean()) > 0.95
+
+
+def test_processes_draw_the_start_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first draws for all, in the order of their anchors; and a first number of momentum."""
+    first, second = torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(0))
+    whole, points, drawn = two_views(first, second), torch.zeros(14, 14).double(), []
+    torch.manual_seed(1)
+    expected = svm._random_start(whole, points)
+    monkeypatch.setattr(svm, "row_counts", lambda mask: torch.tensor([8, 6]))
+    monkeypatch.setattr(svm, "broadcast", lambda values: drawn.append(values.clone()) or drawn[0])
+    for place, own in enumerate((slice(0, 4), slice(4, 7))):
+        rows = torch.arange(14).view(2, 7)[:, own].flatten()
+        masks = whole.positive[rows], whole.negative[rows]
+        part = Pairs(whole.anchor[rows], whole.candidate, *masks, blocks=2)
+        monkeypatch.setattr(svm, "rank", lambda place=place: place)
+        torch.manual_seed(1 + place)
+        assert torch.equal(svm._random_start(part, points), expected[rows])
+    assert 0 < svm._first_of_momentum(whole, points, "nesterov") < 1
+    assert svm._first_of_momentum(whole, points, "none") == 1
 
 
 # What it costs

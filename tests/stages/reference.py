@@ -349,13 +349,21 @@ def dual_exact(delta: np.ndarray, cost: float) -> np.ndarray:
 
 
 def dual_projected_gradient(
-    delta: np.ndarray, start: np.ndarray, cost: float, steps: int, step_size: float
+    delta: np.ndarray, start: np.ndarray, cost: float, steps: int, step_size: float, restarted: bool
 ) -> np.ndarray:
-    alpha = start.copy()
+    """Where it is restarted, with FISTA's momentum, which starts again where it points uphill."""
+    alpha, ahead, number = start, start, 1.0
     for _ in range(steps):
-        gradient = delta @ alpha - 2
-        for j in range(len(alpha)):
-            alpha[j] = min(max(alpha[j] - step_size * gradient[j], 0.0), cost)
+        gradient = delta @ ahead - 2
+        new = np.array([min(max(a, 0.0), cost) for a in ahead - step_size * gradient])
+        factor = 0.0
+        if restarted and gradient @ (new - alpha) > 0:
+            number = (1 + 5**0.5) / 2  # the second of the sequence, from 1
+        elif restarted:
+            following = (1 + (1 + 4 * number**2) ** 0.5) / 2
+            factor, number = (number - 1) / following, following
+        ahead = new + factor * (new - alpha)
+        alpha = new
     return alpha
 
 
@@ -404,16 +412,17 @@ def max_margin(
 ) -> Tensor:
     """``sum_j alpha_j K(c_j, a) - (sum_j alpha_j) K(c_p, a)``, (N,).
 
-    Of a projected gradient with momentum, the optimum that it leads to.
+    Of a projected gradient with momentum and steps of its own size, the optimum it leads to.
     """
 
     def solve(delta: np.ndarray) -> np.ndarray:
         start = dual_closed_form(delta, cost)
         if solver == "closed_form":
             return start
-        if momentum != "none":
+        if solver == "exact" or not step_size:
             return dual_exact(delta, cost)
-        return dual_projected_gradient(delta, start, cost, steps, step_size)
+        restarted = momentum == "restarted"
+        return dual_projected_gradient(delta, start, cost, steps, step_size, restarted)
 
     weights = dual_weights(
         cosines(layout.candidate.detach(), layout.candidate.detach()),
