@@ -38,6 +38,8 @@ CONFIG = Config(
     fold_seed=3,
 )
 AUTHORS = dataclasses.replace(CONFIG, authors_augmentation=True, reshuffle=False)
+# Without noise in place of features, which then stay on the device.
+UNMASKED = dataclasses.replace(AUTHORS, augmentations=("node_drop", "edge_perturb"))
 
 
 def random_graphs(count: int = 25) -> list[tuple[Tensor, Tensor]]:
@@ -130,7 +132,7 @@ def assert_same(found: nn.Module, expected: nn.Module) -> None:
         torch.testing.assert_close(value, state[name], rtol=1e-7, atol=1e-9, msg=name)
 
 
-@pytest.mark.parametrize("config", [CONFIG, AUTHORS], ids=["paper", "program"])
+@pytest.mark.parametrize("config", [CONFIG, AUTHORS, UNMASKED], ids=["paper", "program", "kept"])
 def test_training_is_the_plain_loop(tmp_path: Path, config: Config) -> None:
     with Run(tmp_path, config) as run:
         encoder, criterion = graph.pretrain(config, union(random_graphs()), run)

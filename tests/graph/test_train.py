@@ -7,13 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import graph
 from graph.config import Config
-from graph.data import layout, load
+from graph.data import load
 from graph.tables import TABLE_4
-from graph.train import kept_features, views
 from shared.experiment.run import Run
 from tests.stages.training import finish, losses
 
@@ -81,33 +79,3 @@ def test_pretraining_beats_the_untrained_encoder_on_mutag(tmp_path: Path, suite_
         accuracy[train] = np.mean(runs)
     assert 80 < accuracy[False] < accuracy[True]
     assert accuracy[True] > 85
-
-
-@pytest.mark.parametrize(
-    ("names", "authors", "kept"),
-    [
-        (("node_drop", "subgraph"), False, True),
-        (("attribute_mask", "edge_perturb"), False, True),
-        (("attribute_mask", "subgraph"), True, False),  # noise in place of features
-        (("node_drop", "edge_perturb"), True, True),
-    ],
-)
-def test_views_by_rows_of_features_that_stay_on_the_device_are_the_views(
-    names: tuple[str, ...], authors: bool, kept: bool, tmp_path: Path
-) -> None:
-    graphs = load("atlas", tmp_path)
-    x = torch.randn(len(graphs.x), 3, generator=torch.Generator().manual_seed(0)).double()
-    graphs = dataclasses.replace(graphs, x=x)
-    config = dataclasses.replace(ATLAS, augmentations=names, authors_augmentation=authors)
-    features, by_row = kept_features(config, graphs, "cpu")
-    assert (features is not None) == kept
-    plain, rows = (list(views(config, each, 1)) for each in (graphs, by_row))
-    found = list(views(config, by_row, 1, layout(by_row)))
-    for pair, same, again in zip(plain, rows, found, strict=True):
-        for view, row, other in zip(pair, same, again, strict=True):
-            assert features is None or torch.equal(row.rows, other.rows)
-            x = row.x if features is None else features[row.rows]
-            assert torch.equal(view.x, x)
-            assert torch.equal(view.edge_index, row.edge_index)
-            assert torch.equal(view.edge_index, other.edge_index)
-            assert torch.equal(view.batch, row.batch)

@@ -1,7 +1,6 @@
 """Environments of one's own: a pendulum's pictures, with bounded and with discrete actions."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -103,27 +102,6 @@ def drifting() -> Any:
     return Drifting(pendulum())
 
 
-class OneAction(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Each episode ends after one action with the reward 1, so that every value is 1."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
-    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-
-    def picture(self) -> np.ndarray:
-        return self.np_random.integers(0, 255, (SIZE, SIZE, 3), dtype=np.uint8)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return self.picture(), {}
-
-    def step(self, action: np.ndarray) -> Any:
-        return self.picture(), 1.0, True, False, {}
-
-
-def one_action() -> Any:
-    return OneAction()
-
-
 def states() -> Any:
     return gymnasium.make("Pendulum-v1")
 
@@ -209,24 +187,3 @@ def test_what_is_refused(tmp_path: Path, make: Any, changes: dict[str, Any], wor
         if config.task == "pendulum":  # names nothing
             with pytest.raises(UserError, match="train_agent"):
                 rl.measure(config, run)
-
-
-@pytest.mark.slow
-def test_nothing_is_expected_after_a_state_that_terminates(tmp_path: Path) -> None:
-    """In episodes of one action, more of them than a task of DM Control has."""
-    config = dataclasses.replace(
-        CONFIG,
-        task="one-action",
-        action_repeat=1,
-        environment_steps=1200,
-        evaluate_every=1200,
-        initial_steps=1000,
-        discount=0.9,
-        critic_momentum=0.1,
-        initial_temperature=1e-6,
-        contrastive=False,
-    )
-    with Run(tmp_path, config) as run:
-        rl.train_agent(config, one_action, run)
-    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [line["q_mean"] for line in lines if "q_mean" in line][-1] == pytest.approx(1, abs=0.2)
