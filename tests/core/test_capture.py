@@ -129,12 +129,7 @@ def on_meta(config: Config) -> Any:
 @no_autocast()
 def test_an_update_of_the_agent_reads_no_number(name: str, step: int) -> None:
     config = Config(
-        crop=44,
-        filters=4,
-        hidden=16,
-        batch_size=4,
-        objective=OBJECTIVES[name],
-        similarity="cosine",
+        crop=44, filters=4, hidden=16, batch_size=4, objective=OBJECTIVES[name], similarity="cosine"
     )
     found, batch = on_meta(config)
     projection = found.contrast.criterion.projection

@@ -212,8 +212,7 @@ class Words:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"size": "tiny"}, {"layers": 3}, {"layers": True}, {"policies": ("plain", "weak")}],
+    "changes", [{"size": "tiny"}, {"layers": 3}, {"layers": True}, {"policies": ("plain", "weak")}]
 )
 def test_a_run_refuses_words_that_its_configuration_cannot_have(
     changes: dict[str, Any], tmp_path: Path

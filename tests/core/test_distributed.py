@@ -227,12 +227,7 @@ def result(names: tuple[str, ...], batch: Batch, collect: Any) -> dict[str, Any]
     loss, parts, views = model(batch, collect)
     of = [views, *model.parameters()]
     by_views, *by_parameters = torch.autograd.grad(loss, of)
-    return {
-        "loss": loss.detach(),
-        "parts": parts,
-        "parameters": by_parameters,
-        "views": by_views,
-    }
+    return {"loss": loss.detach(), "parts": parts, "parameters": by_parameters, "views": by_views}
 
 
 def results(batch: Batch, collect: Any) -> dict[tuple[str, ...], dict[str, Any]]:

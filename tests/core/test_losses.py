@@ -68,11 +68,7 @@ def test_blocks_of_rows_change_nothing(core: Any) -> None:
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("function", "numbers"),
-    [
-        *EDGY,
-        ("consistency", {"temperature": 0.3}),
-        ("distance_polarization", {"among": "anchors"}),
-    ],
+    [*EDGY, ("consistency", {"temperature": 0.3}), ("distance_polarization", {"among": "anchors"})],
     ids=str,
 )
 def test_within_autocast_and_of_16_bits_losses_compute_in_single_precision(

@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from shared import (
-    angular_margin,
-    cosine,
-    info_nce,
-    margin_nce,
-    query_key,
-)
+from shared import angular_margin, cosine, info_nce, margin_nce, query_key
 from tests.stages import layouts, reference
 
 SETTINGS: list[dict[str, Any]] = [

@@ -131,10 +131,7 @@ def test_a_bank_is_shorter_than_the_training_set() -> None:
         (lambda: enqueue(random_bank(3, 4), torch.ones(2, 5)), r"\(2, 5\)"),
         (lambda: enqueue(random_bank(3, 4), torch.ones(4)), r"\(4,\)"),
         (lambda: follow(network(0, torch.float32), network(1), 0.5), "float64"),
-        (
-            lambda: Teacher(network(), network()).follow(network(), network(), 2.0),
-            "momentum",
-        ),
+        (lambda: Teacher(network(), network()).follow(network(), network(), 2.0), "momentum"),
         (lambda: follow(network(), network(), 1.5), "rate"),
         (lambda: follow(network(), network(), math.nan), "rate"),
     ],

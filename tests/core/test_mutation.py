@@ -147,26 +147,17 @@ EQUIVALENT = {
         "svm._bordered_inverse: inverse.add_ -> inverse.sub_",
     ],
     "the constant of a kernel, and the eigenvalue of its direction, drop out": [
-        "svm._bordered_inverse: centred.diagonal().mean().clamp(min=0)"
-        " -> centred.diagonal().mean()",
+        "svm._bordered_inverse: centred.diagonal().mean().clamp(min=0) -> centred.diagonal().mean()"
     ],
     "what is left there is 0 but for rounding": [
-        "svm._with_positive: weights.scatter_add -> weights.scatter",
+        "svm._with_positive: weights.scatter_add -> weights.scatter"
     ],
     "the first step brings it into the box": ["svm.dual_weights: cost -> math.inf"],
 }
 # What no rule makes: in a function, each expression or statement of this text becomes the other.
 MISTAKES = [
-    (
-        "pairs.Pairs.__post_init__",
-        "both.numel() and both.amax()",
-        "False",
-    ),
-    (
-        "pairs.two_views",
-        "[in_second, in_first, in_first, in_second]",
-        "[in_first, in_second] * 2",
-    ),
+    ("pairs.Pairs.__post_init__", "both.numel() and both.amax()", "False"),
+    ("pairs.two_views", "[in_second, in_first, in_first, in_second]", "[in_first, in_second] * 2"),
     ("pairs.same_label", "~alike & known", "~positive & known"),
     ("pairs._without_copies", "bits", "bits[:, 7:8]"),
     (
@@ -220,11 +211,7 @@ MISTAKES = [
         "inverse.diagonal().add_(ridge)",
         "inverse.diagonal().add_(2 * ridge)",
     ),
-    (
-        "svm._bordered_inverse",
-        "centred.mul_(bordered).sum(1)",
-        "centred.mul_(bordered).sum()",
-    ),
+    ("svm._bordered_inverse", "centred.mul_(bordered).sum(1)", "centred.mul_(bordered).sum()"),
     ("svm._projected_gradient", "2.0", "1.0"),
     ("svm._projected_gradient", "cost", "math.inf"),
     ("svm._projected_gradient", "(momentum - 1) / next_momentum", "0"),

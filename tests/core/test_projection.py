@@ -5,15 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared import (
-    Criterion,
-    LowRankProjection,
-    Objective,
-    Projection,
-    info_nce,
-    term,
-    two_views,
-)
+from shared import Criterion, LowRankProjection, Objective, Projection, info_nce, term, two_views
 from shared.projection import nuclear_norm, reduce_matrix
 from tests.stages import layouts, reference
 

@@ -48,11 +48,7 @@ def test_a_training_step_stays_on_its_device(domain: str, family: str) -> None:
 
 
 # Text and video take minutes here: every operator is looked at.
-RUNS = {
-    "vision": ("margins", "table-2"),
-    "graph": ("mmcl", "table-4"),
-    "rl": ("lmcl", "table-5"),
-}
+RUNS = {"vision": ("margins", "table-2"), "graph": ("mmcl", "table-4"), "rl": ("lmcl", "table-5")}
 
 
 @pytest.mark.slow
@@ -94,9 +90,7 @@ def test_tensors_on_several_devices_are_refused(fault: Callable[[Tensor], Tensor
 
 
 @pytest.mark.parametrize("fault", [index_on_the_host, constant_brought_along, number_read])
-def test_synchronisation_is_seen_and_refused_in_a_graph(
-    fault: Callable[[Tensor], Tensor],
-) -> None:
+def test_synchronisation_is_seen_and_refused_in_a_graph(fault: Callable[[Tensor], Tensor]) -> None:
     with SimulatedDevice() as device:
         x = torch.ones(4).to("cuda")
         device.waits.clear()

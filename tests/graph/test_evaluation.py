@@ -13,13 +13,7 @@ from sklearn.svm import SVC
 from graph import evaluation
 from graph.data import ATLAS, load
 from graph.encoder import Encoder
-from graph.evaluation import (
-    COSTS,
-    calibrate,
-    embed,
-    logistic_ten_fold,
-    svm_ten_fold,
-)
+from graph.evaluation import COSTS, calibrate, embed, logistic_ten_fold, svm_ten_fold
 from graph.tables import TABLE_4
 
 

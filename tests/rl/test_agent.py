@@ -11,14 +11,7 @@ from rl.agent import Agent, Contrast, make_criterion
 from rl.config import Config
 from rl.encoder import Bilinear
 from rl.replay import Batch
-from shared import (
-    Objective,
-    alignment,
-    cosine,
-    distance_polarization,
-    max_margin,
-    term,
-)
+from shared import Objective, alignment, cosine, distance_polarization, max_margin, term
 
 SMALL = Config(
     frame_size=17,

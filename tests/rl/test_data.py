@@ -8,11 +8,7 @@ import pytest
 import torch
 
 import rl.data
-from rl.data import (
-    Frames,
-    frames_fingerprint,
-    random_frames,
-)
+from rl.data import Frames, frames_fingerprint, random_frames
 
 SIZE = 6
 

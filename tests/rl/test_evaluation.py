@@ -28,12 +28,7 @@ from rl.evaluation import (
 
 EPISODES, STEPS = 10, 12
 SMALL = dataclasses.replace(
-    Config(),
-    episode_steps=40,
-    frame_size=20,
-    crop=16,
-    quality="fast",
-    evaluation_episodes=2,
+    Config(), episode_steps=40, frame_size=20, crop=16, quality="fast", evaluation_episodes=2
 )
 
 
@@ -233,10 +228,7 @@ def test_the_second_version_of_returns_adds_their_mean_from_a_fifth_on() -> None
     ]
     assert SUMMARIES["dmc-return-v1"](curve) == {"return": 40.0}
     mean = (10 + 7 * 20 + 40) / 9  # from 20,000 of 100,000 steps on
-    assert SUMMARIES["dmc-return-v2"](curve) == {
-        "mean_return": pytest.approx(mean),
-        "return": 40.0,
-    }
+    assert SUMMARIES["dmc-return-v2"](curve) == {"mean_return": pytest.approx(mean), "return": 40.0}
     # Random actions are evaluated once.
     assert SUMMARIES["dmc-return-v2"](curve[-1:]) == {"mean_return": 40.0, "return": 40.0}
     assert set(SUMMARIES) < set(PROTOCOLS)

@@ -191,9 +191,7 @@ def assert_equal(first: Replay, second: Replay) -> None:
     torch.manual_seed(1)
     draw = first.draw(64, CROP)
     for one, other in zip(
-        vars(first.batch(draw, CROP)).values(),
-        vars(second.batch(draw, CROP)).values(),
-        strict=True,
+        vars(first.batch(draw, CROP)).values(), vars(second.batch(draw, CROP)).values(), strict=True
     ):
         assert torch.equal(one, other)
     states = first.state_dict(), second.state_dict()

@@ -11,11 +11,7 @@ import torch
 
 from rl.agent import make_criterion
 from rl.config import Config
-from rl.tables import (
-    TABLE_4,
-    TABLE_5,
-    TABLES,
-)
+from rl.tables import TABLE_4, TABLE_5, TABLES
 from shared import Objective, query_key
 from shared.experiment.tables import Table
 
