@@ -113,6 +113,8 @@ def copied(folder: Path, module: str, tests: list[str]) -> None:
         "do_not_mutate_patterns": SAYS_ONLY,
         "use_git_change_detection": False,
         "timeout_constant": 20.0,
+        # Renderers do not survive a fork: no test has run in the process that is forked.
+        "process_isolation": "forkserver" if home == "rl" else "fork",
     }
     lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
     with (folder / "pyproject.toml").open("a") as stream:

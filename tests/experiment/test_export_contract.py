@@ -54,18 +54,18 @@ def pictures(size: int) -> Tensor:
     return torch.randint(0, 256, (5, 9, size, size), dtype=torch.uint8, generator=generator)
 
 
-def agent(folder: Path) -> Callable[..., Tensor]:
-    with Run(folder, AGENT, tier="short") as run:
-        made = moved(Agent(AGENT, 2))
+def agent(folder: Path, config: Any = AGENT) -> Callable[..., Tensor]:
+    with Run(folder, config, tier="short") as run:
+        made = moved(Agent(config, 2))
         save_weights(run, made, POLICY_NAMES)
         curve = [{"step": 1000, "return": 4.0, "episodes": [4.0], "seconds": 1.0}]
         run.finish({"return": 4.0, "details": {"curve": curve}})
     return lambda: made.act(pictures(20), sample=False)  # type: ignore[operator]
 
 
-def probe(folder: Path) -> Callable[..., Tensor]:
-    with Run(folder, PROBE, tier="short") as run:
-        made = moved(Contrast(PROBE))
+def probe(folder: Path, config: Any = PROBE) -> Callable[..., Tensor]:
+    with Run(folder, config, tier="short") as run:
+        made = moved(Contrast(config))
         save_weights(run, made, ENCODER_NAMES)
         run.finish({"r2": 40.5, "details": {"targets": {"position[0]": 40.5}}})
     return lambda: made.encoder(pictures(16))  # type: ignore[operator]
