@@ -4,7 +4,9 @@ import functools
 import inspect
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,12 +40,16 @@ from shared import (
 )
 from shared import pairs as pairs_module
 from shared.distributed import (
+    all_gather_objects,
     all_reduce_sum,
+    any_rank,
+    broadcast,
     gather,
     gather_ragged,
     initialise,
     local_slice,
     rank,
+    single_process,
     synchronise,
     world_size,
 )
@@ -450,6 +456,90 @@ def test_processes_together_give_what_one_gives(world: int, left_by_processes: P
         assert all(each["parts"] == of_all[0]["parts"] for each in of_all)
         for gradient in (*wanted["parameters"], wanted["views"]):
             assert float(gradient.abs().max()) > 1e-3, name
+
+
+class Threads:
+    """Processes that are threads of one, and wait for each other wherever they communicate."""
+
+    def __init__(self, world: int, patch: pytest.MonkeyPatch) -> None:
+        self.world, self.local = world, threading.local()
+        self.barrier, self.given = threading.Barrier(world, timeout=60), [None] * world
+        for name in ("all_gather", "all_reduce", "broadcast", "all_gather_object"):
+            patch.setattr(dist, name, getattr(self, name))
+        patch.setattr(dist, "is_initialized", lambda: True)
+        patch.setattr(dist, "get_rank", lambda: self.local.rank)
+        patch.setattr(dist, "get_world_size", lambda: world)
+        patch.setattr(dist, "get_backend_config", lambda: "cpu:gloo")
+
+    def run(self, work: Callable[[int], Any]) -> list[Any]:
+        with ThreadPoolExecutor(self.world) as pool:
+            return list(pool.map(functools.partial(self.work, work), range(self.world)))
+
+    def work(self, work: Callable[[int], Any], place: int) -> Any:
+        self.local.rank = place
+        try:
+            return work(place)
+        except BaseException:
+            self.barrier.abort()
+            raise
+
+    def exchanged(self, value: Any) -> list[Any]:
+        self.given[rank()] = value.detach().clone() if isinstance(value, Tensor) else value
+        self.barrier.wait()
+        every = [*self.given]
+        self.barrier.wait()
+        return every
+
+    def all_gather(self, parts: list[Tensor], local: Tensor) -> None:
+        for part, other in zip(parts, self.exchanged(local), strict=True):
+            part.copy_(other)
+
+    def all_reduce(self, local: Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+        every = torch.stack(self.exchanged(local))
+        local.copy_(every.sum(0) if op == dist.ReduceOp.SUM else every.amax(0))
+
+    def broadcast(self, values: Tensor, source: int) -> None:
+        values.copy_(self.exchanged(values)[source])
+
+    def all_gather_object(self, values: list[Any], value: Any) -> None:
+        values[:] = self.exchanged(value)
+
+
+ALSO_IN_THREADS = [
+    *((builder, "info_nce", "none", "none") for builder in BUILDERS),
+    ("masks", "hard_nce", "every", "l21"),
+    ("local_global", "info_nce", "none", "authors, each view"),
+]
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_threads_together_give_what_one_gives(world: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What needs no processes of their own, in a second."""
+    size = GLOBAL // world
+    wanted = {names: result(names, whole(), None) for names in ALSO_IN_THREADS}
+
+    def work(place: int) -> dict[tuple[str, ...], dict[str, Any]]:
+        rows = slice(place * size, (place + 1) * size)
+        own = whole().part(rows)
+        gathering(place, world)
+        stopping(place, own)
+        uneven(place, world)
+        for groups in (1, 2):
+            normalising(place, world, groups, rows)
+        normalising(place, world, 1, slice(0, GLOBAL if place == 1 else 0))
+        with pytest.raises(UserError, match=f"in 3 groups, which {world} processes cannot share"):
+            synchronise(nn.BatchNorm1d(2), 3)
+        assert any_rank(place == 1, False) == (True, False)
+        assert all_gather_objects({"at": place}) == [{"at": other} for other in range(world)]
+        assert broadcast(torch.full((2,), place)).tolist() == [0, 0]
+        return {names: result(names, own, gather) for names in ALSO_IN_THREADS}
+
+    with monkeypatch.context() as patch:
+        found = Threads(world, patch).run(work)
+        with single_process():
+            assert (rank(), world_size()) == (0, 1)
+    for names, want in wanted.items():
+        assert_same(together([each[names] for each in found]), want, names)
 
 
 def test_every_builder_that_gathers_takes_part() -> None:
