@@ -1,11 +1,11 @@
 import contextlib
 import csv
 import dataclasses
-import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,20 +14,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 import rl
 from rl import train
 from rl.agent import Agent
 from rl.config import CURL, Config, ProbeConfig
 from rl.replay import Replay
-from rl.simulator import renderer_in_use, task_fingerprint
 from shared import Objective, Projection, distance_polarization, max_margin, term
 from shared.experiment.run import Run
-from shared.objective import SHARE_PREFIX
 from tests.stages import training
 from tests.stages.simulated_device import SimulatedDevice
-from tests.stages.training import spied
 
 # Twelve decisions, six of them with an update; the first episode ends after the eighth.
 AGENT = dataclasses.replace(
@@ -65,24 +61,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "LOG_EVERY", 4)
 
 
-@pytest.fixture(scope="module")
-def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
-
-
-def others(facts: dict[str, str]) -> dict[str, str]:
-    """The facts of a run but for shares of the gradient."""
-    return {name: fact for name, fact in facts.items() if not name.startswith(SHARE_PREFIX)}
-
-
-def finish(folder: Path, config: Config, data_root: Path) -> dict[str, Any]:
-    metrics: dict[str, Any] = training.finish(
-        folder, config, rl.DOMAIN.measure, data_root=data_root
-    )
-    return metrics
-
-
-def die(folder: Path, data_root: Path) -> None:
+def die(folder: Path) -> None:
     """A run that is killed some decisions after its last checkpoint, in its second episode."""
     torch.set_num_threads(1)
     train.SAVE_EVERY = 0.0
@@ -93,107 +72,48 @@ def die(folder: Path, data_root: Path) -> None:
         if done == 8 * (SAVED_AT + 1):
             run.checkpoint = lambda step, every: None  # none is due any more
 
-    with Run(folder, AGENT, data_root=data_root, progress=watch) as run:
+    with Run(folder, AGENT, progress=watch) as run:
         rl.DOMAIN.measure(AGENT, run)
 
 
-def timeless(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Metrics without what the clock says."""
-    text = json.dumps(metrics)
-    copy: dict[str, Any] = json.loads(text)
-    for entry in copy["details"].get("curve", []):
-        assert entry.pop("seconds") >= 0
-    return copy
+def timeless(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a curve without what the clock says."""
+    assert all(float(row["seconds"]) >= 0 for row in rows)
+    return [{name: row[name] for name in row if name != "seconds"} for row in rows]
 
 
 def curve_of(folder: Path) -> list[dict[str, str]]:
-    """The rows of ``curve.csv`` without the seconds."""
     with (folder / "curve.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    for row in rows:
-        assert float(row.pop("seconds")) >= 0
-    return rows
-
-
-def assert_equal_weights(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name in one:
-        assert torch.equal(one[name], other[name]), name
-
-
-def weights_of(folder: Path) -> dict[str, Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
-@dataclasses.dataclass
-class Whole:
-    """What a run in one go has left, and what it has done."""
-
-    folder: Path
-    metrics: dict[str, Any]
-    updates: list[int]
-    evaluated: list[tuple[int, ...]]  # with which seeds
-
-
-@pytest.fixture(scope="module")
-def whole(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    folder = tmp_path_factory.mktemp("whole")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "LOG_EVERY", 4)
-        updates = spied(patch, Agent, "update", lambda _, agent, batch, step: step)
-        evaluated = spied(patch, train, "returns", lambda *args, **_: args[3])
-        metrics = finish(folder, AGENT, data_root)
-    return Whole(folder, metrics, updates, evaluated)
+        return timeless(list(csv.DictReader(stream)))
 
 
 @pytest.mark.slow
-def test_an_agents_run_leaves_its_metrics_and_what_it_ran_on(whole: Whole) -> None:
-    folder, metrics = whole.folder, whole.metrics
-    assert set(metrics) == {"return", "details"}
-    curve = metrics["details"]["curve"]
-    assert [entry["step"] for entry in curve] == [48, 96]
-    for entry in curve:
-        assert len(entry["episodes"]) == AGENT.evaluation_episodes
-        assert entry["return"] == pytest.approx(np.mean(entry["episodes"]))
-        # Each of the environment steps gives up to one point.
-        assert all(0 < each < AGENT.episode_steps for each in entry["episodes"])
-    assert metrics["return"] == curve[-1]["return"]
-    # Decisions but for the random ones; one decision is eight environment steps.
-    assert whole.updates == [*range(6, 12)]
-    seeds = [
-        [
-            int(np.random.SeedSequence((0x65766131, step, episode)).generate_state(1)[0])
-            for episode in range(AGENT.evaluation_episodes)
-        ]
-        for step in (48, 96)  # of seed 0
-    ]
-    assert whole.evaluated == seeds
-
-    environment = json.loads((folder / "environment.json").read_text())
-    assert environment["data"] == {AGENT.task: task_fingerprint(AGENT.task)}
-    assert others(environment["facts"]) == {"renderer": renderer_in_use()}
-
-
-@pytest.mark.slow
-def test_an_agent_that_is_killed_gives_the_same_bits(
-    tmp_path: Path, whole: Whole, data_root: Path
-) -> None:
+def test_an_agent_that_is_killed_gives_the_same_bits(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    metrics = training.finish(whole, AGENT, rl.DOMAIN.measure)
     here, root = Path(__file__).parent, Path(rl.__file__).parents[1]
-    program = "import sys, pathlib, test_train; test_train.die(*map(pathlib.Path, sys.argv[1:]))"
+    program = "import sys, pathlib, test_train; test_train.die(pathlib.Path(sys.argv[1]))"
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path), str(data_root)],
+        [sys.executable, "-c", program, str(killed)],
         env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{here}"},
         capture_output=True,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert len(curve_of(tmp_path)) == 1  # from after the checkpoint
-    assert torch.load(tmp_path / "checkpoint.pt")["objects"]["progress"]["curve"] == []
-    folder, metrics = whole.folder, whole.metrics
-    assert timeless(finish(tmp_path, AGENT, data_root)) == timeless(metrics)
-    assert_equal_weights(weights_of(tmp_path), weights_of(folder))
-    assert curve_of(tmp_path) == curve_of(folder)
-    assert not (tmp_path / "replay").exists()
+    assert len(curve_of(killed)) == 1  # from after the checkpoint
+    assert torch.load(killed / "checkpoint.pt")["objects"]["progress"]["curve"] == []
+    again = training.finish(killed, AGENT, rl.DOMAIN.measure)
+    curves = [timeless(found["details"]["curve"]) for found in (metrics, again)]
+    assert curves[0] == curves[1]
+    # Each of the environment steps gives up to one point.
+    assert all(0 < each < AGENT.episode_steps for row in curves[0] for each in row["episodes"])
+    assert again["return"] == metrics["return"] == curves[0][-1]["return"]
+    one, other = (load_file(folder / "model.safetensors") for folder in (whole, killed))
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+    assert curve_of(killed) == curve_of(whole)
+    assert not (killed / "replay").exists()
 
 
 @pytest.mark.parametrize(
