@@ -113,6 +113,7 @@ def copied(folder: Path, module: str, tests: list[str]) -> None:
         "do_not_mutate_patterns": SAYS_ONLY,
         "use_git_change_detection": False,
         "timeout_constant": 20.0,
+        "timeout_multiplier": 3.0,
         # Renderers do not survive a fork: no test has run in the process that is forked.
         "process_isolation": "forkserver" if home == "rl" else "fork",
     }
