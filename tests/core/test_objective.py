@@ -424,22 +424,6 @@ def test_unusable_terms_are_refused_in_one_line(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-SEVERAL_TERMS = {
-    "penalty": Objective(
-        term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0),
-        (term(distance_polarization, weight=0.3, reduction="anchor_sum"),),
-    ),
-    "projection": Objective(
-        term(info_nce, temperature=0.5), projection=Projection(0.1, {"norm": "nuclear"})
-    ),
-    "all": Objective(
-        term(max_margin, gamma=2.0),
-        (term(distance_polarization, weight=0.1), term(consistency, weight=0.2)),
-        Projection(0.1, {"norm": "l21"}),
-    ),
-}
-
-
 def step_of_views(objective: Objective, step: int) -> tuple[dict[str, Tensor], list[Tensor]]:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 5))
@@ -451,10 +435,10 @@ def step_of_views(objective: Objective, step: int) -> tuple[dict[str, Tensor], l
     return parts, [each.grad for each in trained if each.grad is not None]
 
 
-@pytest.mark.parametrize("name", SEVERAL_TERMS)
+@pytest.mark.parametrize("name", ["penalties", "authors", "l21", "solver"])
 def test_measuring_shares_of_the_gradient_changes_no_bit_of_it(name: str) -> None:
-    parts, measured = step_of_views(SEVERAL_TERMS[name], 100)
-    others, plain = step_of_views(SEVERAL_TERMS[name], 101)
+    parts, measured = step_of_views(OBJECTIVES[name], 100)
+    others, plain = step_of_views(OBJECTIVES[name], 101)
     assert len(measured) == len(plain) > 3
     assert all(map(torch.equal, measured, plain))
     shares = {key: value for key, value in parts.items() if key.startswith(SHARE_PREFIX)}
@@ -491,7 +475,7 @@ def test_the_share_of_a_term_is_that_of_its_gradient_on_the_embeddings() -> None
 def test_shares_with_a_projection_are_measured_where_all_terms_lead(beyond: bool) -> None:
     """On its input, where embeddings are computed from that; else on the embeddings."""
     torch.manual_seed(0)
-    objective = SEVERAL_TERMS["projection"]
+    objective = OBJECTIVES["authors"]
     first, second = torch.randn(2, 12, 5).requires_grad_()
     if beyond:
         views = [torch.tanh(each) for each in (first, second)]
@@ -516,11 +500,11 @@ def test_shares_with_a_projection_are_measured_where_all_terms_lead(beyond: bool
     assert any(key.startswith(SHARE_PREFIX) for key in detached) is beyond
 
 
-@pytest.mark.parametrize("name", ["penalty", "projection"])
+@pytest.mark.parametrize("name", ["penalties", "authors"])
 def test_shares_are_left_out_behind_a_reentrant_checkpoint_and_the_run_goes_on(name: str) -> None:
     torch.manual_seed(0)
     head, views = nn.Linear(5, 5), torch.randn(2, 12, 5)
-    criterion = SEVERAL_TERMS[name].build(dim=5)
+    criterion = OBJECTIVES[name].build(dim=5)
 
     def step(reentrant: bool) -> tuple[dict[str, Tensor], Tensor]:
         features = [each.clone().requires_grad_() for each in views]
@@ -535,5 +519,5 @@ def test_shares_are_left_out_behind_a_reentrant_checkpoint_and_the_run_goes_on(n
     # With a projection they are measured on the features, beyond the checkpoint.
     left_out = expected_parts.keys() - parts.keys()
     shares = {key for key in expected_parts if key.startswith(SHARE_PREFIX)}
-    assert left_out == (shares if name == "projection" else set())
+    assert left_out == (shares if name == "authors" else set())
     assert shares
