@@ -114,8 +114,9 @@ def copied(folder: Path, module: str, tests: list[str]) -> None:
         "use_git_change_detection": False,
         "timeout_constant": 20.0,
         "timeout_multiplier": 3.0,
-        # Renderers do not survive a fork: no test has run in the process that is forked.
-        "process_isolation": "forkserver" if home == "rl" else "fork",
+        # Neither renderers nor several threads survive a fork, and caches hide what would fill
+        # them: no test has run in the process that is forked.
+        "process_isolation": "forkserver",
     }
     lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
     with (folder / "pyproject.toml").open("a") as stream:
