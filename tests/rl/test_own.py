@@ -12,7 +12,6 @@ import torch
 import rl
 from rl import export
 from rl.config import Config, ProbeConfig
-from rl.environment import Environment
 from shared.errors import UserError
 from shared.experiment.run import Run
 
@@ -22,55 +21,23 @@ SIZE = 16
 class Pictures(gymnasium.ObservationWrapper[np.ndarray, np.ndarray, np.ndarray]):
     """A pendulum as a bright pixel on a black square."""
 
-    def __init__(self, inner: Any, first: bool = False) -> None:
-        super().__init__(inner)
-        self.first = first  # whether the channels come first
-        shape = (3, SIZE, SIZE) if first else (SIZE, SIZE, 3)
-        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+    observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
 
     def observation(self, state: np.ndarray) -> np.ndarray:
         picture = np.zeros((SIZE, SIZE, 3), np.uint8)
         place = np.clip(np.rint((state[:2] + 1) / 2 * (SIZE - 1)), 0, SIZE - 1).astype(int)
         picture[place[0], place[1]] = (255, 128, int(128 + 10 * state[2]))
-        return picture.transpose(2, 0, 1).copy() if self.first else picture
+        return picture
 
 
 def pendulum() -> Any:
     return Pictures(gymnasium.make("Pendulum-v1"))
 
 
-class Redrawn(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
-    """Draws every picture into the same array."""
-
-    def __init__(self) -> None:
-        super().__init__(channels_first())
-        self.buffer = np.zeros((3, SIZE, SIZE), np.uint8)
-
-    def drawn(self, picture: np.ndarray) -> np.ndarray:
-        self.buffer[:] = picture
-        return self.buffer
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        picture, info = super().reset(seed=seed, options=options)
-        return self.drawn(picture), info
-
-    def step(self, action: np.ndarray) -> Any:
-        picture, *others = super().step(action)
-        return self.drawn(picture), *others
-
-
-def redrawn() -> Any:
-    return Redrawn()
-
-
 def whole_torques() -> Any:
     made = pendulum()
     made.action_space = gymnasium.spaces.Box(-2, 2, (1,), np.int64)
     return made
-
-
-def channels_first() -> Any:
-    return Pictures(gymnasium.make("Pendulum-v1"), first=True)
 
 
 class Steps(gymnasium.ActionWrapper[np.ndarray, np.ndarray, Any]):
@@ -117,32 +84,6 @@ CONFIG = dataclasses.replace(
     evaluate_every=40,
 )
 PROBE = dataclasses.replace(ProbeConfig().reduced(), **SETTINGS, convolutions=2, probe_updates=4)
-
-
-def environment(make: Any, **changes: int) -> Environment:
-    settings = {"action_repeat": 2, "frame_size": SIZE, "stack": 3, "episode_steps": 40}
-    return Environment(make, **settings | changes)
-
-
-@pytest.mark.parametrize("make", [pendulum, channels_first, redrawn])
-def test_frames_are_stacked_actions_scaled_and_rewards_summed(make: Any) -> None:
-    mine, plain = environment(make), pendulum()
-    observation, _ = mine.reset(seed=3)
-    start = int(np.random.default_rng([3, 0]).integers(2**31))
-    frames = [plain.reset(seed=start)[0]] * 3
-    for action in (-1.0, 0.25, 1.0):
-        observation, reward, _, _, _ = mine.step(np.array([action], np.float32))
-        wanted = 0.0
-        for _ in range(2):
-            frame, one, _, _, _ = plain.step(np.array([2 * action], np.float32))
-            wanted += float(one)
-        frames.append(frame)
-        assert reward == pytest.approx(wanted)
-        expected = np.concatenate([each.transpose(2, 0, 1) for each in frames[-3:]])
-        assert np.array_equal(observation, expected)
-    for _ in range(16):
-        assert not mine.step(np.zeros(1, np.float32))[3]
-    assert mine.step(np.zeros(1, np.float32))[3]  # after 40 steps
 
 
 def test_the_policy_that_a_training_leaves_has_the_returns_of_its_curve(tmp_path: Path) -> None:

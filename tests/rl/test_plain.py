@@ -30,14 +30,23 @@ SIZE, CROP, STACK, REPEAT, LIMIT, A = 10, 8, 2, 2, 8, 2
 class Drift(gymnasium.Env[np.ndarray, np.ndarray]):
     """A point that actions push about, from where the seed puts it; a wall ends the episode."""
 
-    observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
     action_space = gymnasium.spaces.Box(np.float32([-2, 0]), np.float32([2, 1]), dtype=np.float32)
+
+    def __init__(self, first: bool = False) -> None:
+        """With the channels first it draws into one array."""
+        self.buffer = np.zeros((3, SIZE, SIZE), np.uint8) if first else None
+        shape = (3, SIZE, SIZE) if first else (SIZE, SIZE, 3)
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
 
     def picture(self) -> np.ndarray:
         """All channels, rows and columns differ."""
         grid = np.arange(SIZE * SIZE * 3).reshape(SIZE, SIZE, 3)
         phase = np.array([5.0, 11.0, 23.0]) * self.place.sum() + 3 * self.steps
-        return ((grid * 37 + 100 * self.place[0] + phase) % 251).astype(np.uint8)
+        drawn = ((grid * 37 + 100 * self.place[0] + phase) % 251).astype(np.uint8)
+        if self.buffer is None:
+            return drawn
+        self.buffer[:] = drawn.transpose(2, 0, 1)
+        return self.buffer
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -53,6 +62,10 @@ class Drift(gymnasium.Env[np.ndarray, np.ndarray]):
 
 def drift() -> Any:
     return Drift()
+
+
+def drift_in_a_buffer() -> Any:
+    return Drift(first=True)
 
 
 CONFIG = Config(
@@ -171,12 +184,13 @@ def plain_run() -> tuple[Agent, Parts, list[list[float]], list[tuple[bool, bool]
     return agent, parts, evaluated, ends
 
 
-def test_a_whole_run_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("make", [drift, drift_in_a_buffer])
+def test_a_whole_run_by_hand(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "LOG_EVERY", 10)
     agents = spied(monkeypatch, train, "make_update", lambda _, agent, *__: agent)
     shown: list[str] = []
     with Run(tmp_path, CONFIG, watch=2, show=shown.append) as run:
-        found = rl.train_agent(CONFIG, drift, run)
+        found = rl.train_agent(CONFIG, make, run)
     agent, parts, evaluated, ends = plain_run()
     assert {(True, False), (False, True), (False, False)} <= set(ends)
     close = functools.partial(torch.testing.assert_close, rtol=1e-3, atol=1e-4)
