@@ -12,19 +12,18 @@ from rl import evaluation
 from rl.config import Config
 from rl.data import Frames
 from rl.encoder import Encoder
-from rl.environment import DeepMindControl, settings_of
 from rl.evaluation import (
     PENALTIES,
     PROTOCOLS,
     SUMMARIES,
     choose_penalty,
     embed,
-    episode_seed,
     evaluate_policy,
     evaluation_seeds,
     ridge,
     state_probe,
 )
+from tests.rl import test_plain
 
 EPISODES, STEPS = 10, 12
 SMALL = dataclasses.replace(
@@ -48,41 +47,29 @@ def names(count: int) -> tuple[str, ...]:
 # Policies
 
 
-def push(observation: Tensor) -> Tensor:
+def push(observation: Tensor, *frequencies: float) -> Tensor:
     """Depends on every pixel, so that a mix-up of episodes shows."""
-    return torch.sin(observation.float().flatten(1).sum(1, keepdim=True))
-
-
-def alone(config: Config, seed: int) -> float:
-    """The loop of one environment."""
-    environment = DeepMindControl(**settings_of(config))
-    observation, _ = environment.reset(seed=seed)
-    total, done = 0.0, False
-    while not done:
-        action = push(torch.from_numpy(observation)[None])[0].numpy()
-        observation, reward, terminated, truncated, _ = environment.step(action)
-        total += reward
-        done = terminated or truncated
-    environment.close()
-    return total
+    total = observation.float().flatten(1).sum(1, keepdim=True)
+    return torch.sin(total * torch.tensor(frequencies or (1.0,)))
 
 
 def test_returns_are_those_of_single_episodes() -> None:
-    shapes = []
+    seen = set()
 
     def act(observation: Tensor) -> Tensor:
-        shapes.append((observation.shape, observation.dtype, torch.is_grad_enabled()))
-        return push(observation)
+        seen.add((observation.shape, observation.dtype, torch.is_grad_enabled()))
+        return push(observation, 0.3, 1.0)
 
-    returns = evaluate_policy(act, SMALL, seed=3)
-    assert shapes == [(torch.Size([2, 9, 20, 20]), torch.uint8, False)] * 5
-    assert returns == [alone(SMALL, episode_seed(3, episode)) for episode in range(2)]
-    assert returns[0] != returns[1]
-    assert evaluate_policy(push, SMALL, seed=3) == returns
-    assert evaluate_policy(push, SMALL, seed=4) != returns
-    for wrong in (lambda seen: push(seen).numpy(), lambda seen: push(seen)[:1]):
-        with pytest.raises(ValueError, match=r"\(2, 1\)"):
-            evaluate_policy(wrong, SMALL, seed=3)
+    def alone(observation: np.ndarray, _: int) -> np.ndarray:
+        return act(torch.from_numpy(observation)[None])[0].numpy()
+
+    returns = evaluate_policy(act, test_plain.CONFIG, seed=3, make=test_plain.drift)
+    assert seen == {(torch.Size([3, 6, 10, 10]), torch.uint8, False)}
+    assert returns == pytest.approx(test_plain.plain_returns(alone, 0, 3))
+    assert len(set(returns)) == 3
+    for wrong in (lambda seen: act(seen).numpy(), lambda seen: act(seen)[:1]):
+        with pytest.raises(ValueError, match=r"\(3, 2\)"):
+            evaluate_policy(wrong, test_plain.CONFIG, seed=3, make=test_plain.drift)
 
 
 @pytest.mark.slow
