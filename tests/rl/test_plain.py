@@ -28,7 +28,7 @@ SIZE, CROP, STACK, REPEAT, LIMIT, A = 10, 8, 2, 2, 8, 2
 
 
 class Drift(gymnasium.Env[np.ndarray, np.ndarray]):
-    """A point that actions push about, from where the seed puts it; a wall ends the episode."""
+    """A point that actions push about, from where the seed puts it; walls end the episode."""
 
     action_space = gymnasium.spaces.Box(np.float32([-2, 0]), np.float32([2, 1]), dtype=np.float32)
 
@@ -57,7 +57,8 @@ class Drift(gymnasium.Env[np.ndarray, np.ndarray]):
         self.place = self.place + 0.2 * action
         self.steps += 1
         reward = float(np.cos(self.place).sum() + action[0] + 0.1 * self.steps)
-        return self.picture(), reward, bool(abs(self.place[0]) > 1.5), False, {}
+        left = self.place[1] > 1.4  # for where it is not followed
+        return self.picture(), reward, bool(abs(self.place[0]) > 1.5), bool(left), {}
 
 
 def drift() -> Any:
@@ -107,12 +108,13 @@ class Wrapped:
         share, total = (np.asarray(action, np.float64) + 1) / 2, 0.0
         chosen = (np.array([-2.0, 0.0]) + share * np.array([4.0, 1.0])).astype(np.float32)
         for _ in range(REPEAT):
-            frame, reward, terminated, _, _ = self.inner.step(chosen)
+            frame, reward, terminated, left, _ = self.inner.step(chosen)
             total, self.steps = total + reward, self.steps + 1
-            if terminated or self.steps == LIMIT:
+            limited = left or self.steps == LIMIT
+            if terminated or limited:
                 break
         self.frames = [*self.frames[1:], frame.transpose(2, 0, 1)]
-        return np.concatenate(self.frames), total, terminated, self.steps == LIMIT
+        return np.concatenate(self.frames), total, terminated, limited
 
 
 def start_of(seed: int, step: int, episode: int) -> int:
@@ -144,7 +146,7 @@ def cut(observations: list[np.ndarray], corners: torch.Tensor) -> torch.Tensor:
 Parts = list[dict[str, torch.Tensor]]
 
 
-def plain_run() -> tuple[Agent, Parts, list[list[float]], list[tuple[bool, bool]]]:
+def plain_run() -> tuple[Agent, Parts, list[list[float]], list[tuple[bool, bool, bool]]]:
     """The agent, each update's parts, each evaluation's returns, and how each decision ended."""
     torch.manual_seed(1)
     agent, world = Agent(CONFIG, A), Wrapped()
@@ -173,7 +175,7 @@ def plain_run() -> tuple[Agent, Parts, list[list[float]], list[tuple[bool, bool]
             parts.append(agent.update(batch, decision))
         following, reward, terminated, limited = world.step(action)
         memory.append((observation, action, reward, following, terminated))
-        ends.append((terminated, limited))
+        ends.append((terminated, limited, world.steps == LIMIT))
         observation = world.reset() if terminated or limited else following
         if decision % 3 == 2:
 
@@ -192,7 +194,8 @@ def test_a_whole_run_by_hand(make: Any, tmp_path: Path, monkeypatch: pytest.Monk
     with Run(tmp_path, CONFIG, watch=2, show=shown.append) as run:
         found = rl.train_agent(CONFIG, make, run)
     agent, parts, evaluated, ends = plain_run()
-    assert {(True, False), (False, True), (False, False)} <= set(ends)
+    left, limited = (False, True, False), (False, True, True)
+    assert {(True, False, False), left, limited, (False, False, False)} <= set(ends)
     close = functools.partial(torch.testing.assert_close, rtol=1e-3, atol=1e-4)
     for name, value in agents[0].state_dict().items():
         close(value, agent.state_dict()[name], msg=name)
