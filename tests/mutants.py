@@ -46,6 +46,7 @@ CORE = [
 TESTS = {
     **dict.fromkeys([f"shared/{name}.py" for name in ("losses", "margins", "pairs")], CORE),
     **dict.fromkeys([f"shared/{name}.py" for name in ("penalties", "projection", "svm")], CORE),
+    "shared/pixels.py": ["tests/core/test_pixels.py", "tests/vision/test_augmentation.py"],
     "graph/data.py": ["tests/graph/test_data.py", "tests/graph/test_own.py"],
     "graph/evaluation.py": ["tests/graph/test_evaluation.py", "tests/graph/test_own.py"],
     "graph/encoder.py": [
