@@ -12,6 +12,7 @@ from rl import evaluation
 from rl.config import Config
 from rl.data import Frames
 from rl.encoder import Encoder
+from rl.environment import checked_maker
 from rl.evaluation import (
     PENALTIES,
     PROTOCOLS,
@@ -53,7 +54,7 @@ def push(observation: Tensor, *frequencies: float) -> Tensor:
     return torch.sin(total * torch.tensor(frequencies or (1.0,)))
 
 
-def test_returns_are_those_of_single_episodes() -> None:
+def test_returns_are_those_of_single_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = set()
 
     def act(observation: Tensor) -> Tensor:
@@ -67,9 +68,14 @@ def test_returns_are_those_of_single_episodes() -> None:
     assert seen == {(torch.Size([3, 6, 10, 10]), torch.uint8, False)}
     assert returns == pytest.approx(test_plain.plain_returns(alone, 0, 3))
     assert len(set(returns)) == 3
+    other = evaluate_policy(act, test_plain.CONFIG, seed=4, make=test_plain.drift)
+    assert not set(other) & set(returns)
     for wrong in (lambda seen: act(seen).numpy(), lambda seen: act(seen)[:1]):
         with pytest.raises(ValueError, match=r"\(3, 2\)"):
             evaluate_policy(wrong, test_plain.CONFIG, seed=3, make=test_plain.drift)
+    task = checked_maker(test_plain.CONFIG, test_plain.drift)
+    monkeypatch.setattr(evaluation, "make_environment", lambda config: task())
+    assert evaluate_policy(act, test_plain.CONFIG, seed=3) == returns
 
 
 @pytest.mark.slow
