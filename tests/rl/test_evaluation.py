@@ -74,7 +74,8 @@ def test_returns_are_those_of_single_episodes(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(ValueError, match=r"\(3, 2\)"):
             evaluate_policy(wrong, test_plain.CONFIG, seed=3, make=test_plain.drift)
     task = checked_maker(test_plain.CONFIG, test_plain.drift)
-    monkeypatch.setattr(evaluation, "make_environment", lambda config: task())
+    of = {id(test_plain.CONFIG): task}
+    monkeypatch.setattr(evaluation, "make_environment", lambda config: of[id(config)]())
     assert evaluate_policy(act, test_plain.CONFIG, seed=3) == returns
 
 
