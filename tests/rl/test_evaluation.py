@@ -186,6 +186,7 @@ def test_targets_that_do_not_vary_are_left_out() -> None:
     assert list(result["details"]["targets"]) == ["height", "velocity[0]"]
     assert result["r2"] > 99
     assert result["r2_position"] > 99
+    assert result["r2_velocity"] > 99
     test_state[:, 3] = 0
     result = state_probe(train, train_state, episodes(), test, test_state, labels)
     assert "r2_velocity" not in result
