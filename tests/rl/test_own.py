@@ -12,6 +12,7 @@ import torch
 import rl
 from rl import export
 from rl.config import Config, ProbeConfig
+from rl.environment import Environment
 from shared.errors import UserError
 from shared.experiment.run import Run
 
@@ -97,6 +98,27 @@ def test_the_policy_that_a_training_leaves_has_the_returns_of_its_curve(tmp_path
     assert rl.evaluate_policy(policy, CONFIG, seed=seed + 1, make=pendulum) != sums
     with pytest.raises(ValueError, match="states"):
         rl.evaluate_policy(policy, CONFIG, seed=seed, make=states)
+
+
+@pytest.mark.parametrize("make", [pendulum, discrete])
+def test_a_restored_environment_goes_on(make: Any) -> None:
+    settings = {"action_repeat": 2, "frame_size": SIZE, "stack": 3, "episode_steps": 40}
+    whole, resumed = (Environment(make, **settings) for _ in "12")
+    action = np.int64(2) if make is discrete else np.array([0.5], np.float32)
+    with pytest.raises(gymnasium.error.ResetNeeded, match=make.__name__):
+        whole.snapshot()
+    whole.reset(seed=5)
+    for _ in range(2):  # in its third episode
+        whole.reset()
+        whole.step(action)
+    snapshot = whole.snapshot()
+    resumed.restore(snapshot)
+    for one, other in zip(whole.step(action), resumed.step(action), strict=True):
+        assert np.array_equal(one, other)
+    assert np.array_equal(whole.reset()[0], resumed.reset()[0])
+    snapshot["frames"] = snapshot["frames"] + 1
+    with pytest.raises(ValueError, match=f"{make.__name__}: .* other frames"):
+        resumed.restore(snapshot)
 
 
 @pytest.mark.parametrize("make", [pendulum, discrete])
