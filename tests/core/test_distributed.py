@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from shared import (
     cosine,
     debiased_nce,
     distance_polarization,
+    distributed,
     hard_nce,
     info_nce,
     local_global,
@@ -490,9 +492,12 @@ class Threads:
         self.barrier.wait()
         return every
 
-    def all_gather(self, parts: list[Tensor], local: Tensor) -> None:
+    def all_gather(self, parts: list[Tensor], local: Tensor, async_op: bool = False) -> Any:
         for part, other in zip(parts, self.exchanged(local), strict=True):
             part.copy_(other)
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result(None)
+        return SimpleNamespace(get_future=lambda: future) if async_op else None
 
     def all_reduce(self, local: Tensor, op: Any = dist.ReduceOp.SUM) -> None:
         every = torch.stack(self.exchanged(local))
@@ -532,6 +537,9 @@ def test_threads_together_give_what_one_gives(world: int, monkeypatch: pytest.Mo
         assert any_rank(place == 1, False) == (True, False)
         assert all_gather_objects({"at": place}) == [{"at": other} for other in range(world)]
         assert broadcast(torch.full((2,), place)).tolist() == [0, 0]
+        bucket = SimpleNamespace(buffer=lambda: torch.tensor([place, 3.0 * place]))
+        mean = distributed._mean_in_order(None, bucket).wait()  # of the gradients of a step
+        assert mean.tolist() == [(world - 1) / 2, 3 * (world - 1) / 2]
         return {names: result(names, own, gather) for names in ALSO_IN_THREADS}
 
     with monkeypatch.context() as patch:
@@ -540,6 +548,39 @@ def test_threads_together_give_what_one_gives(world: int, monkeypatch: pytest.Mo
             assert (rank(), world_size()) == (0, 1)
     for names, want in wanted.items():
         assert_same(together([each[names] for each in found]), want, names)
+
+
+class Wrapper(nn.Module):
+    """What DistributedDataParallel is asked for."""
+
+    def __init__(self, module: nn.Module, forward_sync_buffers: bool = True) -> None:
+        super().__init__()
+        self.module, self.sends_buffers = module, forward_sync_buffers
+
+    def register_comm_hook(self, state: None, hook: Any) -> None:
+        self.hook = hook
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+
+def test_a_function_is_replicated_with_its_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = nn.Linear(2, 1)
+
+    def function(x: int, *, y: int) -> int:
+        return x - y
+
+    assert distributed.replicated(function, layer) is function
+    assert not distributed.is_lost(RuntimeError("[gloo] Connection closed by peer"))
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    monkeypatch.setattr(distributed, "DistributedDataParallel", Wrapper)
+    model: Any = distributed.replicated(function, layer)
+    assert model(5, y=3) == 2
+    assert not model.sends_buffers
+    assert model.hook is distributed._mean_in_order
+    assert list(map(id, model.parameters())) == list(map(id, layer.parameters()))
+    assert distributed.is_lost(RuntimeError("[gloo] Connection closed by peer"))
+    assert not distributed.is_lost(RuntimeError("shapes"))
 
 
 def test_every_builder_that_gathers_takes_part() -> None:
