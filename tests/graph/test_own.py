@@ -80,6 +80,10 @@ def quieter(graphs: Graphs, generator: torch.Generator) -> Graphs:
     return dataclasses.replace(graphs, x=graphs.x * noise)
 
 
+def torn(graphs: Graphs, generator: torch.Generator) -> Graphs:
+    return dataclasses.replace(graphs, edge_index=graphs.edge_index + 1)
+
+
 def fewer(graphs: Graphs, generator: torch.Generator) -> Graphs:
     keep = graphs.batch > 0
     nodes = keep.cumsum(0) - 1
@@ -229,6 +233,7 @@ def across(target: int) -> Tensor:
         (lambda run: made(network="GAT", layers=0), "layers"),
         (lambda run: made(network="GAT", hidden=-1), "hidden"),
         (lambda run: views_of(fewer), "63 graphs"),
+        (lambda run: views_of(torn), "torn: edge"),
         (lambda run: check_view("mine", TWO, {}), "dict"),
         (lambda run: evaluation.score("svm", np.ones((20, 2)), np.arange(20) % 2, 0), "svm"),
     ],

@@ -18,10 +18,10 @@ from graph.config import GRAPHCL, Config
 from graph.data import Graphs
 from graph.encoder import Encoder, ProjectionHead, make_encoder
 from graph.train import own_part, views
-from shared import Objective, Projection, distributed
+from shared import Criterion, Objective, Projection, distributed
 from shared.experiment.run import Run
 from shared.experiment.run_folders import WATCHED
-from tests.stages.training import finish, losses
+from tests.stages.training import finish, losses, spied
 
 LOW_RANK = Objective(GRAPHCL.loss, projection=Projection(0.3, {"norm": "l21", "alpha": 0.1}))
 CONFIG = Config(
@@ -133,9 +133,17 @@ def assert_same(found: nn.Module, expected: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("config", [CONFIG, AUTHORS, UNMASKED], ids=["paper", "program", "kept"])
-def test_training_is_the_plain_loop(tmp_path: Path, config: Config) -> None:
+def test_training_is_the_plain_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config
+) -> None:
+    together = spied(monkeypatch, module, "replicated", lambda _, function, *modules: modules)
+    kept = spied(monkeypatch, module, "kept_features", lambda result, *_: result[0] is not None)
     with Run(tmp_path, config) as run:
         encoder, criterion = graph.pretrain(config, union(random_graphs()), run)
+    assert [list(map(type, modules)) for modules in together] == [
+        [Encoder, ProjectionHead, Criterion]
+    ]
+    assert kept == [config is not AUTHORS]
     expected, matrix, of_epochs = plain_training(config)
     assert_same(encoder, expected)
     assert criterion.projection is not None
