@@ -51,6 +51,7 @@ from shared.distributed import (
     initialise,
     local_slice,
     rank,
+    share_of_mean,
     single_process,
     synchronise,
     world_size,
@@ -602,6 +603,7 @@ def test_one_process_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randn(3, 2)
     assert gather(rows) is rows
     assert all_reduce_sum(rows) is rows
+    assert [float(share_of_mean(rows[:n, 0])) for n in (1, 0)] == [float(rows[0, 0]), 0.0]
     assert gather_ragged(rows)[1] == 0
     assert torch.equal(gather_ragged(rows)[0], rows)
 
