@@ -211,19 +211,6 @@ def test_a_captured_function_gives_what_it_gives_by_itself(gpu: SimulatedDevice 
         assert [each.launched > 0 for each in gpu.captured_on] == [True]
 
 
-def test_a_replay_launches_the_graph_its_inputs_and_its_outputs(
-    gpu: SimulatedDevice | None,
-) -> None:
-    mean = torch.zeros(3).to(GPU)
-    function = Captured(moving(mean), GPU, changed=lambda: [mean])
-    given = torch.ones(4, 3).to(GPU), torch.arange(2)
-    counts = [launched(gpu, lambda: function(*given)) for _ in range(CALLS)]
-    if gpu is not None:
-        assert counts[1] == counts[WARM_UP - 1] > 5
-        assert counts[WARM_UP] > counts[1]  # it is compared with the function itself
-        assert counts[WARM_UP + 1 :] == [2 + 1 + 2] * 2
-
-
 def test_gradients_are_those_of_the_latest_call(gpu: SimulatedDevice | None) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(3, 1).to(GPU)
@@ -328,18 +315,6 @@ def test_the_captured_solver_is_the_solver(
     assert len({float(loss) for loss in found[1][::2]}) == CALLS
     if gpu is not None:
         assert gpu.operators["graph"] == CALLS - WARM_UP
-
-
-def test_a_step_of_the_solver_is_so_many_operators() -> None:
-    """Of the loss of two views and its gradient; 2002 without a graph, and 150 in closed form."""
-    with SimulatedDevice() as device:
-        x = torch.randn(2, 16, 8).to(GPU)
-        counts = [
-            launched(device, lambda: step_of_solver(x.clone(), "both", {})) for _ in range(CALLS)
-        ]
-    assert 1900 < counts[WARM_UP - 1] <= 2050
-    assert 100 < counts[-1] <= 160
-    assert counts[WARM_UP + 1 :] == [counts[-1]] * 2
 
 
 def test_batches_of_ever_new_shapes_are_not_captured() -> None:
