@@ -177,10 +177,13 @@ def test_folds_do_not_split_episodes() -> None:
 
 def test_targets_that_do_not_vary_are_left_out() -> None:
     train, test = normal(0, 120, 4), normal(1, 60, 4)
-    train_state, test_state = train.clone(), test.clone()
+    train_state, test_state = 0.01 * train, 0.01 * test
+    labels = ("height", "position[0]", "touch[0]", "velocity[0]")
+    touched = torch.cat([test_state[:, :2], normal(2, 60, 1), test_state[:, 3:]], 1)
+    result = state_probe(train, train_state, episodes(), test, touched, labels)
+    assert result["r2_position"] > 99 > result["r2"]  # a touch is no position
     train_state[:, 1] = 0.1
     test_state[:, 2] = 7
-    labels = ("height", "position[0]", "touch[0]", "velocity[0]")
     result = state_probe(train, train_state, episodes(), test, test_state, labels)
     assert result["details"]["left_out"] == ["position[0]", "touch[0]"]
     assert list(result["details"]["targets"]) == ["height", "velocity[0]"]
