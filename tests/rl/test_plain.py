@@ -296,8 +296,14 @@ def stack_of(number: int) -> np.ndarray:
 def test_a_state_probe_by_hand(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = PROBE
     if kind != "trained":
-        changes = {"probe_input": "pixels"} if kind == "pixels" else {}
+        changes = {"probe_input": "pixels"} if kind == "pixels" else {"precision": "bfloat16"}
         config = dataclasses.replace(PROBE, train=False, **changes)
+    forward: list[type[torch.nn.Module]] = []
+
+    def replicated(function: Any, module: torch.nn.Module) -> Any:
+        return lambda *args: forward.append(type(module)) or function(*args)
+
+    monkeypatch.setattr(probe, "replicated", replicated)
     asked: list[dict[str, Any]] = []
     probed: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
@@ -335,7 +341,8 @@ def test_a_state_probe_by_hand(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
         parts.append(contrast.update(cut(stacks, corners[0]), cut(stacks, corners[1]), step))
     centre = torch.full((28, 2), (SIZE - CROP) // 2)
     crops = cut([stack_of(number) for number in range(28)], centre)
-    expected = crops.flatten(1) / 255 if kind == "pixels" else contrast.encoder(crops).detach()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=kind == "untrained"):
+        expected = crops.flatten(1) / 255 if kind == "pixels" else contrast.encoder(crops).float()
     given = [expected, FRAMES.state, FRAMES.episode]
     *looks, found = probed
     for (*arrays, names), every in [(found, 1), *((look, 3) for look in looks)]:
@@ -356,3 +363,5 @@ def test_a_state_probe_by_hand(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
         assert (line["step"], line["watch/r2"], len(looks)) == (5, 7.0, 1)
         losses = [float(each["contrastive_loss"]) for each in parts]
         assert line["contrastive_loss"] == pytest.approx(sum(losses) / 5, rel=1e-4)
+        assert forward == [Contrast] * 5
+        assert not run.keep_checkpoint
