@@ -86,7 +86,7 @@ def test_gather_reaches_beyond_two_gigabytes_and_copies_no_frames(tmp_path: Path
 
 
 def test_a_batch_is_what_the_transitions_say(tmp_path: Path):
-    replay = make(tmp_path)
+    replay = make(tmp_path / "of" / "a run")
     made = fill(replay, 0, 40)
     assert len(replay) == len(made) == 34
     torch.manual_seed(0)
@@ -230,7 +230,9 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(cut: int, lost: int, tmp_pa
 def test_an_empty_state_and_what_an_earlier_run_left(tmp_path: Path):
     fill(make(tmp_path), 0, 30)
     replay = make(tmp_path)
-    replay.load_state_dict(saved(make(tmp_path), tmp_path / "state.pt"))
+    empty = saved(make(tmp_path), tmp_path / "state.pt")
+    assert (empty["frames"], empty["episode"]) == (0, 0)
+    replay.load_state_dict(empty)
     assert len(replay) == 0
     fill(replay, 0, 10)
     other = make(tmp_path / "other")
