@@ -210,3 +210,8 @@ def test_jittered_pixels_are_those_of_earlier_versions() -> None:
     factors = np.array([[0.5, 1.5, 0.25, 0.25], [1.5, 0.5, 1.75, -0.125]])
     found = jittered(batch, np.ones(2, bool), factors, np.array([[0, 3, 2, 1], [2, 1, 3, 0]]))
     assert found[:, :, 0, :2].flatten().tolist() == pytest.approx(JITTERED, abs=1e-6)
+
+
+def test_values_from_128_on_are_inverted() -> None:
+    found = pixels.solarize(torch.tensor([127.0, 128.0, 129.0]) / 255)
+    assert (255 * found).round().tolist() == [127, 127, 126]
