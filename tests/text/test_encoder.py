@@ -10,10 +10,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformers import (
-    AutoModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModel, PreTrainedTokenizerFast
 
 from text.encoder import (
     ENCODERS,

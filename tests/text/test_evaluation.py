@@ -16,14 +16,7 @@ from sklearn.utils import shuffle
 
 from text.config import EMBEDDED_TASKS
 from text.data import Task, load_task
-from text.evaluation import (
-    DEFAULT_PROTOCOL,
-    PROTOCOLS,
-    choose_cost,
-    evaluate,
-    majority,
-    tfidf,
-)
+from text.evaluation import DEFAULT_PROTOCOL, PROTOCOLS, choose_cost, evaluate, majority, tfidf
 
 MODULE = importlib.import_module("text.evaluation")
 EXACT = [name for name in PROTOCOLS if name != "senteval-mlp-v1"]

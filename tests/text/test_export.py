@@ -14,11 +14,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
-from transformers import (
-    AutoModel,
-    AutoTokenizer,
-    pipeline,
-)
+from transformers import AutoModel, AutoTokenizer, pipeline
 
 from shared.command.reproduce import main
 from shared.errors import UserError
@@ -27,13 +23,7 @@ from shared.experiment.export import CARD
 from shared.experiment.run import Run
 from tests.stages.pages import run_page
 from text.config import Config
-from text.encoder import (
-    NORMALISED,
-    Projected,
-    QuickThought,
-    QuickThoughtConfig,
-    sentence_encoder,
-)
+from text.encoder import NORMALISED, Projected, QuickThought, QuickThoughtConfig, sentence_encoder
 from text.evaluation import evaluate
 from text.export import FILES, MODEL, MODULES, PROJECTION, load, read, write
 from text.tokens import make_tokenizer

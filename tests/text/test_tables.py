@@ -31,10 +31,7 @@ def config_of(table: Table, row: str) -> Config:
 
 @pytest.mark.parametrize(
     ("table", "row", "subj", "mpqa"),
-    [
-        (TABLE_4, "QT", 86.6, 93.4),
-        (TABLE_2_BOOKCORPUS, "CLLR(DCL+l21-norm)", 87.9, 93.7),
-    ],
+    [(TABLE_4, "QT", 86.6, 93.4), (TABLE_2_BOOKCORPUS, "CLLR(DCL+l21-norm)", 87.9, 93.7)],
 )
 def test_published_numbers_in_both_readings(
     table: Table, row: str, subj: float, mpqa: float

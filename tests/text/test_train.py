@@ -9,13 +9,7 @@ import torch
 from torch import Tensor
 
 import text
-from shared import (
-    Objective,
-    Projection,
-    info_nce,
-    max_margin,
-    term,
-)
+from shared import Objective, Projection, info_nce, max_margin, term
 from shared.errors import UserError
 from shared.experiment.run import Run
 from text.config import Config

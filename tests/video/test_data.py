@@ -13,14 +13,7 @@ from shared.experiment.data import MissingData
 from tests.stages.errors import error_of
 from tests.video.avi import write_avi
 from video.config import EMBEDDED
-from video.data import (
-    Video,
-    Videos,
-    fetch,
-    fingerprint,
-    load,
-    stored_side,
-)
+from video.data import Video, Videos, fetch, fingerprint, load, stored_side
 from video.decoding import decode
 
 # Official numbers that are not in the order of the names.
@@ -168,8 +161,7 @@ def test_what_is_missing_is_named_and_classes_may_be(official: Path):
 
 
 @pytest.mark.parametrize(
-    ("file", "line"),
-    [("trainlist01.txt", "Punch/Punch_1.avi 1"), ("classInd.txt", "Four")],
+    ("file", "line"), [("trainlist01.txt", "Punch/Punch_1.avi 1"), ("classInd.txt", "Four")]
 )
 def test_damaged_lists(official: Path, file: str, line: str):
     path = official / "ucfTrainTestlist" / file
@@ -209,10 +201,7 @@ def test_folders_and_lists_have_to_fit_together(official: Path):
     lists = official / "ucfTrainTestlist"
     for file in lists.glob("*list0*.txt"):
         file.write_text("".join(f"{e}\n" for e in file.read_text().split() if "Archery/" in e))
-    for action in (
-        lambda: fetch("ucf101", official),
-        lambda: load("ucf101", official, size=21),
-    ):
+    for action in (lambda: fetch("ucf101", official), lambda: load("ucf101", official, size=21)):
         assert "Punch" in error_of(action)
 
 

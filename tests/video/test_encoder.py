@@ -7,14 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shared import (
-    Criterion,
-    Objective,
-    Projection,
-    alignment,
-    info_nce,
-    term,
-)
+from shared import Criterion, Objective, Projection, alignment, info_nce, term
 from video.config import Config
 from video.encoder import (
     METHODS,

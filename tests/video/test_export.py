@@ -18,12 +18,7 @@ from video.evaluation import evaluate
 from video.export import load_encoder, save_encoder, write
 
 SMALL = dataclasses.replace(
-    Config(),
-    width=0.125,
-    clip_frames=8,
-    size=32,
-    batch_norm_momentum=0.2,
-    batch_norm_epsilon=1e-3,
+    Config(), width=0.125, clip_frames=8, size=32, batch_norm_momentum=0.2, batch_norm_epsilon=1e-3
 )
 
 

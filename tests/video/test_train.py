@@ -125,10 +125,7 @@ def test_calibrated_batch_norms_have_the_statistics_of_an_epoch(train: Videos) -
 
 def test_a_batch_larger_than_the_set_is_named(tmp_path: Path, train: Videos) -> None:
     config = dataclasses.replace(SIMCLR, batch_size=25)
-    with (
-        Run(tmp_path, config) as run,
-        pytest.raises(UserError, match="batch_size 25"),
-    ):
+    with Run(tmp_path, config) as run, pytest.raises(UserError, match="batch_size 25"):
         pretrain(config, train, run)
 
 
@@ -142,10 +139,7 @@ def test_nan_names_its_step(tmp_path: Path, train: Videos, monkeypatch: pytest.M
             yield first, second
 
     monkeypatch.setattr(module, "batches", damaged)
-    with (
-        Run(tmp_path, CONFIGS["MoCo"]) as run,
-        pytest.raises(FloatingPointError, match="step 2;"),
-    ):
+    with Run(tmp_path, CONFIGS["MoCo"]) as run, pytest.raises(FloatingPointError, match="step 2;"):
         pretrain(CONFIGS["MoCo"], train, run)
 
 

@@ -84,10 +84,7 @@ def reference(image: Tensor, drawn: Parameters, i: int, policy: Policy, size: in
 # The transforms, each against torchvision's
 
 
-@pytest.mark.parametrize(
-    ("height", "width", "size"),
-    [(8, 8, 32), (40, 56, 24)],
-)
+@pytest.mark.parametrize(("height", "width", "size"), [(8, 8, 32), (40, 56, 24)])
 def test_resized_crop_is_torchvisions(height: int, width: int, size: int):
     rng = np.random.default_rng(size)
     boxes = [(0, 0, height, width), (0, 0, 1, 1), (height - 1, width - 1, 1, 1)]

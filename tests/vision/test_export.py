@@ -119,11 +119,7 @@ def test_exports_of_earlier_versions_are_loaded_and_replaced(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("backbone", "stem"),
-    [
-        ("resnet18", "cifar"),
-        ("resnet50", "imagenet"),
-        ("mobilenetv3_small_050", "imagenet"),
-    ],
+    [("resnet18", "cifar"), ("resnet50", "imagenet"), ("mobilenetv3_small_050", "imagenet")],
 )
 def test_the_code_of_the_card_loads_the_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backbone: str, stem: str

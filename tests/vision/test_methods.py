@@ -7,12 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shared import (
-    Criterion,
-    Objective,
-    alignment,
-    term,
-)
+from shared import Criterion, Objective, alignment, term
 from shared.pairs import unit_rows
 from vision.config import Config
 from vision.methods import METHODS, check, networks_of

@@ -58,10 +58,7 @@ def test_pretraining_settings_alone_change_the_key() -> None:
     ("changes", "evaluation"),
     [
         ({"objective": CLLR}, {"protocol": "linear-l2-v1", "projection_dimensions": 3}),
-        (
-            {"method": "cmc", "statistics": "none", "head_layers": 1, "queue": 20},
-            EPISODES,
-        ),
+        ({"method": "cmc", "statistics": "none", "head_layers": 1, "queue": 20}, EPISODES),
         ({"epochs": 0, "calibrated": True}, EPISODES),
     ],
     ids=["cllr", "cmc", "untrained"],

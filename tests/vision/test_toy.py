@@ -6,12 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared import (
-    Objective,
-    distance_polarization,
-    info_nce,
-    term,
-)
+from shared import Objective, distance_polarization, info_nce, term
 from shared.experiment.run import Run
 from tests.stages.training import finish, stop
 from vision import toy

@@ -253,9 +253,7 @@ def test_fine_tuning_takes_what_validates_best_and_goes_on_where_it_stopped(
 ) -> None:
     protocol = FineTuning(3, rates=(0.1, 0.01), decays=(0.0, 1e-4), batch_size=20)
     monkeypatch.setitem(
-        PROTOCOLS,
-        "tried-v1",
-        dataclasses.replace(PROTOCOLS["fine-tuned-v1"], transfer=protocol),
+        PROTOCOLS, "tried-v1", dataclasses.replace(PROTOCOLS["fine-tuned-v1"], transfer=protocol)
     )
     config = dataclasses.replace(DIGITS, protocol="tried-v1", images=60)
     asked: list[tuple[float, float, int]] = []
@@ -315,11 +313,7 @@ def test_a_cell_on_embedded_data(tmp_path: Path, protocol: str, keys: set[str]) 
         ({"protocol": "fine-tuned-v1", "beside": "knn-200-v1"}, ValueError, "beside"),
         ({"probe_batch_norm": "train"}, ValueError, "probe"),
         ({"evaluate_on": "EuroSAT"}, UserError, "EuroSAT"),
-        (
-            {"protocol": "few-shot-5way-5shot-v1", "evaluate_on": "VOC2007"},
-            UserError,
-            "VOC2007",
-        ),
+        ({"protocol": "few-shot-5way-5shot-v1", "evaluate_on": "VOC2007"}, UserError, "VOC2007"),
         ({"evaluate_on": "Aircraft"}, UserError, "Aircraft"),
     ],
 )
