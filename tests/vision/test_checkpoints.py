@@ -14,7 +14,6 @@ from vision.checkpoints import file_of, load
 from vision.config import Config
 from vision.domain import DOMAIN
 from vision.encoder import make_encoder
-from vision.methods import check
 from vision.train import measure
 
 CONFIG = Config(
@@ -75,17 +74,3 @@ def test_what_is_no_such_network_is_refused(tmp_path: Path) -> None:
     file_of("moco-v2-resnet50", tmp_path).write_bytes(b"nothing")
     with pytest.raises(UserError, match="cannot be read"):
         load(CONFIG, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"epochs": 3}, "epochs"),
-        ({"features": "pixels"}, "features"),
-        ({"calibrated": True}, "calibrated"),
-    ],
-)
-def test_trained_weights_are_not_trained_again(changes: dict[str, Any], word: str) -> None:
-    check(CONFIG)
-    with pytest.raises(ValueError, match=word):
-        check(dataclasses.replace(CONFIG, **changes))

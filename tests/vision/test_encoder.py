@@ -1,20 +1,71 @@
+"""The ResNets here, networks of timm and functions of one's own."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import max_pool2d
 
-from vision.encoder import make_encoder
+from shared import Criterion, Objective, max_margin, term
+from shared.experiment.export import facts_of
+from vision.config import Config
+from vision.encoder import LabEncoder, head, make_encoder, width_of
+from vision.methods import check, networks_of
+from vision.methods.base import Step
+from vision.train import make_optimiser, make_step
 
-STEMS = [("cifar", 4), ("strided", 2), ("small", 2), ("imagenet", 1)]
+CONFIG = dataclasses.replace(
+    Config().reduced(), head_hidden=16, head_output=8, batch_size=4, stem="imagenet", image_size=32
+)
+VIT = "vit_small_patch16_224"
 
 
-@pytest.mark.parametrize(("stem", "side"), STEMS)
-def test_the_stems_shrink_a_32_pixel_image_to_their_sides(stem: str, side: int) -> None:
+class Pooled(nn.Module):
+    """(B, 3, S, S) -> (B, 5)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 5, 3, padding=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layer(images).mean((2, 3))
+
+
+def pooled() -> nn.Module:
+    return Pooled()
+
+
+def maps() -> nn.Module:
+    return nn.Conv2d(3, 5, 3)
+
+
+def check_with(**changes: Any) -> None:
+    check(dataclasses.replace(CONFIG, **changes))
+
+
+# The ResNets here
+
+
+@pytest.mark.parametrize(
+    ("stem", "first", "last"),
+    [
+        ("cifar", 32, 4),
+        ("strided", 16, 2),
+        ("small", 32, 2),
+        ("small_padding_2", 34, 5),
+        ("imagenet", 16, 1),
+    ],
+)
+def test_the_stems_shrink_a_32_pixel_image_to_their_sides(stem: Any, first: int, last: int) -> None:
     network = make_encoder("resnet18", stem)
     seen: list[torch.Size] = []
-    network.layer4.register_forward_hook(lambda _, __, output: seen.append(output.shape))
-    features = network(torch.randn(2, 3, 32, 32))
-    assert features.shape == (2, 512)
-    assert seen == [(2, 512, side, side)]
+    for layer in (network.conv1, network.layer4):
+        layer.register_forward_hook(lambda _, __, output: seen.append(output.shape))
+    assert network(torch.randn(2, 3, 32, 32)).shape == (2, 512)
+    assert seen == [(2, 64, first, first), (2, 512, last, last)]
 
 
 @pytest.mark.parametrize("backbone", ["resnet18", "resnet50"])
@@ -26,19 +77,15 @@ def test_parameters_are_torchvision_s(backbone: str) -> None:
         for name, item in getattr(models, backbone)().state_dict().items()
         if not name.startswith("fc.")
     }
-    ours = {
-        name: item.shape for name, item in make_encoder(backbone, "imagenet").state_dict().items()
-    }
-    assert ours == theirs
-    cifar = {
-        name: item.shape for name, item in make_encoder(backbone, "cifar").state_dict().items()
-    }
-    assert cifar == {**theirs, "conv1.weight": (64, 3, 3, 3)}
+    small = {**theirs, "conv1.weight": (64, 3, 3, 3)}
+    for stem, expected in (("imagenet", theirs), ("cifar", small)):
+        network = make_encoder(backbone, stem)  # type: ignore[arg-type]
+        assert {name: item.shape for name, item in network.state_dict().items()} == expected
 
 
 @pytest.mark.parametrize("backbone", ["resnet8", "resnet18", "resnet20"])
 @pytest.mark.parametrize("stem", ["cifar", "small", "imagenet"])
-def test_convolutions_start_as_he_et_al_say_by_their_outputs(backbone: str, stem: str) -> None:
+def test_convolutions_start_as_he_et_al_say_by_their_outputs(backbone: str, stem: Any) -> None:
     """Normal, of variance 2 / (outputs times pixels of a kernel); norms are the identity."""
     torch.manual_seed(0)
     convolutions = 0
@@ -54,3 +101,105 @@ def test_convolutions_start_as_he_et_al_say_by_their_outputs(backbone: str, stem
             assert torch.equal(module.weight.detach(), torch.ones(module.num_features))
             assert torch.equal(module.bias.detach(), torch.zeros(module.num_features))
     assert convolutions == {"resnet8": 9, "resnet18": 20, "resnet20": 21}[backbone]
+
+
+@pytest.mark.parametrize(("backbone", "width"), [("resnet8", 32), ("resnet20", 16)])
+def test_small_resnets_are_those_of_he_et_al(backbone: str, width: int) -> None:
+    """Values by the equations of their blocks; 0.27M parameters of 20 layers, as in the paper."""
+    network = make_encoder(backbone, "small").double().eval()
+    images = torch.randn(2, 3, 21, 21, dtype=torch.float64)
+    maps = max_pool2d(network.bn1(network.conv1(images)).relu(), 3, 2, 1)
+    sides = [maps.shape[1:]]
+    for stage in (network.layer1, network.layer2, network.layer3):
+        for block in stage:
+            inner = block.bn2(block.conv2(block.bn1(block.conv1(maps)).relu()))
+            maps = (inner + (maps if block.downsample is None else block.downsample(maps))).relu()
+        sides.append(maps.shape[1:])
+    torch.testing.assert_close(network(images), maps.mean((2, 3)))
+    shapes = [(width, 11), (width, 11), (2 * width, 6), (4 * width, 3)]
+    assert sides == [(channels, side, side) for channels, side in shapes]
+    if backbone == "resnet20":
+        shortcuts = 16 * 32 + 2 * 32 + 32 * 64 + 2 * 64
+        count = sum(item.numel() for item in network.parameters()) - shortcuts
+        assert count == 269_722 - 650  # with a classifier of 650
+
+
+def test_heads_have_the_norms_that_they_are_asked_for() -> None:
+    def kinds(network: nn.Sequential) -> list[str]:
+        return [type(layer).__name__ for layer in network]
+
+    plain = head(3, 4, 5)
+    assert kinds(plain) == ["Linear", "BatchNorm1d", "ReLU", "Linear"]
+    assert (plain[0].bias, plain[3].bias.shape) == (None, (5,))
+    (linear,) = head(3, 4, 5, layers=1)
+    assert linear.weight.shape == (5, 3)
+    normed, bare = (head(3, 4, 5, output_norm=True, output_scale=scale) for scale in (True, False))
+    assert kinds(normed) == kinds(bare) == [*kinds(plain), "BatchNorm1d"]
+    assert normed[3].bias is None
+    assert normed[4].weight.requires_grad
+    assert not normed[4].bias.requires_grad
+    assert bare[4].weight is bare[4].bias is None
+
+
+# Any backbone
+
+
+@pytest.mark.parametrize(
+    ("backbone", "width"),
+    [
+        (pooled, 5),
+        ("resnet20", 64),
+        pytest.param(VIT, 384, marks=pytest.mark.slow),
+        ("mobilenetv3_small_050", 1024),
+    ],
+)
+def test_a_step_trains_every_layer(backbone: Any, width: int) -> None:
+    loss = Objective(term(max_margin, gamma=0.1, cost=1.0))
+    for method, objective in (("simclr", CONFIG.objective), ("moco_v3", loss)):
+        config = dataclasses.replace(
+            CONFIG, backbone=backbone, method=method, objective=objective, learning_rate=0.1
+        )
+        check(config)
+        torch.manual_seed(0)
+        networks = networks_of(config).train()
+        criterion = Criterion(config.objective, networks.dim)
+        before = {name: item.detach().clone() for name, item in networks.encoder.named_parameters()}
+        optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
+        views = tuple(torch.randn(4, 3, 32, 32) for _ in range(2))
+        parts = make_step(config, networks, criterion, optimiser)(views, Step())
+        assert networks.dim == networks.head[0].in_features == width
+        assert torch.isfinite(parts["loss"])
+        after = dict(networks.encoder.named_parameters())
+        assert not [name for name, item in before.items() if torch.equal(item, after[name])]
+
+
+def test_an_encoder_states_what_its_tensors_do_not_show() -> None:
+    named = {"stem": "imagenet", "colours": None}
+    small = make_encoder("resnet8", "strided")
+    assert facts_of(small) == {**named, "backbone": "resnet8", "stem": "strided", "heads": None}
+    vit = make_encoder("vit_tiny_patch16_224", "imagenet", size=32, heads=6)
+    stated = {"backbone": "vit_tiny_patch16_224", "heads": "6", "image_size": "32"}
+    assert facts_of(vit) == {**named, **stated}
+    assert facts_of(LabEncoder("resnet8", "small"))["colours"] == "lab"
+
+
+CMC_OF_A_VIT = {"backbone": VIT, "method": "cmc", "statistics": "none"}
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda: make_encoder("resnet35"), "resnet34"),
+        (lambda: make_encoder("qqqqqq", "imagenet"), "list_models"),
+        (lambda: make_encoder(pooled, "cifar"), "pooled"),
+        (lambda: make_encoder(str, "imagenet"), "str"),
+        (lambda: check_with(backbone="vit_smal_patch16_224"), VIT),
+        (lambda: check_with(**CMC_OF_A_VIT), "resnet8"),
+        (lambda: check_with(backbone=VIT, test_size=64), "32, 64"),
+        (lambda: networks_of(dataclasses.replace(CONFIG, backbone=maps)), r"\(2, 5, 30, 30\)"),
+        (lambda: width_of(maps(), maps, 1), "1 pixels"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(call: Callable[[], object], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        call()

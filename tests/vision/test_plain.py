@@ -33,8 +33,10 @@ COUNT, BATCH, STEPS = 13, 4, 6  # two epochs of three steps, and an image left o
 
 
 def tiny() -> nn.Module:
-    layers = nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
-    return nn.Sequential(*layers, nn.Flatten())
+    """Without biases before the norm: Adam would make steps of the rounding in their gradients."""
+    convolution = nn.Conv2d(3, 5, 3, bias=False)
+    layers = nn.BatchNorm2d(5), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return nn.Sequential(convolution, *layers)
 
 
 NCE = Objective(term(info_nce, temperature=0.25))
@@ -58,8 +60,14 @@ CONFIG = Config(
 LOW_RANK = Objective(NCE.loss, projection=Projection(0.3, {"norm": "nuclear", "alpha": 0.1}))
 METHODS: dict[str, dict[str, Any]] = {
     "simclr": {"objective": LOW_RANK},
+    "simclr of second views": {"method": "simclr", "pairs": "both_views"},
     "moco_v2": {"queue": 6, "teacher_momentum": 0.7},
-    "moco_v3": {"teacher_momentum": 0.7, "loss_factor": 0.5},
+    "moco_v3": {
+        "teacher_momentum": 0.7,
+        "loss_factor": 0.5,
+        "optimiser": "adam",
+        "learning_rate": 0.01,
+    },
     "byol": {
         "objective": Objective(term(alignment)),
         "symmetric": True,
@@ -103,6 +111,7 @@ class Plain(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
+        self.config = config
         lab = config.method == "cmc"
         self.encoder = LabEncoder("resnet8", "small") if lab else tiny()
         self.head: nn.Module = nn.Linear(64, 6) if lab else plain_head(7)
@@ -128,17 +137,23 @@ class Plain(nn.Module):
         return self.teacher.requires_grad_(False)
 
     def simclr(self) -> Callable[..., Tensor]:
-        self.matrix = nn.Parameter(torch.eye(5))
+        config = self.config
+        if config.objective.projection is not None:
+            self.matrix = nn.Parameter(torch.eye(5))
 
         def loss(first: Tensor, second: Tensor, step: int) -> Tensor:
             features = [self.encoder(view) for view in (first, second)]
             z = normalize(torch.cat([self.head(feature) for feature in features]), dim=1)
             cosines = (z @ z.T / 0.25).fill_diagonal_(-math.inf)
             other = (torch.arange(2 * BATCH) + BATCH) % (2 * BATCH)
+            anchors = slice(0 if config.pairs == "both" else BATCH, None)
+            value = cross_entropy(cosines[anchors], other[anchors])
+            if config.objective.projection is None:
+                return value
             both = torch.cat(features)
             rebuilt = (both @ self.matrix.T @ self.matrix - both).square().sum(1).mean()
             nuclear = torch.linalg.svdvals(self.matrix).sum()
-            return cross_entropy(cosines, other) + 0.3 * (rebuilt + 0.1 * nuclear)
+            return value + 0.3 * (rebuilt + 0.1 * nuclear)
 
         return loss
 
@@ -232,12 +247,11 @@ def rate(step: int) -> float:
 def plain_training(config: Config, given: Images, mean: Any, std: Any) -> tuple[Plain, list[float]]:
     torch.manual_seed(1)
     plain, values = Plain(config), []
-    sgd = torch.optim.SGD(
-        [weight for weight in plain.parameters() if weight.requires_grad],
-        lr=0.0,
-        momentum=0.9,
-        weight_decay=0.1,
-    )
+    trained = [weight for weight in plain.parameters() if weight.requires_grad]
+    if config.optimiser == "adam":
+        optimiser: torch.optim.Optimizer = torch.optim.Adam(trained, weight_decay=0.1)
+    else:
+        optimiser = torch.optim.SGD(trained, lr=0.0, momentum=0.9, weight_decay=0.1)
     drawn = [("ressl_strong", 8), ("ressl_weak", 8), ("swav_small", 7)]
     for step in range(STEPS):
         epoch, number = divmod(step, 3)
@@ -260,10 +274,10 @@ def plain_training(config: Config, given: Images, mean: Any, std: Any) -> tuple[
             )
         ]
         loss = plain.loss(*views, step)
-        sgd.param_groups[0]["lr"] = config.learning_rate * rate(step)
-        sgd.zero_grad()
+        optimiser.param_groups[0]["lr"] = config.learning_rate * rate(step)
+        optimiser.zero_grad()
         loss.backward()
-        sgd.step()
+        optimiser.step()
         plain.follow()
         values.append(loss.item())
     return plain, [sum(values[:3]) / 3, sum(values[3:]) / 3]
@@ -277,7 +291,7 @@ def assert_same(found: nn.Module, expected: nn.Module) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_training_is_the_plain_loop(tmp_path: Path, method: Any) -> None:
-    config = dataclasses.replace(CONFIG, method=method, **METHODS[method])
+    config = dataclasses.replace(CONFIG, **{"method": method, **METHODS[method]})
     mean, std = ((0.0,) * 3, (1.0,) * 3) if method == "cmc" else (MEAN, STD)
     with Run(tmp_path, config) as run:
         networks, criterion = vision.pretrain(config, images(), run, mean=mean, std=std)
@@ -294,11 +308,13 @@ def test_training_is_the_plain_loop(tmp_path: Path, method: Any) -> None:
     if method == "cmc":
         torch.testing.assert_close(networks.memory, plain.memory, rtol=1e-3, atol=1e-3)
     if criterion.projection is not None:
-        torch.testing.assert_close(criterion.projection.matrix.detach(), plain.matrix.detach())
+        found = criterion.projection.matrix.detach()
+        torch.testing.assert_close(found, plain.matrix.detach(), rtol=1e-3, atol=1e-4)
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["learning_rate"] for line in lines] == pytest.approx(
         [config.learning_rate * rate(step) for step in (2, 5)]
     )
+    assert [line["epoch"] for line in lines] == [1, 2]
 
 
 def plain_knn(x: Tensor, labels: Tensor, z: Tensor, test_labels: Tensor) -> float:
@@ -371,42 +387,3 @@ def test_seeds_are_apart_in_start_order_augmentation_and_queue() -> None:
             # Where crops begin does not depend on which image is there.
             crops.add(str([view[:, 0, 0, 0].tolist() for _, view in moved[part]]))
     assert (len(starts), len(queues), len(orders), len(crops)) == (3, 3, 6, 6)
-
-
-def test_a_teacher_that_is_the_student_sees_what_it_sees(tmp_path: Path) -> None:
-    """With one view twice and no step yet, each query's cosine with its key is 1."""
-    config = dataclasses.replace(
-        CONFIG,
-        method="moco_v2",
-        **METHODS["moco_v2"],
-        augmentations=("plain", "plain"),
-        epochs=1,
-        learning_rate=0.0,
-    )
-    with Run(tmp_path, config) as run:
-        networks, _ = vision.pretrain(config, images(), run, mean=MEAN, std=STD)
-    torch.manual_seed(1)
-    plain = Plain(config)
-    assert networks.teacher is not None
-    for name, kept in networks.teacher.encoder.state_dict().items():
-        torch.testing.assert_close(kept, networks.encoder.state_dict()[name], msg=name)
-    order = np.random.default_rng([1, 0]).permutation(COUNT)
-    values = []
-    for number in range(3):
-        samples = order[number * BATCH : (number + 1) * BATCH]
-        view = augment(
-            images().pixels[samples],
-            POLICIES["plain"],
-            8,
-            seed=1,
-            epoch=0,
-            samples=samples,
-            view=0,
-            mean=MEAN,
-            std=STD,
-        )
-        query = normalize(plain.student(view), dim=1).detach()
-        noise = (query @ plain.queue.T / 0.25).exp().sum(1)
-        values.append(float((noise + math.exp(4)).log().mean() - 4))
-        plain.queue = torch.cat([query, plain.queue])[:6]
-    assert losses(tmp_path) == [pytest.approx(sum(values) / 3, rel=1e-4)]

@@ -13,7 +13,7 @@ from shared import Objective, max_margin, term
 from shared.errors import UserError
 from tests.stages.training import finish
 from vision.config import CMC, HCL, Config
-from vision.train import learning_rate, make_optimiser, teacher_momentum
+from vision.train import learning_rate, make_optimiser
 
 DIGITS = dataclasses.replace(Config(backbone="resnet8").reduced(), epochs=2, learning_rate=0.01)
 
@@ -30,14 +30,6 @@ def test_learning_rates() -> None:
     cmc = dataclasses.replace(config, **CMC)
     rates = [learning_rate(cmc, epoch * 10, 10) for epoch in (0, 49, 50, 67, 83, 99)]
     assert rates == pytest.approx([0.03, 0.03, 0.003, 3e-4, 3e-5, 3e-5])
-
-
-def test_the_teacher_keeps_more_and_more_with_cosine() -> None:
-    assert teacher_momentum(Config(), 17, 100) == 0.99
-    cosine = Config(teacher_schedule="cosine")
-    assert teacher_momentum(cosine, 0, 100) == pytest.approx(0.99)
-    assert teacher_momentum(cosine, 50, 100) == pytest.approx(0.995)
-    assert teacher_momentum(cosine, 100, 100) == 1.0
 
 
 def test_the_kernel_width_follows_its_schedule() -> None:
