@@ -50,6 +50,20 @@ Compared = tuple[Pairs, list[Tensor]]
 CHANNELS_LAST = torch.channels_last_3d
 TORCHVISION_EPSILON = 1e-3  # of the batch norms of torchvision's S3D
 DEVIATION = 0.01  # of the convolutions' initial weights; [CoCLR]
+# Channels of S3D's blocks in torchvision's order; size, stride and padding of its poolings.
+INCEPTIONS: tuple[tuple[int, ...], ...] = (
+    (64, 96, 128, 16, 32, 32),
+    (128, 128, 192, 32, 96, 64),
+    (3, 2, 1),
+    (192, 96, 208, 16, 48, 64),
+    (160, 112, 224, 24, 64, 64),
+    (128, 128, 256, 24, 64, 64),
+    (112, 144, 288, 32, 64, 64),
+    (256, 160, 320, 32, 128, 128),
+    (2, 2, 0),
+    (256, 160, 320, 32, 128, 128),
+    (384, 192, 384, 48, 128, 128),
+)
 # Smaller clips vanish before the last pooling. With fewer than 8 frames torch's backward pass of
 # the first convolution over time is wrong on a CPU, or crashes (seen with 2.13).
 LEAST_FRAMES, LEAST_SIDE = 8, 17
@@ -114,36 +128,23 @@ class S3D(nn.Module):
         norm = partial(nn.BatchNorm3d, eps=epsilon, momentum=momentum)
         scaled = partial(_scaled_channels, width=width)
 
+        inputs = scaled(192)
         layers: list[nn.Module] = [
             TemporalSeparableConv(3, scaled(64), 7, 2, 3, norm),
             MaxPool3d((1, 3, 3), (1, 2, 2), (0, 1, 1)),
             Conv3dNormActivation(scaled(64), scaled(64), kernel_size=1, stride=1, norm_layer=norm),
-            TemporalSeparableConv(scaled(64), scaled(192), 3, 1, 1, norm),
+            TemporalSeparableConv(scaled(64), inputs, 3, 1, 1, norm),
             MaxPool3d((1, 3, 3), (1, 2, 2), (0, 1, 1)),
         ]
-        inputs = scaled(192)
-
-        def inception(*planes: int) -> None:
-            nonlocal inputs
-            one, two_before, two, three_before, three, four = map(scaled, planes)
-            block = SepInceptionBlock3D(
-                inputs, one, two_before, two, three_before, three, four, norm
-            )
+        for channels in INCEPTIONS:
+            if len(channels) == 3:
+                layers.append(MaxPool3d(*channels))
+                continue
+            planes = [scaled(count) for count in channels]
+            block = SepInceptionBlock3D(inputs, *planes, norm)
             block.branch3[0] = MaxPool3d(3, 1, 1)
             layers.append(block)
-            inputs = one + two + three + four
-
-        inception(64, 96, 128, 16, 32, 32)
-        inception(128, 128, 192, 32, 96, 64)
-        layers.append(MaxPool3d(3, 2, 1))
-        inception(192, 96, 208, 16, 48, 64)
-        inception(160, 112, 224, 24, 64, 64)
-        inception(128, 128, 256, 24, 64, 64)
-        inception(112, 144, 288, 32, 64, 64)
-        inception(256, 160, 320, 32, 128, 128)
-        layers.append(MaxPool3d(2, 2))
-        inception(256, 160, 320, 32, 128, 128)
-        inception(384, 192, 384, 48, 128, 128)
+            inputs = planes[0] + planes[2] + planes[4] + planes[5]
 
         self.dim = inputs
         self.features = nn.Sequential(*layers)
