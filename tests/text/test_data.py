@@ -338,7 +338,6 @@ def test_trec_has_coarse_classes_in_alphabetical_order(intact: Path) -> None:
 
 def test_msrp_has_pairs_and_quotes_mean_nothing(intact: Path) -> None:
     task = load_task("MSRP", intact)
-    assert task.second is not None
     assert (len(task.first), len(task.second), task.train) == (5801, 5801, 4076)
     assert task.labels.dtype == np.int64
     assert task.labels[:3].tolist() == [1, 0, 1]
@@ -428,7 +427,6 @@ def test_classes_of_the_embedded_tasks_are_equally_large(
 def test_neighbours_follow_each_other_and_the_others_are_half_a_topic_away() -> None:
     topic = [sentence for _, sentence in sentences("manual", "wrapped", NOWHERE)]
     task = load_task("neighbours", NOWHERE)
-    assert task.second is not None
     distances: dict[int, set[bool]] = {0: set(), 1: set()}
     for first, second, label in zip(task.first, task.second, task.labels.tolist(), strict=True):
         following = {topic[i + 1] for i, each in enumerate(topic[:-1]) if each == first}

@@ -25,7 +25,6 @@ from text.train import make_criterion, pairs_of
 
 def config_of(table: Table, row: str) -> Config:
     config = table.cells("paper", row=row)[0].config
-    assert isinstance(config, Config)
     return config
 
 

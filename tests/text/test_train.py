@@ -128,7 +128,6 @@ def test_the_saved_model_and_projection_give_the_evaluated_vectors(tmp_path: Pat
     torch.manual_seed(0)
     model = text.QuickThought(shape_of(config, len(tokenizer)))
     criterion = make_criterion(config, model.dim)
-    assert criterion.projection is not None
     with torch.no_grad():
         criterion.projection.matrix.copy_(torch.randn(16, 16))
     features = torch.randn(5, 16)
@@ -136,7 +135,6 @@ def test_the_saved_model_and_projection_give_the_evaluated_vectors(tmp_path: Pat
     for normalise in (True, False):
         config = dataclasses.replace(config, normalise_projected=normalise)
         project = evaluated_projection(config, criterion)
-        assert project is not None
         assert project.matrix.shape == (16, 16)
         assert torch.linalg.matrix_rank(project.matrix) == 3
         lengths = expected.norm(dim=1, keepdim=True) if normalise else 1
@@ -145,7 +143,6 @@ def test_the_saved_model_and_projection_give_the_evaluated_vectors(tmp_path: Pat
         for _ in range(2):  # the second time over what an interrupted evaluation has left
             save_model(tmp_path / "model", model, tokenizer, project)
         loaded, words, saved = read(tmp_path / "model")
-        assert saved is not None
         assert torch.equal(saved.matrix, project.matrix)
         assert saved.normalise is normalise
     assert words.get_vocab() == tokenizer.get_vocab()

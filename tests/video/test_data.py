@@ -407,7 +407,7 @@ def test_flow_is_kept_as_frames_are(official: Path, monkeypatch: pytest.MonkeyPa
 
     def loaded(**changes: str) -> Videos:
         options = {"modality": "flow", **changes}
-        return load("ucf101", official, size=21, allow_missing=True, **options)  # type: ignore[arg-type]
+        return load("ucf101", official, size=21, allow_missing=True, **options)
 
     videos = loaded()
     assert {each.partition(": ")[0] for each in videos.left_out} == set(faults)

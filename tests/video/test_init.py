@@ -24,7 +24,6 @@ def test_torchvision_s_s3d_starts_encoder_and_teacher(tmp_path: Path) -> None:
         Networks(dataclasses.replace(SMALL, width=1.0, init=init), queue=8)
     config = dataclasses.replace(SMALL, width=1.0, batch_norm_epsilon=1e-3, init=init)
     networks = Networks(config, queue=8)
-    assert networks.teacher is not None
     for encoder in (networks.encoder, networks.teacher.encoder):
         for name, tensor in encoder.state_dict().items():
             assert torch.equal(tensor, state[name]), name

@@ -39,7 +39,7 @@ class Tiny(nn.Module):
         self.norm = nn.BatchNorm3d(5)
 
     def forward(self, clips: Tensor) -> Tensor:
-        return self.norm(self.layer(clips)).relu().mean((2, 3, 4))  # type: ignore[no-any-return]
+        return self.norm(self.layer(clips)).relu().mean((2, 3, 4))
 
 
 def tiny() -> nn.Module:
@@ -205,11 +205,9 @@ def test_training_is_the_plain_loop(tmp_path: Path, config: Config) -> None:
     assert_same(networks.encoder, plain.encoder)
     assert_same(networks.head, plain.head)
     if plain.teacher is not None:
-        assert networks.teacher is not None
         assert_same(nn.Sequential(networks.teacher.encoder, networks.teacher.head), plain.teacher)
         torch.testing.assert_close(networks.queue, plain.queue, rtol=2e-3, atol=2e-4)
     else:
-        assert criterion.projection is not None
         torch.testing.assert_close(criterion.projection.matrix.detach(), plain.matrix.detach())
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     later = 0.001 if config is SIMCLR else 0.005
@@ -244,7 +242,7 @@ def test_a_whole_run_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ve
 
     def embedded(clips: Tensor) -> Tensor:
         with torch.no_grad():
-            return encoder(clips)[:, strongest] @ matrix[:, strongest].T  # type: ignore[no-any-return]
+            return encoder(clips)[:, strongest] @ matrix[:, strongest].T
 
     def of_windows(part: Videos, number: int) -> list[Tensor]:
         starts = range(max(int(part.length[number]) - FRAMES, 0) + 1)  # T / 2 - 1 apart
@@ -321,7 +319,6 @@ def test_seeds_and_epochs_are_apart_in_start_order_and_clips() -> None:
     for seed in (0, 1, 2):
         torch.manual_seed(seed)
         networks = video.encoder.Networks(dataclasses.replace(MOCO, seed=seed), 6)
-        assert networks.queue is not None
         starts |= {float(networks.encoder.layer.weight.detach().sum()), float(networks.queue.sum())}
         for epoch in (0, 1, 2):
             orders.add(str(order_of(13, seed, epoch).tolist()))

@@ -36,11 +36,8 @@ def publish(root: Path, **others: Any) -> dict[str, Any]:
     file = file_of("moco-v2-resnet50", root)
     file.parent.mkdir(parents=True, exist_ok=True)
     content = {f"module.encoder_q.{name}": tensor for name, tensor in state.items()}
-    content |= {
-        "module.encoder_q.fc.weight": torch.zeros(3),
-        "module.encoder_k.conv1.weight": torch.ones(1),
-    }
-    content["module.queue"] = torch.ones(2)
+    rest = ("module.encoder_q.fc.weight", "module.encoder_k.conv1.weight", "module.queue")
+    content |= dict.fromkeys(rest, torch.ones(2))
     torch.save({"state_dict": content, "epoch": 200, **others}, file)
     return state
 

@@ -79,7 +79,7 @@ def test_parameters_are_torchvision_s(backbone: str) -> None:
     }
     small = {**theirs, "conv1.weight": (64, 3, 3, 3)}
     for stem, expected in (("imagenet", theirs), ("cifar", small)):
-        network = make_encoder(backbone, stem)  # type: ignore[arg-type]
+        network = make_encoder(backbone, stem)
         assert {name: item.shape for name, item in network.state_dict().items()} == expected
 
 

@@ -569,7 +569,7 @@ def by_neighbours(
     **numbers: float,
 ) -> float:
     numbers = {"classes": 2, "temperature": 0.5, **numbers}
-    return knn(train, labels, test, test_labels, **numbers)  # type: ignore[arg-type]
+    return knn(train, labels, test, test_labels, **numbers)
 
 
 def by_a_probe(

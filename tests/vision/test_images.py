@@ -249,4 +249,4 @@ def test_an_encoder_s_own_channels_are_taken_and_others_named() -> None:
     with pytest.raises(ValueError, match="5 channels"):
         embed(make_encoder("resnet18", "small"), images, 16, **five)
     with pytest.raises(ValueError, match="Tensor"):
-        embed(encoder, images.pixels, 16, **five)  # type: ignore[arg-type] # the case
+        embed(encoder, images.pixels, 16, **five)

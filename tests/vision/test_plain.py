@@ -122,7 +122,7 @@ class Plain(nn.Module):
         self.loss = made()
 
     def student(self, view: Tensor) -> Tensor:
-        return self.head(self.encoder(view))  # type: ignore[no-any-return]
+        return self.head(self.encoder(view))
 
     def follow(self) -> None:
         if self.teacher is None:
@@ -301,7 +301,6 @@ def test_training_is_the_plain_loop(tmp_path: Path, method: Any) -> None:
         if hasattr(networks, name):
             assert_same(getattr(networks, name), getattr(plain, name))
     if plain.teacher is not None:
-        assert networks.teacher is not None
         assert_same(nn.Sequential(networks.teacher.encoder, networks.teacher.head), plain.teacher)
     if method == "moco_v2":
         torch.testing.assert_close(networks.queue, plain.queue, rtol=1e-3, atol=1e-4)
@@ -351,7 +350,7 @@ def test_a_whole_run_by_hand(
     else:
         torch.manual_seed(1)
         plain, matrix = Plain(config), torch.eye(5)
-        seen, norm = plain.encoder[0](x), plain.encoder[1]  # type: ignore[index]
+        seen, norm = plain.encoder[0](x), plain.encoder[1]
         norm.running_mean, norm.running_var = seen.mean((0, 2, 3)), seen.var((0, 2, 3))
     encoder = plain.encoder.eval()
     with torch.no_grad():
@@ -373,8 +372,7 @@ def test_seeds_are_apart_in_start_order_augmentation_and_queue() -> None:
     for seed in (0, 1, 2):
         torch.manual_seed(seed)
         networks = networks_of(config)
-        assert networks.queue is not None
-        starts.add(float(networks.encoder[0].weight.detach().sum()))  # type: ignore[index]
+        starts.add(float(networks.encoder[0].weight.detach().sum()))
         queues.add(float(networks.queue.sum()))
         plain = dataclasses.replace(config, seed=seed, augmentations=("plain", "crop_flip"))
         args: Any = ("cpu", 0, STEPS)

@@ -12,7 +12,7 @@ from shared import Objective, Projection, info_nce, term
 from shared.experiment.initial import FILE
 from shared.experiment.run import Run
 from shared.experiment.store import FACT, SAVED, encoder_key, part_of
-from tests.stages.training import stop
+from tests.stages.training import spied, stop
 from vision import train
 from vision.config import EVALUATION, PRETRAINING, Config
 from vision.export import load_encoder
@@ -48,18 +48,21 @@ def test_pretraining_settings_alone_change_the_key() -> None:
     changed = {
         name
         for name in (*PRETRAINING, *EVALUATION)
-        if key(dataclasses.replace(Config(), **{name: "another"})) != key(Config())  # type: ignore[arg-type]
+        if key(dataclasses.replace(Config(), **{name: "another"})) != key(Config())
     }
     assert changed == set(PRETRAINING)
 
 
-@pytest.mark.slow
+SLOW = pytest.mark.slow
+CMC = {"method": "cmc", "statistics": "none", "head_layers": 1, "queue": 20}
+
+
 @pytest.mark.parametrize(
     ("changes", "evaluation"),
     [
         ({"objective": CLLR}, {"protocol": "linear-l2-v1", "projection_dimensions": 3}),
-        ({"method": "cmc", "statistics": "none", "head_layers": 1, "queue": 20}, EPISODES),
-        ({"epochs": 0, "calibrated": True}, EPISODES),
+        pytest.param(CMC, EPISODES, marks=SLOW),
+        pytest.param({"epochs": 0, "calibrated": True}, EPISODES, marks=SLOW),
     ],
     ids=["cllr", "cmc", "untrained"],
 )
@@ -71,17 +74,8 @@ def test_a_shared_encoder_gives_the_same_numbers(
 ) -> None:
     first = dataclasses.replace(DIGITS, **changes)
     both = first, dataclasses.replace(first, **evaluation)
-    alone = [
-        finish(tmp_path, f"alone-{number}", each, shared=False)[0]
-        for number, each in enumerate(both)
-    ]
-    trained, plain = [], train.pretrain
-
-    def counted(*given: Any, **more: Any) -> Any:
-        trained.append(given[0])
-        return plain(*given, **more)
-
-    monkeypatch.setattr(train, "pretrain", counted)
+    alone = [finish(tmp_path, f"alone-{n}", each, shared=False)[0] for n, each in enumerate(both)]
+    trained = spied(monkeypatch, train, "pretrain", lambda *_, **__: None)
     shared = []
     for number, each in enumerate(both):
         metrics, facts = finish(tmp_path, f"shared-{number}", each)
@@ -123,10 +117,9 @@ def test_a_damaged_entry_is_refused_with_a_line_and_trained_again(tmp_path: Path
     assert after == before
     assert SAVED not in facts
     (entry,) = entries(tmp_path)
-    assert load_encoder(entry).state_dict().keys() == kept.keys()
-    assert all(
-        torch.equal(kept[name], item) for name, item in load_encoder(entry).state_dict().items()
-    )
+    again = load_encoder(entry).state_dict()
+    assert again.keys() == kept.keys()
+    assert all(torch.equal(kept[name], item) for name, item in again.items())
 
 
 @pytest.mark.slow

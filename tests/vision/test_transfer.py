@@ -24,7 +24,6 @@ from vision.data import load, permutation
 from vision.datasets import describe
 from vision.evaluation import PROTOCOLS, evaluate
 from vision.features import FewShot, FineTuning, as_test_images, starting_classifier
-from vision.images import Images
 from vision.train import measure
 from vision.transfer import (
     TRIED,
@@ -208,7 +207,6 @@ def test_published_validation_images_validate_else_a_fifth() -> None:
 
 def test_fine_tuning_is_the_plain_loop() -> None:
     images = load("digits", Path(), "train").subset(torch.arange(50))
-    assert isinstance(images, Images)
     protocol = FineTuning(7, rates=(0.05,), decays=(0.0,), batch_size=20)
     config = dataclasses.replace(DIGITS, images=None)
     encoder = small_encoder()

@@ -10,7 +10,6 @@ from torchvision.transforms.v2.functional import center_crop
 
 from shared.experiment.run import Run
 from vision.config import Config
-from vision.data import choose, load
 from vision.datasets import describe
 from vision.encoder import make_encoder
 from vision.features import as_test_images, embed
@@ -107,6 +106,4 @@ def test_a_trivial_baseline_runs_without_a_network_whatever_the_seed(tmp_path: P
         assert not (tmp_path / str(seed) / "encoder.safetensors").exists()
     assert scores[0] == scores[1]
     assert set(scores[0]) == {"knn_top1", "l2_top1"}
-    images = choose(load("digits", Path(), "train"), 100)
-    assert isinstance(images, Images)
     assert float(scores[0]["l2_top1"]) > 80  # pixels of digits are good features
