@@ -22,6 +22,7 @@ from text.encoder import (
     Transformer,
     _in_one_block,
     sentence_encoder,
+    vectors_of,
 )
 
 KINDS = tuple(ENCODERS)
@@ -178,12 +179,13 @@ def test_weights_in_one_block_are_the_same_and_trained() -> None:
         assert torch.equal(gradient, (2 * weight.bfloat16().float()).bfloat16().float())
 
 
-@pytest.mark.cuda
-def test_cells_compute_in_the_type_of_autocast_on_a_gpu() -> None:
-    model, (ids, mask) = made("gru").cuda(), batch()
-    expected, _ = model(ids.cuda(), mask)
-    with CellInputs() as seen, torch.autocast("cuda", torch.bfloat16):
-        f, _ = model(ids.cuda(), mask)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("changes", [{}, {"bidirectional": False}], ids=["both ways", "one way"])
+def test_cells_compute_in_the_type_of_autocast(device: str, changes: dict[str, Any]) -> None:
+    model, (ids, mask) = made("gru", **changes).to(device), batch()
+    expected, _ = model(ids.to(device), mask)
+    with CellInputs() as seen, torch.autocast(device, torch.bfloat16):
+        f, _ = model(ids.to(device), mask)
     assert seen.types == {torch.bfloat16}
     assert f.dtype == torch.bfloat16
     torch.testing.assert_close(f.float(), expected, rtol=0.02, atol=0.005)
@@ -319,6 +321,25 @@ def test_sentences_and_tokenizers_that_do_not_fit_are_refused() -> None:
     tokenizer.unk_token = None
     with pytest.raises(ValueError, match="unknown"):
         sentence_encoder(made("gru"), tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor", "tensors", "lists"])
+def test_anything_with_encode_gives_vectors_and_tensors_may_require_gradients(kind: str) -> None:
+    expected = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    tensor = torch.from_numpy(expected).requires_grad_()
+
+    class Model:
+        def __call__(self, sentences: list[str]) -> None:
+            raise AssertionError("a model is no function of sentences")
+
+        def encode(self, sentences: list[str]) -> Any:
+            assert sentences == SENTENCES[:3]
+            kinds = {"tensor": tensor.double(), "tensors": list(tensor), "lists": tensor.tolist()}
+            return {"array": expected, **kinds}[kind]
+
+    found = vectors_of(Model(), SENTENCES[:3])
+    assert found.dtype == np.float32
+    assert np.array_equal(found, expected)
 
 
 @pytest.mark.cuda

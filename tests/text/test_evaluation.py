@@ -3,7 +3,6 @@ import importlib
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -147,15 +146,28 @@ def test_majority_is_that_of_the_training_part(serve: Callable[[Task], None]) ->
     assert result["some"] == np.mean(expected) < 50
 
 
+@pytest.mark.parametrize(("name", "rows", "train"), [("questions", 40, 32), ("neighbours", 40, 30)])
+def test_tfidf_learns_words_from_each_training_set_alone(
+    serve: Callable[[Task], None], name: str, rows: int, train: int
+) -> None:
+    whole = load_task(name, NOWHERE)
+    chosen = np.linspace(0, whole.train - 1, rows).astype(int)
+    parts = [
+        None if part is None else tuple(part[row] for row in chosen)
+        for part in (whole.first, whole.second)
+    ]
+    task = Task(*parts, whole.labels[chosen], train)  # type: ignore[arg-type]
+    serve(task)
+    cost, accuracy = reference_of_words(task)
+    found = tfidf(NOWHERE, tasks=["some"])
+    assert found["details"]["some"]["costs"] == [cost]
+    assert found["some"] == pytest.approx(accuracy)
+
+
 @pytest.mark.slow
-def test_tfidf_learns_words_from_each_training_set_alone_with_any_number_of_workers() -> None:
-    alone = tfidf(NOWHERE, tasks=EMBEDDED_TASKS[1:])
-    shared = tfidf(NOWHERE, tasks=["neighbours"], workers=2)
+def test_words_are_counted_alike_by_any_number_of_workers() -> None:
+    alone, shared = (tfidf(NOWHERE, tasks=["neighbours"], workers=workers) for workers in (1, 2))
     assert shared["details"]["neighbours"] == alone["details"]["neighbours"]
-    for name in EMBEDDED_TASKS[1:]:
-        cost, accuracy = reference_of_words(load_task(name, NOWHERE))
-        assert alone["details"][name]["costs"] == [cost]
-        assert alone[name] == pytest.approx(accuracy)
 
 
 def test_vectors_that_are_not_finite_are_named() -> None:
@@ -228,30 +240,3 @@ def test_blank_lines_count_in_the_first_version_and_in_senteval_only(
     serve(Task(tuple(lines[row] for row in kept), None, task.labels[kept], train=117))
     without = evaluate(counted, NOWHERE, tasks=["some"], protocol=EXACT[1])
     assert found[DEFAULT_PROTOCOL]["details"] == without["details"]
-
-
-# Encoders of any make
-
-
-def test_anything_with_encode_is_evaluated_and_tensors_may_require_gradients() -> None:
-    class Model:
-        def __init__(self, kind: str) -> None:
-            self.kind = kind
-
-        def __call__(self, sentences: Sequence[str]) -> None:
-            raise AssertionError("a model is no function of sentences")
-
-        def encode(self, sentences: list[str]) -> Any:
-            found = torch.from_numpy(encode(sentences))
-            found.requires_grad_()
-            return {
-                "tensor": found.double(),
-                "half": found.bfloat16(),
-                "tensors": list(found),
-                "lists": found.tolist(),
-            }[self.kind]
-
-    expected = evaluate(encode, NOWHERE, tasks=TASK)
-    for kind in ("tensor", "tensors", "lists"):
-        assert evaluate(Model(kind), NOWHERE, tasks=TASK) == expected
-    assert evaluate(Model("half"), NOWHERE, tasks=TASK)["questions"] > 20

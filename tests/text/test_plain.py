@@ -16,9 +16,10 @@ from torch.nn.functional import cosine_similarity, normalize
 import text
 from shared import Objective, Projection, info_nce, term
 from shared.experiment.run import Run
-from tests.stages.training import finish, losses
-from text import evaluation
+from tests.stages.training import losses, spied
+from text import evaluation, export
 from text.config import Config
+from text.encoder import sentence_encoder
 from text.tokens import Tokens, order_of_batches
 from text.train import pretrain, shape_of
 
@@ -201,9 +202,14 @@ def test_a_whole_run_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ki
         return {"mean": 12.0}
 
     monkeypatch.setattr(evaluation, "evaluate", evaluated)
-    metrics = finish(tmp_path / "run", config, text.measure, data_root=tmp_path)
+    trained = spied(monkeypatch, text.train, "pretrain", lambda result, *_, **__: result[0])
+    with Run(tmp_path / "run", config, data_root=tmp_path) as run:
+        metrics = run.finish(text.measure(config, run))["metrics"]
+        assert run.score(trained[0]).items() <= metrics.items()  # what is shown in the meantime
     ((encode, root, options),) = seen
     assert root == tmp_path
+    saved, tokenizer, project = export.read(tmp_path / "run" / "model")
+    again = sentence_encoder(saved, tokenizer, project=project)
     assert options == {"tasks": ("neighbours",), "protocol": "skip-thoughts-nested-10fold-v2"}
 
     ids = json.loads((tmp_path / "run/model/tokenizer.json").read_text())["model"]["vocab"]
@@ -232,6 +238,7 @@ def test_a_whole_run_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ki
         else:
             expected = torch.cat([normalize(f, dim=1), normalize(g, dim=1)], 1)
         np.testing.assert_allclose(encode(sentences), expected, rtol=1e-3, atol=2e-4)
+        np.testing.assert_allclose(again(sentences), encode(sentences), rtol=1e-6, atol=1e-6)
         # One block of seven; the last two of the book are in none.
         block = of(held_out)[:BATCH]
         f, g = (

@@ -9,16 +9,12 @@ import torch
 from shared.command.cells import find_cell
 from shared.experiment.tables import Table, Value
 from text.config import Config
-from text.evaluation import WITHOUT_TREC
-from text.neighbours import NEXT, PREVIOUS
 from text.tables import (
-    SMALL_METRICS,
     TABLE_2,
     TABLE_2_BOOKCORPUS,
     TABLE_2_CLOSED,
     TABLE_4,
     TABLE_4_CLOSED,
-    TABLE_4_SMALL,
 )
 from text.train import make_criterion, pairs_of
 
@@ -39,18 +35,6 @@ def test_published_numbers_in_both_readings(
     assert value(row, "SUBJ") == value(row, "MPQA (printed as SUBJ)") == Value(subj)
     assert value(row, "MPQA") == value(row, "SUBJ (printed as MPQA)") == Value(mpqa)
     assert value(row, "MSRP F1") is None
-
-
-def test_columns_show_the_metrics_that_a_run_measures() -> None:
-    metrics = {column.label: TABLE_4.metric_of(column) for column in TABLE_4.columns}
-    assert metrics["SUBJ (printed as MPQA)"] == metrics["SUBJ"] == "SUBJ"
-    assert metrics["MPQA (printed as SUBJ)"] == metrics["MPQA"] == "MPQA"
-    assert {SMALL_METRICS["mean without TREC"], SMALL_METRICS["next sentence"]} == {
-        WITHOUT_TREC,
-        NEXT,
-    }
-    assert TABLE_4_SMALL.also == (PREVIOUS,)
-    assert len({cell.key for cell in TABLE_4_SMALL.cells("short", row="QT")}) == 10
 
 
 @pytest.mark.parametrize("closed", [TABLE_4_CLOSED, TABLE_2_CLOSED], ids=lambda t: t.address)
