@@ -54,16 +54,32 @@ TESTS = {
     ],
     "rl/environment.py": ["tests/rl/test_environment.py", "tests/rl/test_own.py"],
     "rl/simulator.py": ["tests/rl/test_environment.py"],
+    "vision/evaluation.py": ["tests/vision/test_evaluation.py", "tests/vision/test_transfer.py"],
+    "vision/features.py": ["tests/vision/test_evaluation.py", "tests/vision/test_transfer.py"],
+    "vision/encoder.py": [f"tests/vision/test_{name}.py" for name in ("encoder", "init", "cmc")],
     "vision/image_sets.py": ["tests/vision/test_data.py", "tests/vision/test_transfer_data.py"],
     "vision/methods/__init__.py": ["tests/vision/test_methods.py"],
-    "vision/methods/base.py": ["tests/vision/test_methods.py"],
+    "vision/methods/base.py": [
+        *(f"tests/vision/test_{name}.py" for name in ("methods", "init")),
+        "tests/core/test_chunks.py",
+    ],
     "vision/methods/moco.py": ["tests/vision/test_methods.py"],
-    "vision/methods/swav.py": ["tests/vision/test_swav.py"],
-    "vision/methods/cmc.py": ["tests/vision/test_cmc.py"],
-    "vision/features.py": ["tests/vision/test_evaluation.py", "tests/vision/test_transfer.py"],
+    "vision/methods/swav.py": ["tests/vision/test_swav.py", "tests/vision/test_methods.py"],
+    "vision/methods/cmc.py": ["tests/vision/test_cmc.py", "tests/vision/test_methods.py"],
     "text/baselines.py": ["tests/text/test_neighbours.py"],
+    "text/encoder.py": [f"tests/text/test_{name}.py" for name in ("encoder", "init", "export")],
     "text/senteval.py": ["tests/text/test_official.py", "tests/text/test_evaluation.py"],
+    "video/encoder.py": [f"tests/video/test_{name}.py" for name in ("encoder", "init")],
 }
+# Tests of a training that stand elsewhere.
+OF_TRAINING = {
+    "vision": ["tests/vision/test_store.py", "tests/vision/test_trivial.py"],
+    "text": ["tests/text/test_neighbours.py"],
+}
+OF_ALL_TRAINING = [
+    *(f"tests/core/test_{name}.py" for name in ("chunks", "capture")),
+    *("tests/experiment/test_watch.py", "tests/domains/test_contracts.py"),
+]
 SAYS_ONLY = [r"^\s*raise\b", r"\bnotice\(", r"\.progress\(", r"\bafter\(", r'^\s*f?"']
 DIFFS = """
 import sys
@@ -86,6 +102,7 @@ def tests_of(module: str) -> list[str]:
     own = TESTS.get(module, [f"{folder}/test_{name}.py"])
     if name == "train":
         own = [*own, f"{folder}/test_own.py", f"{folder}/test_init.py"]
+        own += [*OF_TRAINING.get(home, []), *OF_ALL_TRAINING]
     plain = [] if home == "shared" else [f"{folder}/test_plain.py"]
     return [file for file in (*own, *plain) if (ROOT / file).exists()]
 

@@ -240,6 +240,7 @@ def test_strides_of_a_small_network() -> None:
     with torch.no_grad():
         assert network(torch.randn(2, 3, 8, 32, 32)).shape == (2, network.dim)
     assert network.dim == 128
+    assert network.stem[0].out_channels == 17  # as many parameters as a convolution of 3 x 3 x 3
     assert shapes == [
         (16, 8, 16, 16),
         (16, 8, 16, 16),

@@ -18,7 +18,7 @@ import video
 from shared import Objective, Projection
 from shared.experiment.run import Run
 from shared.pixels import uniforms
-from tests.stages.training import finish, losses, spied
+from tests.stages.training import losses, spied
 from video import evaluation, own
 from video import train as module
 from video.augmentation import augment, centre, ten_crops
@@ -221,14 +221,20 @@ VERSIONS = ("retrieval-v1", "retrieval-v2", "retrieval-v3")
 def test_a_whole_run_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     """L's features of centres, of other crops in each epoch of the probe, and of ten crops."""
     second, share = not version.endswith("1"), 7 / 8 if version.endswith("3") else 1.0
-    config = dataclasses.replace(SIMCLR, protocol=f"coclr-linear-{version}")
+    config = dataclasses.replace(SIMCLR, protocol=f"coclr-linear-{version}", split=2)
     videos = made_videos()
-    monkeypatch.setattr(module, "load", lambda *_, **__: videos)
+    loads: list[Any] = []
+    monkeypatch.setattr(
+        module, "load", lambda *args, **options: loads.append((args, options)) or videos
+    )
     monkeypatch.setattr(own, "fingerprint", lambda *_: "0" * 64)
     retrieved = spied(monkeypatch, evaluation, "nearest", lambda _, x, z, *rest, **__: (x, z))
     regressed = spied(monkeypatch, evaluation, "ridge", lambda _, *args: args[1:3])
     probed = spied(monkeypatch, evaluation, "_top", lambda _, probabilities, __: probabilities)
-    metrics = finish(tmp_path, config, video.measure)
+    parts = spied(monkeypatch, module, "pretrain", lambda result, *_: result)
+    with Run(tmp_path, config) as run:
+        metrics = run.finish(video.measure(config, run))["metrics"]
+        assert run.score(*parts[0]) == {"R@1": metrics["R@1"]}  # what is shown in the meantime
 
     if share < 1:  # videos of half a clip and a frame, or fewer, are left out
         long = [place for place, n in enumerate(videos.length) if n > FRAMES // 2 + 1]
@@ -291,6 +297,10 @@ def test_a_whole_run_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ve
         of_videos.append(torch.cat(each).mean(0))
     torch.testing.assert_close(probed[0], torch.stack(of_videos).detach(), rtol=2e-3, atol=2e-4)
     assert metrics["details"]["training_videos"] == count
+    (((name, root), options),) = loads
+    assert (name, root) == ("own", run.data_root)
+    kept = {name: options[name] for name in ("split", "modality", "flow", "size")}
+    assert kept == {"split": 2, "modality": "rgb", "flow": "tvl1", "size": 16}
 
 
 def test_probe_views_are_encoded_once_and_used_in_turn(

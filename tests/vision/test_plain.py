@@ -17,8 +17,9 @@ from torch.nn.functional import cross_entropy, normalize
 import vision
 from shared import Objective, Projection, alignment, info_nce, term
 from shared.experiment.run import Run
-from tests.stages.training import finish, losses, spied
+from tests.stages.training import losses, spied
 from vision import evaluation
+from vision import train as module
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
 from vision.data import choose, load
@@ -337,7 +338,10 @@ def test_a_whole_run_by_hand(
         **({} if trained else {"epochs": 0, "calibrated": True}),
     )
     given = spied(monkeypatch, evaluation, "knn", lambda _, x, labels, z, *rest, **named: (x, z))
-    found = finish(tmp_path, config, vision.measure)
+    parts = spied(monkeypatch, module, "pretrain", lambda result, *_, **__: result)
+    with Run(tmp_path, config) as run:
+        found = run.finish(vision.measure(config, run))["metrics"]
+        assert run.score(*parts[0]) == found  # what is shown in the meantime
     train, test = choose(load("digits", Path(), "train"), COUNT), load("digits", Path(), "test")
     mean, std = (torch.tensor([number] * 3) for number in (0.3059, 0.3754))
     x, z = (
