@@ -47,7 +47,7 @@ def test_a_queue_longer_than_the_data_is_shortened_with_a_notice() -> None:
 
 
 def test_mixed_negatives_join_the_queue_from_their_epoch_on() -> None:
-    networks = MoCoV2(dataclasses.replace(SMALL, mixed=(4, 3, 2), mixed_from=2.0)).eval()
+    networks = MoCoV2(dataclasses.replace(SMALL, mixed=(4, 3, 2), mixed_from=2.0), 20).eval()
     view = torch.randn(6, 3, 8, 8)
     (before,), _ = networks.compare((view, view), Step(epoch=1.5))
     assert before.candidate.shape == (16, 8)
@@ -61,6 +61,20 @@ def test_mixed_negatives_join_the_queue_from_their_epoch_on() -> None:
     networks.remember([pairs], Step())
     torch.testing.assert_close(networks.queue[:6], unit_rows(before.candidate[:6]))
     assert torch.equal(networks.queue[6:], old[:4])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "moco_v2", "queue": 9, "mixed": (9, 0, 0)},
+        {"method": "moco_v2", "queue": 9, "mixed": (1, 0, 1)},
+        {**SWAV, "prototypes": 2},
+        {**CMC, "queue": 1, "memory_momentum": 0.0},
+        {"batch_size": 2},
+    ],
+)
+def test_the_ends_of_ranges_are_taken(changes: dict[str, Any]) -> None:
+    check(dataclasses.replace(Config(), **changes))
 
 
 @pytest.mark.parametrize(

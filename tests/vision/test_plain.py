@@ -64,6 +64,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "simclr of second views": {"method": "simclr", "pairs": "both_views"},
     "moco_v2": {"queue": 6, "teacher_momentum": 0.7},
     "moco_v3": {
+        "objective": LOW_RANK,
         "teacher_momentum": 0.7,
         "loss_factor": 0.5,
         "optimiser": "adam",
@@ -94,6 +95,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "small_size": 7,
     },
 }
+METHODS["swav of two crops"] = {**METHODS["swav"], "method": "swav", "small_crops": 0, "queue": 0}
 
 
 def images() -> Images:
@@ -116,6 +118,8 @@ class Plain(nn.Module):
         lab = config.method == "cmc"
         self.encoder = LabEncoder("resnet8", "small") if lab else tiny()
         self.head: nn.Module = nn.Linear(64, 6) if lab else plain_head(7)
+        low_rank = config.objective.projection is not None
+        self.matrix = nn.Parameter(torch.eye(5)) if low_rank else None
         self.samples = np.arange(BATCH)  # of the step
         self.teacher: nn.Module | None = None
         self.keep = 1.0
@@ -137,10 +141,15 @@ class Plain(nn.Module):
         self.teacher = copy.deepcopy(nn.Sequential(self.encoder, self.head))
         return self.teacher.requires_grad_(False)
 
+    def low_rank(self, *features: Tensor) -> Tensor | float:
+        if self.matrix is None:
+            return 0.0
+        both = torch.cat(features)
+        rebuilt = (both @ self.matrix.T @ self.matrix - both).square().sum(1).mean()
+        return 0.3 * (rebuilt + 0.1 * torch.linalg.svdvals(self.matrix).sum())
+
     def simclr(self) -> Callable[..., Tensor]:
         config = self.config
-        if config.objective.projection is not None:
-            self.matrix = nn.Parameter(torch.eye(5))
 
         def loss(first: Tensor, second: Tensor, step: int) -> Tensor:
             features = [self.encoder(view) for view in (first, second)]
@@ -148,13 +157,7 @@ class Plain(nn.Module):
             cosines = (z @ z.T / 0.25).fill_diagonal_(-math.inf)
             other = (torch.arange(2 * BATCH) + BATCH) % (2 * BATCH)
             anchors = slice(0 if config.pairs == "both" else BATCH, None)
-            value = cross_entropy(cosines[anchors], other[anchors])
-            if config.objective.projection is None:
-                return value
-            both = torch.cat(features)
-            rebuilt = (both @ self.matrix.T @ self.matrix - both).square().sum(1).mean()
-            nuclear = torch.linalg.svdvals(self.matrix).sum()
-            return value + 0.3 * (rebuilt + 0.1 * nuclear)
+            return cross_entropy(cosines[anchors], other[anchors]) + self.low_rank(*features)
 
         return loss
 
@@ -175,9 +178,11 @@ class Plain(nn.Module):
         self.predictor, teacher, self.keep = plain_head(4, 6), self.copied(), 0.7
 
         def loss(first: Tensor, second: Tensor, step: int) -> Tensor:
-            query = normalize(self.predictor(self.student(first)), dim=1)
+            feature = self.encoder(first)
+            query = normalize(self.predictor(self.head(feature)), dim=1)
             scores = query @ normalize(teacher(second), dim=1).T
-            return 0.5 * cross_entropy(scores / 0.25, torch.arange(BATCH))
+            value = cross_entropy(scores / 0.25, torch.arange(BATCH))
+            return 0.5 * (value + self.low_rank(feature))
 
         return loss
 
@@ -215,26 +220,27 @@ class Plain(nn.Module):
 
     def swav(self) -> Callable[..., Tensor]:
         self.prototypes = nn.Linear(6, 5, bias=False)
-        older = torch.zeros(2, 6, 6)
+        older = torch.zeros(2, self.config.queue, 6)
 
-        def loss(first: Tensor, second: Tensor, small: Tensor, step: int) -> Tensor:
+        def loss(first: Tensor, second: Tensor, *others: Any) -> Tensor:
             nonlocal older
+            *small, step = others
             weight = self.prototypes.weight
             weight.data = normalize(weight.data, dim=1)
             weight = weight.detach() if step < 2 else weight  # of the first two steps
-            features = self.encoder(torch.cat([first, second])), self.encoder(small)
-            z = normalize(self.head(torch.cat(features)), dim=1).view(3, BATCH, 6)
+            features = [self.encoder(crops) for crops in (torch.cat([first, second]), *small)]
+            z = normalize(self.head(torch.cat(features)), dim=1).view(-1, BATCH, 6)
             scores = z @ weight.T
-            full, values = bool(older[0, -1].any()), []
+            full, values = bool(older[0, -1:].any()), []
             for crop in (0, 1):
                 known = scores[crop].detach()
                 if full:
                     known = torch.cat([known, older[crop] @ weight.detach().T])
                 code = codes(known, epsilon=0.05, iterations=3)[:BATCH]
-                for place in {0, 1, 2} - {crop}:
+                for place in {*range(len(z))} - {crop}:
                     values.append(-(code * (scores[place] / 0.1).log_softmax(1)).sum(1).mean())
             if step >= 1:  # from a third of an epoch on
-                older = torch.cat([z[:2].detach(), older], 1)[:, :6]
+                older = torch.cat([z[:2].detach(), older], 1)[:, : self.config.queue]
             return torch.stack(values).mean()
 
         return loss

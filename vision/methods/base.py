@@ -44,7 +44,7 @@ class Networks(nn.Module):
     loss: ClassVar[tuple[str, str] | None] = None  # the only one, and why
     lab: ClassVar[bool] = False  # two networks, of lightness and colours
 
-    def __init__(self, config: Config, images: int = 0) -> None:
+    def __init__(self, config: Config, images: int) -> None:
         super().__init__()
         self.config = config
         self.encoder = encoder_of(

@@ -26,7 +26,7 @@ class CMC(Networks):
     lab = True
     memory: Tensor  # (2, n, D)
 
-    def __init__(self, config: Config, images: int = 0) -> None:
+    def __init__(self, config: Config, images: int) -> None:
         super().__init__(config, images)
         self.colour_head = self.make_head()
         # As in its program: uniform numbers, of unit mean squared norm.

@@ -28,7 +28,7 @@ class MoCoV2(Networks):
     teacher: Teacher
     queue: Tensor
 
-    def __init__(self, config: Config, images: int = 0) -> None:
+    def __init__(self, config: Config, images: int) -> None:
         super().__init__(config, images)
         self.teacher = Teacher(self.encoder, self.head)
         keys = config.queue
@@ -78,7 +78,7 @@ class MoCoV3(Networks):
     options = ("symmetric", "chunk")
     teacher: Teacher
 
-    def __init__(self, config: Config, images: int = 0) -> None:
+    def __init__(self, config: Config, images: int) -> None:
         super().__init__(config, images)
         self.predictor = head(config.head_output, config.predictor_hidden, config.head_output)
         self.teacher = Teacher(self.encoder, self.head)

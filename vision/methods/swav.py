@@ -27,7 +27,7 @@ class SwAV(Networks):
     loss = ("swapped_prediction", "it compares with prototypes, which the method has")
     queue: Tensor | None
 
-    def __init__(self, config: Config, images: int = 0) -> None:
+    def __init__(self, config: Config, images: int) -> None:
         super().__init__(config, images)
         self.prototypes = nn.Linear(config.head_output, config.prototypes, bias=False)
         # Of zeros until it is full.
