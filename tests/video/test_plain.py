@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
@@ -21,7 +22,7 @@ from shared.pixels import uniforms
 from tests.stages.training import losses, spied
 from video import evaluation, own
 from video import train as module
-from video.augmentation import augment, centre, ten_crops
+from video.augmentation import augment, centre, flip_flow, ten_crops
 from video.config import INFO_NCE, Config
 from video.data import Video, Videos, part_of
 from video.evaluation import linear_probe, ridge
@@ -122,7 +123,7 @@ def drawn(videos: Videos, index: Tensor, epoch: int, view: int, config: Config) 
         epoch=epoch,
         samples=index,
         view=view,
-        policy=config.policy,
+        policy="flow" if config.modality == "flow" else config.policy,
         sampling=config.sampling,
     )
 
@@ -223,6 +224,9 @@ def test_a_whole_run_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ve
     second, share = not version.endswith("1"), 7 / 8 if version.endswith("3") else 1.0
     config = dataclasses.replace(SIMCLR, protocol=f"coclr-linear-{version}", split=2)
     videos = made_videos()
+    if version == "retrieval-v2":
+        config = dataclasses.replace(config, modality="flow")
+        videos = dataclasses.replace(videos, modality="flow")
     loads: list[Any] = []
     monkeypatch.setattr(
         module, "load", lambda *args, **options: loads.append((args, options)) or videos
@@ -292,15 +296,25 @@ def test_a_whole_run_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ve
         each = [
             probe(embedded(crop)).softmax(1)
             for clip in of_windows(test, number)
-            for crop in ten_crops(clip, 16)
+            for crop in ten_crops(clip, 16, mirror=flip_flow if config.modality == "flow" else None)
         ]
         of_videos.append(torch.cat(each).mean(0))
     torch.testing.assert_close(probed[0], torch.stack(of_videos).detach(), rtol=2e-3, atol=2e-4)
-    assert metrics["details"]["training_videos"] == count
+    names = [*(f"R@{rank}" for rank in (1, 5, 10, 20)), "top1", "top5", *["ridge"][: int(second)]]
+    ends = {f"{name}{end}" for name in names for end in ("", "_low", "_high")}
+    assert set(metrics) == ends | {"details"}
+    right = {"right": metrics["details"]["right"]} if second else {}
+    counts = {"classes": 6, "training_videos": count, "test_videos": asked_count}
+    assert metrics["details"] == {**counts, **right}
+    facts = {"classes": "6 present", "left_out": str(19 - count - asked_count)}
+    assert run.environment["facts"] == facts
+    assert run.environment["data"] == {"own": "0" * 64}
+    for name, kept_tensor in load_file(tmp_path / "encoder.safetensors").items():
+        assert torch.equal(kept_tensor, parts[0][0].encoder.state_dict()[name])
     (((name, root), options),) = loads
     assert (name, root) == ("own", run.data_root)
     kept = {name: options[name] for name in ("split", "modality", "flow", "size")}
-    assert kept == {"split": 2, "modality": "rgb", "flow": "tvl1", "size": 16}
+    assert kept == {"split": 2, "modality": config.modality, "flow": "tvl1", "size": 16}
 
 
 def test_probe_views_are_encoded_once_and_used_in_turn(
