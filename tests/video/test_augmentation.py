@@ -112,17 +112,16 @@ def reference(frame: Tensor, drawn: Parameters, i: int, policy: str, size: int) 
 # Which frames
 
 
-def many(video: int, count: int) -> Videos:
-    """A video as often as that: what happens to each is drawn anew."""
-    few = videos()
-    return dataclasses.replace(
-        few, start=few.start[[video] * count], length=few.length[[video] * count]
-    )
+def sample(video: int, count: int, sampling: str, **changes: int) -> tuple[Tensor, Tensor]:
+    """Starts of a video that is there so often: what happens to each is drawn anew."""
+    few, settings = videos(), {"seed": 1, "epoch": 2, **changes}
+    places = [video] * count
+    many = dataclasses.replace(few, start=few.start[places], length=few.length[places])
+    return sample_clips(many, torch.arange(count), 8, sampling=sampling, **settings)
 
 
 def test_starts_are_uniform_within_the_video_and_two_clips_are_independent():
-    index = torch.arange(4600)
-    first, second = sample_clips(many(3, 4600), index, 8, seed=1, epoch=2, sampling="two_clips")
+    first, second = sample(3, 4600, "two_clips")
     assert first.dtype == torch.int64
     for one in (first, second):
         counts = torch.bincount(one, minlength=23)
@@ -132,9 +131,7 @@ def test_starts_are_uniform_within_the_video_and_two_clips_are_independent():
 
 
 def test_half_of_the_pairs_are_one_clip_twice():
-    first, second = sample_clips(
-        many(5, 2000), torch.arange(2000), 8, seed=1, epoch=2, sampling="coclr"
-    )
+    first, second = sample(5, 2000, "coclr")
     same = (first == second).double().mean()
     assert abs(same - (0.5 + 0.5 / 93)) < 4 * 0.5 / math.sqrt(2000)
 
@@ -150,19 +147,6 @@ def test_clips_are_consecutive_frames_and_short_videos_begin_with_copies_of_the_
         [*range(5, 13)],
     ]
     assert torch.equal(found[0, :, 2], videos().frames[46])
-
-
-@pytest.mark.parametrize(("video", "start"), [(3, 23), (3, -1), (0, 1)])
-def test_clips_beyond_the_video_are_an_error(video: int, start: int):
-    with pytest.raises(ValueError, match="start outside"):
-        gather_clips(videos(), torch.tensor([video]), torch.tensor([start]), 8)
-
-
-def test_unknown_sampling_and_policy_are_named():
-    with pytest.raises(ValueError, match="three"):
-        sample_clips(videos(), torch.arange(2), 8, seed=0, epoch=0, sampling="three")
-    with pytest.raises(ValueError, match="medium"):
-        view_of(clips(2), "medium")
 
 
 def test_windows_overlap_by_half_and_one():
@@ -230,26 +214,13 @@ def test_two_clips_are_strong_in_three_of_ten_views():
 
 
 def test_of_one_clip_one_view_is_strong_and_the_other_weak():
-    first, second = sample_clips(
-        many(5, 4000), torch.arange(4000), 8, seed=3, epoch=5, sampling="coclr"
-    )
+    first, second = sample(5, 4000, "coclr", seed=3, epoch=5)
     pair = np.stack([is_strong(draw("coclr", 4000, view=view)) for view in (0, 1)])
     one = (first == second).numpy()  # a few of them by chance
     assert pair[:, one].all(0).mean() < 0.02
     assert pair[:, one].any(0).mean() == pytest.approx(SHOWS, abs=0.03)
     assert pair[0, one].mean() == pytest.approx(SHOWS / 2, abs=0.04)
     assert pair[:, ~one].all(0).mean() == pytest.approx((0.3 * SHOWS) ** 2, abs=0.03)
-
-
-def test_mirrored_flow_moves_the_other_way():
-    pixels = torch.full((64, 3, 2, HEIGHT, WIDTH), 128, dtype=torch.uint8)
-    pixels[:, 0], pixels[:, 1] = 200, 90
-    found = (raw(view_of(pixels, "flow")) * 255).mean((2, 3, 4))
-    flipped = torch.from_numpy(draw("flow", 64, view=1).flip)
-    assert 0 < flipped.sum() < 64
-    torch.testing.assert_close(found[:, 0], torch.where(flipped, 55.0, 200.0), atol=1e-3, rtol=0)
-    assert found[:, 1].sub(90).abs().max() < 1e-3
-    assert found[:, 2].sub(128).abs().max() < 1e-3
 
 
 def test_view_depends_on_seed_epoch_video_and_view_alone():
@@ -267,16 +238,21 @@ def test_view_depends_on_seed_epoch_video_and_view_alone():
 
 
 @pytest.mark.parametrize(
-    ("pixels", "word"),
+    ("call", "word"),
     [
-        (torch.zeros(4, 3, 2, 18, 24), "float32"),
-        (torch.zeros(4, 3, 18, 24, dtype=torch.uint8), r"\(4, 3, 18, 24\)"),
-        (torch.zeros(5, 3, 2, 18, 24, dtype=torch.uint8), "5 clips"),
+        (lambda: view_of(torch.zeros(4, 3, 2, 18, 24), "weak"), "float32"),
+        (lambda: view_of(clips(4)[:, :, 0], "weak"), r"\(4, 3, 18, 24\)"),
+        (lambda: view_of(clips(5), "weak", samples=torch.arange(4)), "5 clips"),
+        (lambda: view_of(clips(2), "medium"), "medium"),
+        (lambda: sample(3, 2, "three"), "three"),
+        (lambda: gather_clips(videos(), torch.tensor([3]), torch.tensor([23]), 8), "start outside"),
+        (lambda: gather_clips(videos(), torch.tensor([3]), torch.tensor([-1]), 8), "start outside"),
+        (lambda: gather_clips(videos(), torch.tensor([0]), torch.tensor([1]), 8), "start outside"),
     ],
 )
-def test_wrong_clips_are_named(pixels: Tensor, word: str):
+def test_wrong_clips_policies_and_starts_are_named(call: Callable[[], object], word: str):
     with pytest.raises(ValueError, match=word):
-        view_of(pixels, "weak", samples=torch.arange(4))
+        call()
 
 
 # What training calls
@@ -299,13 +275,14 @@ def test_views_are_the_sampled_clips_under_the_policy(modality: Any):
 # At test
 
 
-def test_centre_is_the_middle_square():
+@pytest.mark.parametrize(("share", "top", "left", "side"), [(1.0, 0, 3, 18), (7 / 8, 1, 4, 16)])
+def test_centre_is_the_middle_square(share: float, top: int, left: int, side: int):
     pixels = clips(2, 3, 18, 25)
-    found = centre(pixels, 12)
+    found = centre(pixels, 12, share)
     bicubic = functional.InterpolationMode.BICUBIC
     for i in range(2):
         for frame in range(3):
-            square = pixels[i, :, frame, :, 3:21] / 255
+            square = pixels[i, :, frame, top : top + side, left : left + side] / 255
             expected = functional.resize(square, [12, 12], bicubic, antialias=True).clamp(0, 1)
             expected = functional.normalize(expected, list(MEAN), list(STD))
             torch.testing.assert_close(found[i, :, frame], expected, atol=2e-5, rtol=0)

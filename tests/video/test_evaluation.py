@@ -14,7 +14,6 @@ from torch.nn.functional import cross_entropy
 
 from shared.experiment.run import Run
 from video import evaluation
-from video.augmentation import centre, gather_clips, ten_crops, windows
 from video.config import Config
 from video.data import Video, Videos
 from video.encoder import Thumbnail
@@ -26,12 +25,10 @@ from video.evaluation import (
     evaluate,
     finetune,
     linear_probe,
-    long_enough,
     nearest,
     of_length_one,
     random_crops,
     ridge,
-    ten_crop_probabilities,
 )
 
 CPU = torch.device("cpu")
@@ -186,59 +183,10 @@ def test_probe_is_the_plain_loop_to_the_last_epoch() -> None:
     torch.testing.assert_close(probe(points), expected)
 
 
-def test_a_probe_that_diverges_or_does_not_train_is_refused() -> None:
-    points, labels = clusters(60, 2, 1.0)
-    wild = dataclasses.replace(CONFIG, probe_learning_rate=1e38)
-    with pytest.raises(FloatingPointError, match="diverged"):
-        linear_probe(lambda epoch: points, labels, 2, wild)
-    with pytest.raises(ValueError, match="epoch"):
-        linear_probe(lambda epoch: points, labels, 2, dataclasses.replace(CONFIG, probe_epochs=0))
-
-
 # features
 
 
-def test_ten_crops_are_averaged_as_the_loops_do(encoder: nn.Module) -> None:
-    videos = made_videos(classes=2, train=1, test=1)
-    config = dataclasses.replace(CONFIG, windows=2)
-    torch.manual_seed(0)
-    probe = nn.Sequential(nn.Linear(32, 3), nn.Tanh())
-    probe[0].weight.data *= 30  # mean probabilities are far from the probabilities of a mean
-    done: list[tuple[int, int]] = []
-    found = ten_crop_probabilities(
-        config, embedding(encoder), probe, videos, CPU, lambda *now: done.append(now)
-    )
-    encoder.eval()
-    total = 0
-    for row, length in enumerate(videos.length.tolist()):
-        starts = windows(length, 4, 2)
-        total += len(starts)
-        of_crops = []
-        for crop in range(10):
-            of_windows = []
-            for start in starts:
-                clip = gather_clips(videos, torch.tensor([row]), start[None], 4)
-                scores = probe(encoder(ten_crops(clip, 16)[crop]))[0]
-                of_windows.append(scores.softmax(0))
-            of_crops.append(torch.stack(of_windows).mean(0))
-        expected = torch.stack(of_crops).mean(0)
-        torch.testing.assert_close(found[row], expected, rtol=1e-3, atol=1e-4)
-    assert done[-1] == (total, total)
-    assert len(done) == math.ceil(total / 6)
-    torch.testing.assert_close(found.sum(1), torch.ones(len(found)))
-
-
 # the ridge regression
-
-
-@pytest.mark.parametrize("part", [0, 1])
-def test_a_feature_that_is_not_finite_is_refused_by_its_place(part: int) -> None:
-    parts = torch.randn(2, 12, 4, generator=torch.Generator().manual_seed(0))
-    parts[part, 7, 2] = math.nan
-    with pytest.raises(ValueError, match="row 7"):
-        nearest(*parts, 3)
-    with pytest.raises(ValueError, match="row 7"):
-        ridge(parts[0], torch.arange(12) % 2, torch.arange(12) % 3, parts[1])
 
 
 def test_ridge_is_the_loop_over_groups() -> None:
@@ -297,36 +245,6 @@ def test_of_penalties_that_are_as_good_the_largest_is_taken() -> None:
     assert torch.equal(ridge(points, labels, torch.zeros(40), queries), found)  # a single group
 
 
-def test_the_third_version_crops_and_leaves_out_as_the_program(
-    tmp_path: Path, encoder: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of clips of T frames, videos of T / 2 + 1 are left out and those of one more are not."""
-    third = dataclasses.replace(SECOND, protocol="coclr-linear-retrieval-v3")
-    frames = third.clip_frames
-    videos = made_videos(classes=2)
-    length = videos.length.clone()
-    length[:2] = torch.tensor([frames // 2 + 1, frames // 2 + 2])
-    videos = dataclasses.replace(videos, length=length)
-    kept = long_enough(third, videos)
-    every = zip(videos.videos, length.tolist(), strict=True)
-    assert kept.videos == tuple(video for video, n in every if n > frames // 2 + 1)
-    assert videos.videos[1] in kept.videos
-    assert long_enough(SECOND, videos) is videos
-    seen = []
-    monkeypatch.setattr(
-        "video.evaluation.centre",
-        lambda clips, size, share: seen.append(share) or centre(clips, size, share),
-    )
-    metrics = scored(tmp_path / "three", encoder, videos, third)
-    assert metrics["details"]["training_videos"] == len(kept.of(train=True).videos)
-    scored(tmp_path / "two", encoder, videos, SECOND)
-    assert set(seen) == {7 / 8, 1.0}
-    # 7/8 of the short side: the frame of a picture whose border is white is not seen.
-    border = torch.zeros(1, 3, 1, 32, 32, dtype=torch.uint8)
-    border[..., :2, :] = 255
-    assert float(centre(border, 28, 7 / 8).std((3, 4)).max()) < 1e-5
-
-
 def test_embedding_leaves_the_mode_and_the_buffers() -> None:
     encoder = Tiny().train()
     before = copy.deepcopy(encoder.state_dict())
@@ -358,20 +276,6 @@ def test_with_few_classes_there_is_no_top5(tmp_path: Path, encoder: nn.Module) -
     assert "top5" not in metrics
     of_probes = {name for name, protocol in PROTOCOLS.items() if not protocol.finetunes}
     assert of_probes == {CONFIG.protocol[:-1] + version for version in "123"}
-
-
-def test_a_projection_is_what_is_scored(tmp_path: Path, encoder: nn.Module) -> None:
-    videos = made_videos(classes=6)
-    shapes = set()
-
-    def project(features: Tensor) -> Tensor:
-        shapes.add(tuple(features.shape[1:]))
-        return features[:, :1] * 0 + 1.0  # nothing is left of it
-
-    metrics = scored(tmp_path / "run", encoder, videos, project=project)
-    assert shapes == {(32,)}
-    assert metrics["top1"] == pytest.approx(100 / 6)
-    assert metrics["top1"] < scored(tmp_path / "plain", encoder, videos)["top1"]
 
 
 # fine-tuning
@@ -457,3 +361,32 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, encoder: nn.Module) ->
             scored(tmp_path / str(number), *given, config, finetune_epochs=1)
     with pytest.raises(ValueError, match="epoch"):
         scored(tmp_path / "none", encoder, videos, FINETUNED, finetune_epochs=0)
+
+
+NAN = torch.ones(12, 4)
+NAN[7, 2] = math.nan
+LABELS = torch.arange(12) % 2
+
+
+def probe(**changes: float) -> nn.Module:
+    points = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    config = dataclasses.replace(CONFIG, **changes)
+    return linear_probe(lambda epoch: points, LABELS, 2, config)
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda: nearest(NAN, torch.ones(12, 4), 3), "training.* row 7"),
+        (lambda: nearest(torch.ones(12, 4), NAN, 3), "test.* row 7"),
+        (lambda: ridge(NAN, LABELS, LABELS, torch.ones(12, 4)), "training.* row 7"),
+        (lambda: ridge(torch.ones(12, 4), LABELS, LABELS, NAN), "test.* row 7"),
+        (lambda: probe(probe_learning_rate=1e38), "diverged"),
+        (lambda: probe(probe_epochs=0), "epoch"),
+    ],
+)
+def test_what_is_not_finite_or_not_trained_is_refused(
+    call: Callable[[], object], word: str
+) -> None:
+    with pytest.raises((ValueError, FloatingPointError), match=word):
+        call()
