@@ -46,27 +46,18 @@ def cell_of(paper: str, row: str, tier: Tier = "short") -> Cell:
     return table.cells(tier, row=row, seeds=(0,))[0]
 
 
+def tokenizer_of(cell: Cell, data_root: Path) -> Any:
+    config = cell.config
+    words = {"vocabulary": config.vocabulary, "lower_case": config.lower_case}
+    return prepare(config.corpus, config.layout, data_root, **words)[1]
+
+
 def finish(runs: Path, data_root: Path, cell: Cell, matrix: Tensor | None = None) -> QuickThought:
     """A finished run of a cell with a model of its own, without the training."""
-    config = cell.config
-    _, tokenizer = prepare(
-        config.corpus,
-        config.layout,
-        data_root,
-        vocabulary=config.vocabulary,
-        lower_case=config.lower_case,
-    )
+    config, tokenizer = cell.config, tokenizer_of(cell, data_root)
     torch.manual_seed(len(cell.row))
-    model = QuickThought(
-        QuickThoughtConfig(
-            kind="gru",
-            vocab_size=len(tokenizer),
-            embedding=WIDTH,
-            hidden=WIDTH,
-            length=config.length,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    ).eval()
+    sizes = {"embedding": WIDTH, "hidden": WIDTH, "length": config.length}
+    model = QuickThought(QuickThoughtConfig(vocab_size=len(tokenizer), **sizes)).eval()
     with Run(runs / cell.folder, config, tier=cell.tier) as run:
         model.save_pretrained(run.folder / MODEL)
         tokenizer.save_pretrained(run.folder / MODEL)
@@ -93,14 +84,7 @@ def by_loops(
     model: QuickThought, cell: Cell, data_root: Path, vectors: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[list[float], list[float]]:
     """The distances of the first 400 sentences, sentence by sentence."""
-    config = cell.config
-    _, tokenizer = prepare(
-        config.corpus,
-        config.layout,
-        data_root,
-        vocabulary=config.vocabulary,
-        lower_case=config.lower_case,
-    )
+    config, tokenizer = cell.config, tokenizer_of(cell, data_root)
     rows = list(data.sentences(config.corpus, config.layout, data_root))[:400]
     assert len(rows) == 400
     first, second = [], []

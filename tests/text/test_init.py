@@ -79,23 +79,13 @@ def test_a_saved_pair_goes_on(tmp_path: Path, encoder: str) -> None:
 def test_any_encoder_of_transformers_starts_both(tmp_path: Path, kind: str) -> None:
     network = save(tmp_path, kind)
     model, tokenizer = starting_point(InitialWeights.of(tmp_path), 6)
-    states = network(**tokenizer(SENTENCES[:1], truncation=True, max_length=6, return_tensors="pt"))
-    expected = states.last_hidden_state.mean(1)
-    encode = text.sentence_encoder(model, tokenizer)
+    given = tokenizer(SENTENCES[:1], max_length=6, truncation=True, return_tensors="pt")
     with torch.no_grad():
-        f, g = model(
-            *tokenizer(SENTENCES[:1], max_length=6, truncation=True, return_tensors="pt").values()
-        )
-    torch.testing.assert_close(f, expected)
-    torch.testing.assert_close(g, expected)
-    model.train()  # without dropout
-    torch.testing.assert_close(
-        model(
-            *tokenizer(SENTENCES[:1], max_length=6, truncation=True, return_tensors="pt").values()
-        )[0],
-        f,
-    )
-    assert encode(SENTENCES).shape == (2, 64)
+        expected = network(**given).last_hidden_state.mean(1)
+        for training in (False, True):  # without dropout
+            for found in model.train(training)(*given.values()):
+                torch.testing.assert_close(found, expected)
+    assert text.sentence_encoder(model, tokenizer)(SENTENCES).shape == (2, 64)
     for name, parameter in model.named_parameters():
         assert "pooler" not in name
         assert parameter.requires_grad
@@ -104,9 +94,8 @@ def test_any_encoder_of_transformers_starts_both(tmp_path: Path, kind: str) -> N
 def test_sentences_have_the_tokens_of_the_model(tmp_path: Path) -> None:
     save(tmp_path, "bert")
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "a.txt").write_text(
-        "The rain fell all night in the house.\nNobody slept.\n"
-    )
+    lines = "The rain fell all night in the house.\nNobody slept.\n"
+    (tmp_path / "mine" / "a.txt").write_text(lines)
     _, tokenizer = starting_point(InitialWeights.of(tmp_path), 6)
     tokens, same = text.prepare("mine", "sentences", tmp_path, tokenizer=tokenizer)
     assert same is tokenizer

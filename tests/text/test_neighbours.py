@@ -198,6 +198,4 @@ def test_sentences_are_sums_of_their_words_vectors() -> None:
     assert not found[-1].any()
     scores = baselines.vector_scores(vectors, tokens)(1, 4)
     np.testing.assert_allclose(scores, unit[1:4] @ unit[1:4].T, atol=1e-6)
-    baselines.vector_scores(
-        vectors, tokens.part(0, 0)
-    )  # where nothing is held out nothing is asked
+    baselines.vector_scores(vectors, tokens.part(0, 0))  # nothing held out, nothing asked
