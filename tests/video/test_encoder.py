@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shared import Criterion, Objective, Projection, alignment, info_nce, term
+from shared import Objective, alignment, term
 from video.config import Config
 from video.encoder import (
-    METHODS,
     S3D,
     Colours,
     Networks,
@@ -125,34 +124,6 @@ def test_constants_and_start() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-@pytest.mark.parametrize("method", METHODS)
-def test_a_step_trains_every_parameter(method: str) -> None:
-    objective = Objective(
-        term(info_nce, temperature=0.25), projection=Projection(0.1, {"norm": "l21", "alpha": 0.1})
-    )
-    config = small(method=method, objective=objective)
-    check(config)
-    networks = Networks(config, QUEUE)
-    criterion = Criterion(objective, networks.dim)
-    trained = [
-        (name, item)
-        for name, item in [*networks.named_parameters(), *criterion.named_parameters()]
-        if item.requires_grad
-    ]
-    before = {name: item.detach().clone() for name, item in trained}
-    optimiser = torch.optim.SGD([item for _, item in trained], lr=0.1)
-    pairs, features = compare(config, networks, clips(), clips())
-    value, parts = criterion(pairs, features=features, step=0)
-    value.backward()
-    optimiser.step()
-    networks.remember(pairs)
-    assert torch.isfinite(torch.stack([value, *parts.values()])).all()
-    still = {name for name, item in trained if torch.equal(item, before[name])}
-    # what the batch norm subtracts again moves by rounding alone, or not at all
-    assert still <= {"encoder.layer.bias"}
-
-
-@pytest.mark.usefixtures("tiny")
 def test_simclr_compares_both_views_in_one_pass() -> None:
     first, second = clips(), clips()
     networks = Networks(small(), QUEUE)
@@ -165,15 +136,10 @@ def test_simclr_compares_both_views_in_one_pass() -> None:
     x, z = networks.head(together).chunk(2)
     torch.testing.assert_close(both.anchor, torch.cat([x, z]))
     assert both.candidate is both.anchor
-    assert both.negative.sum(1).tolist() == [10] * 12
-    paper, _ = compare(small(pairs="both_views"), networks, first, second)
-    torch.testing.assert_close(paper.anchor, z)
-    torch.testing.assert_close(paper.candidate, torch.cat([x, z]))
-    assert paper.negative.sum(1).tolist() == [10] * 6
-    authors, _ = compare(small(pairs="first_view"), networks, first, second)
-    torch.testing.assert_close(authors.anchor, z)
-    torch.testing.assert_close(authors.candidate, x)
-    assert authors.negative.sum(1).tolist() == [5] * 6
+    for pairs, candidate in (("both_views", torch.cat([x, z])), ("first_view", x)):
+        found, _ = compare(small(pairs=pairs), networks, first, second)
+        torch.testing.assert_close(found.anchor, z)
+        torch.testing.assert_close(found.candidate, candidate)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +164,7 @@ def test_simclr_compares_both_views_in_one_pass() -> None:
     ],
 )
 def test_configurations_without_meaning_are_refused(changes: dict[str, Any], word: str) -> None:
+    check(small(batch_size=2))
     with pytest.raises(ValueError, match=word):
         check(small(**changes))
 
@@ -232,29 +199,29 @@ def test_pooling_by_axis_is_torchs(size: Any, stride: Any, padding: Any) -> None
     torch.testing.assert_close(*gradients)
 
 
-def test_strides_of_a_small_network() -> None:
-    network = R2Plus1D(width=0.25).eval()
+def shapes_of(network: R2Plus1D) -> list[tuple[int, ...]]:
+    """Of the maps after the stem and after each stage."""
     shapes: list[tuple[int, ...]] = []
     for stage in (network.stem, *network.stages):
         stage.register_forward_hook(lambda module, given, out: shapes.append(tuple(out.shape[1:])))
     with torch.no_grad():
-        assert network(torch.randn(2, 3, 8, 32, 32)).shape == (2, network.dim)
-    assert network.dim == 128
+        assert network.eval()(torch.randn(2, 3, 8, 32, 32)).shape == (2, network.dim)
+    return shapes
+
+
+def test_strides_of_a_small_network() -> None:
+    network = R2Plus1D(width=0.25)
     assert network.stem[0].out_channels == 17  # as many parameters as a convolution of 3 x 3 x 3
-    assert shapes == [
-        (16, 8, 16, 16),
-        (16, 8, 16, 16),
-        (32, 4, 8, 8),
-        (64, 2, 4, 4),
-        (128, 1, 2, 2),
+    assert network.dim == 128
+    assert shapes_of(network) == [
+        *((16, 8, 16, 16), (16, 8, 16, 16)),
+        *((32, 4, 8, 8), (64, 2, 4, 4), (128, 1, 2, 2)),
     ]
-    shapes.clear()
-    network = R2Plus1D(width=0.125, strides=(1, 1, 2, 1, 2)).eval()
-    for stage in (network.stem, *network.stages):
-        stage.register_forward_hook(lambda module, given, out: shapes.append(tuple(out.shape[2:])))
-    with torch.no_grad():
-        network(torch.randn(2, 3, 8, 32, 32))
-    assert shapes == [(8, 32, 32), (8, 32, 32), (4, 16, 16), (4, 16, 16), (2, 8, 8)]
+    shapes = shapes_of(R2Plus1D(width=0.125, strides=(1, 1, 2, 1, 2)))
+    assert [shape[1:] for shape in shapes] == [
+        *((8, 32, 32), (8, 32, 32), (4, 16, 16)),
+        *((4, 16, 16), (2, 8, 8)),
+    ]
 
 
 def test_gradients_of_few_frames_are_those_of_double_precision() -> None:

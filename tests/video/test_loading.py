@@ -1,7 +1,6 @@
 """Batches that threads copy ahead are the views of one batch at a time, to the bit."""
 
 import dataclasses
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -67,25 +66,6 @@ def test_of_a_clip_its_box_alone_is_copied():
     expected = np.zeros_like(clip)
     expected[:, :, 1:4, 2:6] = frames[[4, 4, 4, 5, 6], :, 1:4, 2:6]
     assert np.array_equal(clip, expected)
-
-
-def test_the_next_batch_is_copied_while_one_is_worked_on(
-    videos: Videos, monkeypatch: pytest.MonkeyPatch
-):
-    copied: list[int] = []
-
-    def noted(*args: Any) -> None:
-        copy_clip(*args)
-        copied.append(1)
-
-    monkeypatch.setattr(loading, "copy_clip", noted)
-    found = batches(CONFIG, videos, iter(CHOSEN), device=CPU)
-    next(found)
-    end = time.monotonic() + 10
-    while len(copied) < 12 and time.monotonic() < end:
-        time.sleep(0.001)
-    assert len(copied) == 12  # two views of three clips, twice
-    found.close()
 
 
 def test_errors_in_a_thread_are_raised(videos: Videos):

@@ -205,11 +205,10 @@ def test_uniform_clips_of_the_library_are_our_windows(
         UniformClipSampler,
     )
 
-    sampler = UniformClipSampler(frames, max(frames // 2 - 1, 1))
-    ours = windows(length, frames)
-    assert library.starts_of(sampler, length, frames).tolist() == ours.tolist()
-    in_seconds = UniformClipSampler(frames / 25, max(frames // 2 - 1, 1) / 25)
-    seconds = library.starts_of(in_seconds, length, frames, rate=25)
+    ours, step = windows(length, frames), max(frames // 2 - 1, 1)
+    found = library.starts_of(UniformClipSampler(frames, step), length, frames)
+    assert found.tolist() == ours.tolist()
+    seconds = library.starts_of(UniformClipSampler(frames / 25, step / 25), length, frames, rate=25)
     assert abs(len(seconds) - len(ours)) <= 1  # a last window may be lost to rounding
     assert seconds.tolist() == ours.tolist()[: len(seconds)]
     constant = library.starts_of(ConstantClipsPerVideoSampler(frames, 2), length, frames)
@@ -226,10 +225,8 @@ def test_its_data_sets_are_read_by_our_decoder(library: Any, shots: Path) -> Non
     train, test = (LabeledVideoPaths.from_path(str(shots / part)) for part in ("train", "val"))
     dataset = LabeledVideoDataset(train, make_clip_sampler("uniform", 1), decode_audio=False)
     found = from_pytorchvideo(dataset, 16, test=test)
-    assert sorted(v.name for v in found.videos) == sorted(v.name for v in ours.videos)
-    assert {v.name: (v.label, v.train) for v in found.videos} == {
-        v.name: (v.label, v.train) for v in ours.videos
-    }
+    listed = [{v.name: (v.label, v.train) for v in each.videos} for each in (found, ours)]
+    assert listed[0] == listed[1]
     place = [v.name for v in found.videos].index(ours.videos[7].name)
     theirs = found.frames[found.start[place] :][: found.length[place]]
     assert torch.equal(theirs, ours.frames[ours.start[7] :][: ours.length[7]])
