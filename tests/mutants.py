@@ -55,7 +55,9 @@ TESTS = {
     "rl/environment.py": ["tests/rl/test_environment.py", "tests/rl/test_own.py"],
     "rl/simulator.py": ["tests/rl/test_environment.py"],
     "vision/evaluation.py": ["tests/vision/test_evaluation.py", "tests/vision/test_transfer.py"],
-    "vision/features.py": ["tests/vision/test_evaluation.py", "tests/vision/test_transfer.py"],
+    "vision/features.py": [
+        f"tests/vision/test_{name}.py" for name in ("evaluation", "transfer", "prepared")
+    ],
     "vision/encoder.py": [f"tests/vision/test_{name}.py" for name in ("encoder", "init", "cmc")],
     "vision/image_sets.py": ["tests/vision/test_data.py", "tests/vision/test_transfer_data.py"],
     "vision/methods/__init__.py": ["tests/vision/test_methods.py"],

@@ -173,6 +173,8 @@ def test_a_batch_of_random_sentences_is_what_a_loop_gives():
         assert batch.ids[row][batch.mask[row]].tolist() == expected
     assert (batch.ids[~batch.mask] == PAD_ID).all()
     assert int(batch.mask.sum()) == np.minimum(lengths[300:700], 50).sum()
+    assert tokens.batch(3, 5, 1).ids[:, 0].tolist() == ids[offsets[3:5]].tolist()
+    assert len(tokens.part(3, 5).offsets) == 3
 
 
 def test_the_order_of_batches_is_a_function_of_seed_and_epoch():

@@ -269,6 +269,8 @@ def test_wrong_pixels_are_named(pixels: Tensor, size: int, word: str):
     ],
 )
 def test_impossible_policies_are_named(settings: dict, word: str):
+    ends = {"scale": (1.0, 1.0), "ratio": (1.0, 1.0), "sigma": (1.0, 1.0), "flip": 1.0}
+    Policy(**ends, jitter=(0.0, 0.0, 0.0, 0.5), kernel=1)
     with pytest.raises(ValueError, match=word):
         Policy(**settings)
 

@@ -23,9 +23,9 @@ from shared.experiment.run import Run
 from shared.spectrum import effective_rank
 from vision import evaluation as module
 from vision import features, transfer
-from vision.augmentation import POLICIES, augment
+from vision.augmentation import POLICIES, augment, parameters
 from vision.config import Config
-from vision.data import choose, load, permutation
+from vision.data import central_crops, choose, load, permutation, stream
 from vision.datasets import describe
 from vision.encoder import make_encoder
 from vision.evaluation import (
@@ -316,6 +316,26 @@ def test_stl10_at_64_pixels_is_resized_to_70_and_cropped() -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1.5 / 255)
 
 
+def test_features_are_standardised_as_by_scikit_learn() -> None:
+    (train, _), (test, _) = clouds(40, 0), clouds(30, 10)
+    train[:, 3] = test[:, 3] = 5.0
+    scaler = StandardScaler().fit(train.double())
+    found = features.standardised(train, test)
+    for part, given in zip(found, (train, test), strict=True):
+        np.testing.assert_allclose(part, scaler.transform(given.double()), rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_are_the_dataset_s_or_those_that_are_named() -> None:
+    digits, cifar = describe("digits"), describe("CIFAR10")
+    for name, expected in (
+        (None, (digits.mean, digits.std)),
+        ("CIFAR10", (cifar.mean, cifar.std)),
+        ("none", PLAIN),
+    ):
+        config = dataclasses.replace(DIGITS, statistics=name)
+        assert features.statistics(config, digits) == expected
+
+
 # the whole evaluation
 
 
@@ -501,6 +521,25 @@ def test_streamed_test_images_are_cropped_at_the_centre(files: ImageFiles) -> No
     features = embed(small_encoder(), files, 14, *PLAIN)
     by_hand = embed(small_encoder(), Images(pixels, files.labels), 14, *PLAIN)
     torch.testing.assert_close(features, by_hand)
+
+
+@pytest.mark.parametrize("augmentation", [True, False])
+def test_streamed_training_images_are_cropped_once(files: ImageFiles, augmentation: bool) -> None:
+    config = dataclasses.replace(DIGITS, image_size=12, probe_augmentation=augmentation)
+    chosen, policy = [np.array([3, 30]), np.array([7])], POLICIES["crop_flip"]
+    mean, std = (
+        torch.tensor(each)[:, None, None]
+        for each in features.statistics(config, describe("digits"))
+    )
+    crops = (crop for (crop,) in stream(files, chosen, [policy], 12, config.seed, 2))
+    if not augmentation:
+        crops = (torch.cat([*central_crops(files.subset(part), 12)]) for part in chosen)
+    found = features.training_views(config, "crop_flip", files, 2, chosen, torch.device("cpu"), 0)
+    for samples, crop, view in zip(map(torch.tensor, chosen), crops, found, strict=True):
+        drawn = parameters(policy, config.seed, 2, samples.numpy(), 0, 24, 32)
+        flips = torch.from_numpy(drawn.flip & augmentation)[:, None, None, None]
+        expected = (torch.where(flips, crop.flip(3), crop) / 255 - mean) / std
+        torch.testing.assert_close(view, expected)
 
 
 @pytest.mark.parametrize("augmentation", [True, False])

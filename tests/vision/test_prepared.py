@@ -19,15 +19,16 @@ from torch.nn.functional import interpolate
 import vision
 from shared.command.reproduce import main
 from shared.experiment.config import canonical
-from shared.experiment.data import SUMS
+from shared.experiment.data import MARKER, SUMS
 from shared.experiment.run import Run
 from tests.stages.errors import error_of
 from tests.stages.training import finish, losses
 from vision.augmentation import POLICIES, parameters
 from vision.config import Config
-from vision.data import central_crops, load, prepare, stream
+from vision.data import central_crops, fingerprint, load, prepare, stream
 from vision.datasets import DATASETS, Dataset
 from vision.domain import DOMAIN
+from vision.features import record_data
 from vision.images import ImageFiles
 
 SIDE = 32
@@ -277,6 +278,15 @@ def test_the_command_prepares_one_dataset(root: Path, capsys: pytest.CaptureFixt
     assert "--dataset" in capsys.readouterr().err
     assert main(["data", "graph", "--prepare", *place]) == 2
     assert "graph" in capsys.readouterr().err
+
+
+def test_the_paper_tier_takes_no_approximate_copy(root: Path) -> None:
+    (root / "imagenette" / MARKER).write_text(json.dumps({"what": "a part"}))
+    with Run(root / "run", CONFIG, tier="short", data_root=root) as run:
+        record_data(run, "imagenette")
+        assert run.environment["data"] == {"imagenette": fingerprint("imagenette", root)}
+    with Run(root / "paper", CONFIG, tier="paper", data_root=root) as run:
+        assert "approximate" in error_of(lambda: record_data(run, "imagenette"))
 
 
 # Runs
