@@ -16,7 +16,6 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional
 
 from shared.pixels import resized_crop, uniforms
-from tests.stages.simulated_device import SimulatedDevice
 from vision.augmentation import POLICIES, Parameters, Policy, augment, parameters
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -222,7 +221,7 @@ def test_another_seed_epoch_view_or_sample_gives_another_view(change: dict):
     assert (views[0] - views[2]).abs().mean() > 0.1
 
 
-def test_global_random_states_are_neither_read_nor_moved():
+def test_neither_global_random_states_nor_autocast_matter_to_a_view():
     pixels = bytes_of(12, 32, 32)
     torch.manual_seed(1)
     states = torch.get_rng_state(), np.random.get_state()[1].tolist()
@@ -230,14 +229,8 @@ def test_global_random_states_are_neither_read_nor_moved():
     assert torch.equal(torch.get_rng_state(), states[0])
     assert np.random.get_state()[1].tolist() == states[1]
     torch.manual_seed(2)
-    assert torch.equal(view_of(pixels, POLICIES["hcl"], 32), first)
-
-
-def test_autocast_does_not_round_the_pixels():
-    pixels = bytes_of(12, 32, 32)
-    expected = view_of(pixels, POLICIES["hcl"], 32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(view_of(pixels, POLICIES["hcl"], 32), expected)
+        assert torch.equal(view_of(pixels, POLICIES["hcl"], 32), first)
 
 
 @pytest.mark.parametrize(
@@ -273,17 +266,6 @@ def test_impossible_policies_are_named(settings: dict, word: str):
     Policy(**ends, jitter=(0.0, 0.0, 0.0, 0.5), kernel=1)
     with pytest.raises(ValueError, match=word):
         Policy(**settings)
-
-
-@pytest.mark.parametrize(("name", "most"), [("hcl", 172), ("ressl_weak", 55)])
-def test_a_gpu_is_given_few_operators(name: str, most: int):
-    """So many a view, each of which takes the host some microseconds: 335 in 16 masks."""
-    with SimulatedDevice() as device:
-        pixels = bytes_of(64, 32, 32).to("cuda")
-        device.operators.clear()
-        view_of(pixels, POLICIES[name], 32)
-        assert 30 < sum(device.operators.values()) <= most
-        assert not {why for why, where in device.waits if not where.startswith("tests/")}
 
 
 @pytest.mark.cuda

@@ -99,9 +99,8 @@ def test_a_folder_has_its_classes_in_the_order_of_their_names(pets: Path) -> Non
 def test_folders_that_are_not_there_are_refused(pets: Path) -> None:
     with pytest.raises(MissingData, match="none"):
         folder(pets / "none")
-    assert [each.name for each in datasets.missing([f"folder:{pets}/none"], pets)] == [
-        f"folder:{pets}/none"
-    ]
+    (found,) = datasets.missing([f"folder:{pets}/none"], pets)
+    assert found.name == f"folder:{pets}/none"
     with pytest.raises(UserError, match="folder:PATH"):
         describe("pets")
     with pytest.raises(UserError, match="nothing to fetch"):
@@ -134,12 +133,10 @@ def test_columns_of_a_dataset_are_found_and_read_when_needed() -> None:
     assert part.files[0].tobytes() == picture(5, 2).tobytes()
     unlabelled = hub_images(Hub(dataset.rows, {"pixels": Image()}))
     assert unlabelled.labels.tolist() == [-1] * 12
-    several = Hub(dataset.rows, {"pixels": Image(), "kind": Image()})
-    of_kinds = Hub(dataset.rows, {"kind": ClassLabel()})
     for given, word in (
-        ((several,), "pixels, kind"),
+        ((Hub(dataset.rows, {"pixels": Image(), "kind": Image()}),), "pixels, kind"),
         ((dataset, "pixel"), "pixels"),
-        ((of_kinds,), "kind"),
+        ((Hub(dataset.rows, {"kind": ClassLabel()}),), "kind"),
         (({"train": dataset},), "dict"),
     ):
         with pytest.raises(UserError, match=word):
