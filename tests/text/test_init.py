@@ -22,10 +22,8 @@ from shared.experiment.initial import InitialWeights
 from shared.experiment.run import Run
 from text import export
 from text.config import Config
-from text.encoder import QuickThought
 from text.saved import starting_point
 from text.tokens import make_tokenizer
-from text.train import save_model, shape_of
 
 SMALL = dataclasses.replace(Config().reduced(), steps=2, tasks=("neighbours",))
 SENTENCES = ["the rain fell all night", "nobody slept in the house"]
@@ -57,22 +55,6 @@ def save(folder: Path, kind: str, **shape: Any) -> Any:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return model.eval()
-
-
-@pytest.mark.parametrize("encoder", ["gru", "bag_of_words", "transformer"])
-def test_a_saved_pair_goes_on(tmp_path: Path, encoder: str) -> None:
-    config = dataclasses.replace(SMALL, encoder=encoder)
-    tokenizer = make_tokenizer(SENTENCES, 40, True)
-    torch.manual_seed(3)
-    saved = QuickThought(shape_of(config, len(tokenizer)))
-    save_model(tmp_path, saved, tokenizer, None)
-    random = torch.get_rng_state()
-    model, its = starting_point(InitialWeights.of(tmp_path), config.length)
-    assert torch.equal(torch.get_rng_state(), random)
-    assert its.get_vocab() == tokenizer.get_vocab()
-    assert type(model) is QuickThought
-    for name, parameter in saved.named_parameters():
-        assert torch.equal(model.get_parameter(name), parameter), name
 
 
 @pytest.mark.parametrize("kind", SHAPES)

@@ -316,12 +316,12 @@ def test_accelerator_gives_the_same_view_without_being_waited_for(policy: str):
 
 def test_the_probes_policy_is_weak_with_a_jitter_now_and_then() -> None:
     samples = torch.arange(4000)
-    probe, weak, strong = (
+    probe, weak, flow, strong = (
         parameters(policy, 1, 2, samples, 0, height=40, width=50)
-        for policy in ("probe", "weak", "strong")
+        for policy in ("probe", "weak", "flow", "strong")
     )
     assert probe.jitter.mean() == pytest.approx(0.3, abs=0.03)
-    for never in (probe.gray, probe.blur, weak.jitter):
+    for never in (probe.gray, probe.blur, weak.jitter, flow.jitter, flow.gray, flow.blur):
         assert not never.any()
     assert strong.jitter.mean() == pytest.approx(0.8, abs=0.03)
     for name in ("box", "flip", "factors"):

@@ -268,15 +268,8 @@ def test_tiny_imagenet_is_decoded_with_its_labels(tiny: Path):
     assert torch.equal(test.pixels[3], decoded(val / "val_3.JPEG"))
 
 
-def test_tiny_imagenet_is_decoded_once_and_again_when_an_image_has_changed(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-):
-    before = load("TinyImageNet", tiny, "train")
-    known = fingerprint("TinyImageNet", tiny)
-    with monkeypatch.context() as patch:
-        patch.setattr("vision.prepared.decode", never)
-        patch.setattr("vision.image_sets.fault_of", never)
-        assert torch.equal(load("TinyImageNet", tiny, "train").pixels, before.pixels)
+def test_tiny_imagenet_is_decoded_again_when_an_image_has_changed(tiny: Path):
+    before, known = load("TinyImageNet", tiny, "train"), fingerprint("TinyImageNet", tiny)
     save_image(tiny_file(tiny, 1, 1), seed=7)
     assert fingerprint("TinyImageNet", tiny) != known
     changed = load("TinyImageNet", tiny, "train").pixels != before.pixels
@@ -425,26 +418,22 @@ def test_missing_images_of_imagenet_are_counted(imagenet: Path):
     assert train.labels.tolist() == [0] * 4 + [1] * 3 + [2] * 4
 
 
-def test_fetch_decodes_imagenet_once_and_load_knows_the_damaged_images(
+def test_what_fetch_has_decoded_is_known_to_be_damaged(
     imagenet: Path, monkeypatch: pytest.MonkeyPatch
 ):
     truncate(imagenet_file(imagenet, 0, 2))
     assert len(load("ImageNet", imagenet, "train")) == 12  # not decoded yet
-    for action in (fetch, fetch, partial(load, split="train")):
-        message = error_of(partial(action, "ImageNet", imagenet))
-        assert "n00000001_2.JPEG" in message
+    for action in (fetch, partial(load, split="train")):
+        assert "n00000001_2.JPEG" in error_of(partial(action, "ImageNet", imagenet))
     with pytest.warns(UserWarning, match="1 images damaged"):
         train = load("ImageNet", imagenet, "train", allow_missing=True)
-    assert len(train) == 11
     assert imagenet_file(imagenet, 0, 2) not in train.files
     assert train.labels.tolist() == [0] * 3 + [1] * 4 + [2] * 4
-    assert len(load("ImageNet", imagenet, "test")) == 6
-
     save_image(imagenet_file(imagenet, 0, 2), seed=2, width=100, height=100)
     fetch("ImageNet", imagenet)
     assert len(load("ImageNet", imagenet, "train")) == 12
     monkeypatch.setattr("vision.image_sets.fault_of", never)
-    fetch("ImageNet", imagenet)
+    fetch("ImageNet", imagenet)  # nothing is decoded again
 
 
 def test_imagenet100_has_the_hundred_classes_of_the_list(

@@ -18,17 +18,10 @@ from vision.train import learning_rate, make_optimiser
 DIGITS = dataclasses.replace(Config(backbone="resnet8").reduced(), epochs=2, learning_rate=0.01)
 
 
-def test_learning_rates() -> None:
-    config = Config(learning_rate=0.06, epochs=200, warmup_epochs=5.0)
-    assert learning_rate(config, 0, 195) == pytest.approx(0.06 / 975)
-    assert learning_rate(config, 974, 195) == pytest.approx(0.06)
-    assert learning_rate(config, 975, 195) == pytest.approx(0.06)
-    middle = 975 + (39000 - 975) // 2
-    assert learning_rate(config, middle, 195) == pytest.approx(0.03, rel=1e-4)
-    assert learning_rate(config, 38999, 195) < 1e-6
-    assert learning_rate(dataclasses.replace(config, **HCL), 12345, 195) == 1e-3
-    cmc = dataclasses.replace(config, **CMC)
-    rates = [learning_rate(cmc, epoch * 10, 10) for epoch in (0, 49, 50, 67, 83, 99)]
+def test_rates_are_constant_or_fall_in_steps() -> None:
+    """Warm-up and cosine: test_plain."""
+    assert learning_rate(Config(**HCL), 12345, 195) == 1e-3
+    rates = [learning_rate(Config(**CMC), epoch * 10, 10) for epoch in (0, 49, 50, 67, 83, 99)]
     assert rates == pytest.approx([0.03, 0.03, 0.003, 3e-4, 3e-5, 3e-5])
 
 
