@@ -1,7 +1,7 @@
 """The sets of the transfer suite, in small copies laid out as torchvision lays them out."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,17 +29,23 @@ def text(file: Path, *lines: str) -> None:
     file.write_text("".join(f"{line}\n" for line in lines))
 
 
+def lay_out(folder: Path, images: Iterable[str], **lists: Sequence[str]) -> None:
+    """Images of a folder, and lists by their names, in which "__" stands for "/"."""
+    for name in images:
+        image(folder / name)
+    for name, lines in lists.items():
+        text(folder / f"{name.replace('__', '/')}.txt", *lines)
+
+
 def aircraft(root: Path) -> None:
-    folder = root / "fgvc-aircraft-2013b" / "data"
-    text(folder / "variants.txt", "707-320", "A300 B4")
-    for part, lines in {
-        "train": ["1 707-320"],
-        "val": ["2 A300 B4"],
-        "test": ["3 A300 B4", "4 707-320"],
-    }.items():
-        text(folder / f"images_variant_{part}.txt", *lines)
-        for line in lines:
-            image(folder / "images" / f"{line.split()[0]}.jpg")
+    lay_out(
+        root / "fgvc-aircraft-2013b" / "data",
+        (f"images/{number}.jpg" for number in (1, 2, 3, 4)),
+        variants=["707-320", "A300 B4"],
+        images_variant_train=["1 707-320"],
+        images_variant_val=["2 A300 B4"],
+        images_variant_test=["3 A300 B4", "4 707-320"],
+    )
 
 
 def caltech101(root: Path) -> None:
@@ -51,107 +57,91 @@ def caltech101(root: Path) -> None:
 def cars(root: Path) -> None:
     folder = root / "stanford_cars"
     kind = np.dtype([("class", "O"), ("fname", "O")])
+    (folder / "devkit").mkdir(parents=True)
     for file, place, classes in (
         ("devkit/cars_train_annos.mat", "cars_train", [2, 1]),
         ("cars_test_annos_withlabels.mat", "cars_test", [1, 1, 2]),
     ):
         said = [(label, f"{number:05}.jpg") for number, label in enumerate(classes)]
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
         savemat(folder / file, {"annotations": np.array(said, dtype=kind)})
-        for _, name in said:
-            image(folder / place / name)
+        lay_out(folder / place, (name for _, name in said))
     savemat(folder / "devkit" / "cars_meta.mat", {"class_names": np.array(["a", "b"], dtype="O")})
 
 
 def dtd(root: Path) -> None:
-    folder = root / "dtd" / "dtd"
-    for part, names in {
-        "train": ["b/1.jpg", "a/4.jpg"],
-        "val": ["a/2.jpg", "b/5.jpg"],
-        "test": ["b/3.jpg", "a/6.jpg"],
-    }.items():
-        text(folder / "labels" / f"{part}1.txt", *names)
-        for name in names:
-            image(folder / "images" / name)
+    names = {"train": ["b/1.jpg", "a/4.jpg"], "val": ["a/2.jpg", "b/5.jpg"]}
+    names["test"] = ["b/3.jpg", "a/6.jpg"]
+    images = (f"images/{name}" for some in names.values() for name in some)
+    lists = {f"labels__{part}1": some for part, some in names.items()}
+    lay_out(root / "dtd" / "dtd", images, **lists)
 
 
 def flowers(root: Path) -> None:
     folder = root / "flowers-102"
-    folder.mkdir()
+    lay_out(folder, (f"jpg/image_{number:05}.jpg" for number in range(1, 5)))
     savemat(folder / "imagelabels.mat", {"labels": [1, 2, 1, 2]})
     savemat(folder / "setid.mat", {"trnid": [2, 3], "valid": [1, 1], "tstid": [4, 4]})
-    for number in range(1, 5):
-        image(folder / "jpg" / f"image_{number:05}.jpg")
 
 
 def food(root: Path) -> None:
     folder = root / "food-101"
-    for part, names in {
-        "train": {"x": ["x/1"], "y": ["y/2"]},
-        "test": {"x": [], "y": ["y/3"]},
-    }.items():
-        text(folder / "meta" / f"{part}.json", json.dumps(names))
-        for some in names.values():
-            for name in some:
-                image(folder / "images" / f"{name}.jpg")
+    lay_out(folder / "images", ("x/1.jpg", "y/2.jpg", "y/3.jpg"))
+    text(folder / "meta" / "train.json", json.dumps({"x": ["x/1"], "y": ["y/2"]}))
+    text(folder / "meta" / "test.json", json.dumps({"x": [], "y": ["y/3"]}))
 
 
 def pets(root: Path) -> None:
-    folder = root / "oxford-iiit-pet"
-    for part, lines in {
-        "trainval": ["Abyssinian_1 1 1 1", "pug_2 2 2 1"],
-        "test": ["pug_3 2 2 1"],
-    }.items():
-        text(folder / "annotations" / f"{part}.txt", *lines)
-        for line in lines:
-            image(folder / "images" / f"{line.split()[0]}.jpg")
+    lay_out(
+        root / "oxford-iiit-pet",
+        ("images/Abyssinian_1.jpg", "images/pug_2.jpg", "images/pug_3.jpg"),
+        annotations__trainval=["Abyssinian_1 1 1 1", "pug_2 2 2 1"],
+        annotations__test=["pug_3 2 2 1"],
+    )
 
 
 def sun397(root: Path) -> None:
-    folder = root / "SUN397"
-    text(folder / "ClassName.txt", "/a/abbey", "/b/bar/indoor")
-    for part, names in {
-        "Training": ["/b/bar/indoor/sun_1.jpg", "/a/abbey/sun_2.jpg"],
-        "Testing": ["/a/abbey/sun_3.jpg"],
-    }.items():
-        text(folder / f"{part}_01.txt", *names)
-        for name in names:
-            image(folder / name.strip("/"))
+    names = ["/b/bar/indoor/sun_1.jpg", "/a/abbey/sun_2.jpg", "/a/abbey/sun_3.jpg"]
+    lay_out(
+        root / "SUN397",
+        (name.strip("/") for name in names),
+        ClassName=["/a/abbey", "/b/bar/indoor"],
+        Training_01=names[:2],
+        Testing_01=names[2:],
+    )
 
 
 def voc2007(root: Path) -> None:
-    folder = root / "VOCdevkit" / "VOC2007"
     said = {"train": {"01": ("1", "-1")}, "val": {"02": ("0", "1")}, "test": {"03": ("-1", "-1")}}
     for part, images in said.items():
-        text(folder / "ImageSets" / "Main" / f"{part}.txt", *images)
-        for place, name in enumerate(VOC_CLASSES):
-            text(
-                folder / "ImageSets" / "Main" / f"{name}_{part}.txt",
-                *(f"{key} {two[place] if place < 2 else '-1'}" for key, two in images.items()),
-            )
-        for key in images:
-            image(folder / "JPEGImages" / f"{key}.jpg")
+        lists = {
+            f"ImageSets__Main__{name}_{part}": [
+                f"{key} {two[place] if place < 2 else '-1'}" for key, two in images.items()
+            ]
+            for place, name in enumerate(VOC_CLASSES)
+        }
+        lists[f"ImageSets__Main__{part}"] = list(images)
+        files = (f"JPEGImages/{key}.jpg" for key in images)
+        lay_out(root / "VOCdevkit" / "VOC2007", files, **lists)
 
 
 def eurosat(root: Path) -> None:
-    for name in ("Forest", "AnnualCrop"):
-        image(root / "eurosat" / "2750" / name / f"{name}_1.jpg")
+    names = ("Forest/Forest_1.jpg", "AnnualCrop/AnnualCrop_1.jpg")
+    lay_out(root / "eurosat" / "2750", names)
 
 
 def crop_diseases(root: Path) -> None:
-    for name in ("Tomato", "Apple"):
-        image(root / "CropDiseases" / "dataset" / "train" / name / "1.jpg")
+    lay_out(root / "CropDiseases" / "dataset" / "train", ("Tomato/1.jpg", "Apple/1.jpg"))
 
 
 # By set: what makes a small copy, and names and classes of its parts, training images first.
-SMALL: dict[str, tuple[Callable[[Path], None], list[tuple[str, object]], list[tuple[str, object]]]]
-SMALL = {
+Listed = list[tuple[str, object]]
+SMALL: dict[str, tuple[Callable[[Path], None], Listed, Listed]] = {
     "Aircraft": (aircraft, [("1", 0), ("2", 1)], [("3", 1), ("4", 0)]),
     "Cars": (cars, [("00000", 1), ("00001", 0)], [("00000", 0), ("00001", 0), ("00002", 1)]),
     "DTD": (dtd, [("1", 1), ("4", 0), ("2", 0), ("5", 1)], [("3", 1), ("6", 0)]),
     "Flowers": (
         flowers,
-        [("image_00002", 1), ("image_00003", 0), ("image_00001", 0), ("image_00001", 0)],
+        [(f"image_0000{number}", label) for number, label in ((2, 1), (3, 0), (1, 0), (1, 0))],
         [("image_00004", 1), ("image_00004", 1)],
     ),
     "Food": (food, [("1", 0), ("2", 1)], [("3", 1)]),
