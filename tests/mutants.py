@@ -71,6 +71,9 @@ TESTS = {
     "text/baselines.py": ["tests/text/test_neighbours.py"],
     "text/encoder.py": [f"tests/text/test_{name}.py" for name in ("encoder", "init", "export")],
     "text/senteval.py": ["tests/text/test_official.py", "tests/text/test_evaluation.py"],
+    "video/augmentation.py": [
+        f"tests/video/test_{name}.py" for name in ("augmentation", "loading", "pytorchvideo")
+    ],
     "video/encoder.py": [f"tests/video/test_{name}.py" for name in ("encoder", "init")],
 }
 # Tests of a training that stand elsewhere.
