@@ -83,6 +83,7 @@ def test_a_shared_encoder_gives_the_same_numbers(
         assert [entry.name for entry in entries(tmp_path)] == [facts[FACT]]
         assert (SAVED in facts) is (number > 0)
     assert shared == alone
+    assert not [*tmp_path.glob(f"*-?/{FILE}")]  # the smoke tier keeps no encoders
     assert len(trained) == 1
     if first.epochs:
         logs = [tmp_path / f"shared-{number}" / "log.jsonl" for number in range(2)]
