@@ -78,6 +78,8 @@ def test_prototypes_are_scikit_learn_s_centroids() -> None:
         expected.append(100 * centroids.score(features[queries], labels[queries]))
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
     assert 25 < float(found.mean()) < 100
+    interval = 1.96 * np.std(expected) / len(expected) ** 0.5
+    assert module.mean_and_interval(found) == pytest.approx((np.mean(expected), interval))
 
 
 def test_an_episode_has_no_image_twice_and_its_classes_apart() -> None:
@@ -307,11 +309,15 @@ def test_a_projection_is_scored_but_not_fine_tuned(tmp_path: Path) -> None:
     def first(features: Tensor) -> Tensor:
         return features[:, :2]
 
-    config = dataclasses.replace(DIGITS, protocol="many-shot-linear-small-v1")
-    with Run(tmp_path, config) as run:
-        whole = evaluate(config, small_encoder(), run)
-        part = evaluate(config, small_encoder(), run, project=first)
-        assert float(str(part["many_shot_top1"])) < float(str(whole["many_shot_top1"]))
+    for protocol, metric in (
+        ("many-shot-linear-small-v1", "many_shot_top1"),
+        ("few-shot-5way-5shot-v1", "few_shot_top1"),
+    ):
+        config = dataclasses.replace(DIGITS, protocol=protocol)
+        with Run(tmp_path / protocol, config) as run:
+            whole = evaluate(config, small_encoder(), run)
+            part = evaluate(config, small_encoder(), run, project=first)
+            assert part[metric] < whole[metric]
     tuned = dataclasses.replace(config, protocol="fine-tuned-small-v1")
     with Run(tmp_path / "b", tuned) as run, pytest.raises(ValueError, match="backbone"):
         evaluate(tuned, small_encoder(), run, project=first)
