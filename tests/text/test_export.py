@@ -1,7 +1,6 @@
 import dataclasses
 import json
 import re
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
@@ -160,16 +158,6 @@ def test_a_model_whose_parts_do_not_fit_is_not_exported(
     assert not (tmp_path / "export").exists()
 
 
-@pytest.mark.parametrize("projected", [False, True])
-def test_the_card_says_what_the_vectors_are(tmp_path: Path, projected: bool) -> None:
-    finished(tmp_path / "run", matrix=a_projection() if projected else None)
-    card = (write(tmp_path / "run", tmp_path / "export") / CARD).read_text()
-    assert ModelCard(card).data.library_name == "transformers"
-    numbers = "5 numbers" if projected else "16 numbers"
-    for text in (numbers, "12 tokens", "| MSRP_f1 | 79.12 |", "| mean | 78.17 |"):
-        assert text in card
-
-
 @pytest.mark.parametrize("exported", [True, False])
 def test_the_verb_scores_a_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], exported: bool
@@ -196,13 +184,6 @@ def test_the_verb_scores_a_folder(
     ):
         assert main(wrong) == 2
         assert word in capsys.readouterr().err
-
-
-def test_baselines_have_no_model(tmp_path: Path) -> None:
-    finished(tmp_path / "tfidf", dataclasses.replace(CONFIG, baseline="tfidf"))
-    shutil.rmtree(tmp_path / "tfidf" / MODEL)
-    with pytest.raises(UserError, match="no such file"):
-        write(tmp_path / "tfidf", tmp_path / "export")
 
 
 @pytest.mark.slow

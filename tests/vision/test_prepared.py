@@ -18,7 +18,6 @@ from torch.nn.functional import interpolate
 
 import vision
 from shared.command.reproduce import main
-from shared.experiment.config import canonical
 from shared.experiment.data import MARKER, SUMS
 from shared.experiment.run import Run
 from tests.stages.errors import error_of
@@ -27,7 +26,6 @@ from vision.augmentation import POLICIES, parameters
 from vision.config import Config
 from vision.data import central_crops, fingerprint, load, prepare, stream
 from vision.datasets import DATASETS, Dataset
-from vision.domain import DOMAIN
 from vision.features import record_data
 from vision.images import ImageFiles
 
@@ -305,15 +303,6 @@ CONFIG = dataclasses.replace(
 def data_of(folder: Path) -> dict[str, str]:
     found: dict[str, str] = json.loads((folder / "environment.json").read_text())["data"]
     return found
-
-
-def test_the_side_is_part_of_a_configuration_only_where_it_is_set() -> None:
-    assert "prepared_side" not in canonical(CONFIG)
-    with_side = dataclasses.replace(CONFIG, prepared_side=SIDE)
-    assert canonical(with_side) == {**canonical(CONFIG), "prepared_side": SIDE}
-    assert dataclasses.replace(Config(), prepared_side=SIDE).reduced() == Config().reduced()
-    pretraining = DOMAIN.experiment(CONFIG).pretraining
-    assert pretraining(with_side) != pretraining(CONFIG)
 
 
 @pytest.mark.slow
