@@ -180,6 +180,7 @@ def test_an_encoder_states_what_its_tensors_do_not_show() -> None:
     vit = make_encoder("vit_tiny_patch16_224", "imagenet", size=32, heads=6)
     stated = {"backbone": "vit_tiny_patch16_224", "heads": "6", "image_size": "32"}
     assert facts_of(vit) == {**named, **stated}
+    assert vit.blocks[0].attn.num_heads == 6
     assert facts_of(LabEncoder("resnet8", "small"))["colours"] == "lab"
 
 
