@@ -65,6 +65,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "moco_v2": {"queue": 6, "teacher_momentum": 0.7},
     "moco_v3": {
         "objective": LOW_RANK,
+        "head_output_norm": True,
+        "head_output_scale": False,
         "teacher_momentum": 0.7,
         "loss_factor": 0.5,
         "optimiser": "adam",
@@ -86,7 +88,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "learning_rate": 0.05,
     },
     "swav": {
-        "objective": Objective(term(swapped_prediction)),
+        "objective": Objective(term(swapped_prediction), projection=LOW_RANK.projection),
         "prototypes": 5,
         "prototypes_still": 2 / 3,
         "queue": 6,
@@ -104,9 +106,10 @@ def images() -> Images:
     return Images(pixels, torch.arange(COUNT) % 2)
 
 
-def plain_head(hidden: int, inputs: int = 5) -> nn.Sequential:
-    first = nn.Linear(inputs, hidden, bias=False)
-    return nn.Sequential(first, nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, 6))
+def plain_head(hidden: int, inputs: int = 5, normed: bool = False) -> nn.Sequential:
+    first, last = nn.Linear(inputs, hidden, bias=False), nn.Linear(hidden, 6, bias=not normed)
+    norm = [nn.BatchNorm1d(6, affine=False)] if normed else []
+    return nn.Sequential(first, nn.BatchNorm1d(hidden), nn.ReLU(), last, *norm)
 
 
 class Plain(nn.Module):
@@ -117,7 +120,8 @@ class Plain(nn.Module):
         self.config = config
         lab = config.method == "cmc"
         self.encoder = LabEncoder("resnet8", "small") if lab else tiny()
-        self.head: nn.Module = nn.Linear(64, 6) if lab else plain_head(7)
+        normed = config.head_output_norm
+        self.head: nn.Module = nn.Linear(64, 6) if lab else plain_head(7, normed=normed)
         low_rank = config.objective.projection is not None
         self.matrix = nn.Parameter(torch.eye(5)) if low_rank else None
         self.samples = np.arange(BATCH)  # of the step
@@ -220,10 +224,9 @@ class Plain(nn.Module):
 
     def swav(self) -> Callable[..., Tensor]:
         self.prototypes = nn.Linear(6, 5, bias=False)
-        older = torch.zeros(2, self.config.queue, 6)
+        self.queue = torch.zeros(2, self.config.queue, 6)
 
         def loss(first: Tensor, second: Tensor, *others: Any) -> Tensor:
-            nonlocal older
             *small, step = others
             weight = self.prototypes.weight
             weight.data = normalize(weight.data, dim=1)
@@ -231,17 +234,18 @@ class Plain(nn.Module):
             features = [self.encoder(crops) for crops in (torch.cat([first, second]), *small)]
             z = normalize(self.head(torch.cat(features)), dim=1).view(-1, BATCH, 6)
             scores = z @ weight.T
-            full, values = bool(older[0, -1:].any()), []
+            full, values = bool(self.queue[0, -1:].any()), []
             for crop in (0, 1):
                 known = scores[crop].detach()
                 if full:
-                    known = torch.cat([known, older[crop] @ weight.detach().T])
+                    known = torch.cat([known, self.queue[crop] @ weight.detach().T])
                 code = codes(known, epsilon=0.05, iterations=3)[:BATCH]
                 for place in {*range(len(z))} - {crop}:
                     values.append(-(code * (scores[place] / 0.1).log_softmax(1)).sum(1).mean())
             if step >= 1:  # from a third of an epoch on
-                older = torch.cat([z[:2].detach(), older], 1)[:, : self.config.queue]
-            return torch.stack(values).mean()
+                kept = torch.cat([z[:2].detach(), self.queue], 1)
+                self.queue = kept[:, : self.config.queue]
+            return torch.stack(values).mean() + self.low_rank(features[0])
 
         return loss
 
@@ -309,7 +313,7 @@ def test_training_is_the_plain_loop(tmp_path: Path, method: Any) -> None:
             assert_same(getattr(networks, name), getattr(plain, name))
     if plain.teacher is not None:
         assert_same(nn.Sequential(networks.teacher.encoder, networks.teacher.head), plain.teacher)
-    if method == "moco_v2":
+    if method in ("moco_v2", "swav"):
         torch.testing.assert_close(networks.queue, plain.queue, rtol=1e-3, atol=1e-4)
     if method == "cmc":
         torch.testing.assert_close(networks.memory, plain.memory, rtol=1e-3, atol=1e-3)
