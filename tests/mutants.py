@@ -74,7 +74,10 @@ TESTS = {
     "video/augmentation.py": [
         f"tests/video/test_{name}.py" for name in ("augmentation", "loading", "pytorchvideo")
     ],
-    "video/encoder.py": [f"tests/video/test_{name}.py" for name in ("encoder", "init")],
+    "video/encoder.py": [
+        *(f"tests/video/test_{name}.py" for name in ("encoder", "init", "evaluation")),
+        "tests/core/test_chunks.py",
+    ],
 }
 # Tests of a training that stand elsewhere.
 OF_TRAINING = {

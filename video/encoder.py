@@ -182,12 +182,7 @@ class R2Plus1D(nn.Module):
     """
 
     def __init__(
-        self,
-        *,
-        width: float = 1.0,
-        strides: Sequence[int] = STRIDES,
-        momentum: float = 0.1,
-        epsilon: float = 1e-5,
+        self, *, width: float, strides: Sequence[int], momentum: float, epsilon: float
     ) -> None:
         super().__init__()
         if width <= 0:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from shared import Objective, alignment, term
-from video.config import Config
+from video.config import STRIDES, Config
 from video.encoder import (
     S3D,
     Colours,
@@ -106,11 +106,16 @@ def test_widths_are_multiples_of_8(width: float, dim: int) -> None:
         S3D(width=0.0)
 
 
+CONSTANTS = {"momentum": 0.2, "epsilon": 0.3}
+
+
 def test_constants_and_start() -> None:
     torch.manual_seed(0)
-    network = S3D(width=0.25, momentum=0.2, epsilon=0.3)
+    small = R2Plus1D(width=0.125, strides=STRIDES, **CONSTANTS)
+    network = S3D(width=0.25, **CONSTANTS)
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm3d)]
-    assert {(norm.momentum, norm.eps) for norm in norms} == {(0.2, 0.3)}
+    others = [module for module in small.modules() if isinstance(module, nn.BatchNorm3d)]
+    assert {(norm.momentum, norm.eps) for norm in (*norms, *others)} == {(0.2, 0.3)}
     weights = [item.weight for item in network.modules() if isinstance(item, nn.Conv3d)]
     assert len(weights) == len(norms) == 77
     everything = torch.cat([weight.flatten() for weight in weights])
@@ -158,6 +163,7 @@ def test_simclr_compares_both_views_in_one_pass() -> None:
         ({"network": "thumbnail"}, "train=False"),
         ({"strides": (1, 1, 1, 1, 1)}, "strides"),
         ({"calibrate": True}, "calibrate"),
+        ({"chunk": 0}, "chunk"),
         ({"network": "x3d", "width": 0.5}, "x3d_"),
         ({"network": "x3d_s", "width": 0.5}, "width"),
         ({"network": network_of_width_5, "width": 0.5}, "width"),
@@ -210,14 +216,14 @@ def shapes_of(network: R2Plus1D) -> list[tuple[int, ...]]:
 
 
 def test_strides_of_a_small_network() -> None:
-    network = R2Plus1D(width=0.25)
+    network = R2Plus1D(width=0.25, strides=STRIDES, **CONSTANTS)
     assert network.stem[0].out_channels == 17  # as many parameters as a convolution of 3 x 3 x 3
     assert network.dim == 128
     assert shapes_of(network) == [
         *((16, 8, 16, 16), (16, 8, 16, 16)),
         *((32, 4, 8, 8), (64, 2, 4, 4), (128, 1, 2, 2)),
     ]
-    shapes = shapes_of(R2Plus1D(width=0.125, strides=(1, 1, 2, 1, 2)))
+    shapes = shapes_of(R2Plus1D(width=0.125, strides=(1, 1, 2, 1, 2), **CONSTANTS))
     assert [shape[1:] for shape in shapes] == [
         *((8, 32, 32), (8, 32, 32), (4, 16, 16)),
         *((4, 16, 16), (2, 8, 8)),
@@ -229,7 +235,7 @@ def test_gradients_of_few_frames_are_those_of_double_precision() -> None:
     gradients = []
     for dtype in (torch.float64, torch.float32):
         torch.manual_seed(0)
-        network = R2Plus1D(width=0.125)
+        network = R2Plus1D(width=0.125, strides=STRIDES, **CONSTANTS)
         clips_ = torch.randn(6, 3, 8, 16, 16, generator=torch.Generator().manual_seed(1))
         network.to(dtype)
         features = network.stages(network.stem(clips_.to(dtype))).mean((2, 3, 4))

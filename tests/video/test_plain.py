@@ -236,7 +236,7 @@ def test_a_whole_run_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ve
     monkeypatch.setattr(
         module, "load", lambda *args, **options: loads.append((args, options)) or videos
     )
-    monkeypatch.setattr(own, "fingerprint", lambda *_: "0" * 64)
+    monkeypatch.setattr(own, "fingerprint", lambda name, root: f"{name} in {root}")
     retrieved = spied(monkeypatch, evaluation, "nearest", lambda _, x, z, *rest, **__: (x, z))
     regressed = spied(monkeypatch, evaluation, "ridge", lambda _, *args: args[1:3])
     probed = spied(monkeypatch, evaluation, "_top", lambda _, probabilities, __: probabilities)
@@ -315,7 +315,7 @@ def test_a_whole_run_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ve
     assert metrics["details"] == {**counts, **right}
     facts = {"classes": "6 present", "left_out": str(19 - count - asked_count)}
     assert run.environment["facts"] == facts
-    assert run.environment["data"] == {"own": "0" * 64}
+    assert run.environment["data"] == {"own": f"own in {run.data_root}"}
     for name, kept_tensor in load_file(tmp_path / "encoder.safetensors").items():
         assert torch.equal(kept_tensor, parts[0][0].encoder.state_dict()[name])
     (((name, root), options),) = loads

@@ -108,6 +108,7 @@ def test_the_ends_of_ranges_are_taken(changes: dict[str, Any]) -> None:
         ({"symmetric": True}, "symmetric"),
         ({"gamma_schedule": ((1, 10.0),)}, "kernel"),
         ({"batch_size": 1}, "batch_size 1"),
+        ({"chunk": 0}, "chunk"),
         ({"epochs": -1}, "epochs"),
         ({"features": "pixels"}, "epochs"),
         ({"calibrated": True}, "epochs"),
