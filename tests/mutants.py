@@ -70,6 +70,7 @@ TESTS = {
     "vision/methods/cmc.py": ["tests/vision/test_cmc.py", "tests/vision/test_methods.py"],
     "text/baselines.py": ["tests/text/test_neighbours.py"],
     "text/encoder.py": [f"tests/text/test_{name}.py" for name in ("encoder", "init", "export")],
+    "text/evaluation.py": ["tests/text/test_evaluation.py", "tests/text/test_official.py"],
     "text/senteval.py": ["tests/text/test_official.py", "tests/text/test_evaluation.py"],
     "video/augmentation.py": [
         f"tests/video/test_{name}.py" for name in ("augmentation", "loading", "pytorchvideo")

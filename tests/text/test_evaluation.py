@@ -77,7 +77,9 @@ def reference_of_words(task: Task) -> tuple[float, float]:
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Task], None]:
     """Makes a task that stands for every name."""
-    return lambda task: monkeypatch.setattr(MODULE, "load_task", lambda name, data_root: task)
+    return lambda task: monkeypatch.setattr(
+        MODULE, "load_task", lambda name, data_root: {NOWHERE: task}[data_root]
+    )
 
 
 def test_the_first_of_the_best_costs_wins_and_decimals_make_equals() -> None:
