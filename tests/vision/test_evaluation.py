@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import cross_entropy
 
 from shared.experiment.data import MissingData
 from shared.experiment.run import Run
@@ -127,13 +127,22 @@ def test_an_encoder_of_another_precision_gets_images_in_it(precision: torch.dtyp
 
 
 def reference_probe(
-    train: Tensor, labels: Tensor, test: Tensor, test_labels: Tensor, probe: Probe, seed: int
+    train: Callable[[int, np.ndarray], Tensor],
+    labels: Tensor,
+    test: Callable[[], Tensor],
+    test_labels: Tensor,
+    probe: Probe,
+    seed: int,
 ) -> tuple[nn.Linear, list[float]]:
-    """The protocol as its words say it, with torch's own parts."""
-    layer = nn.Linear(train.shape[1], int(labels.max()) + 1)
+    """The protocol as its words say it, with torch's own parts.
+
+    train: features of some samples in an epoch. test: features after an epoch.
+    """
+    width = test().shape[1]
+    layer = nn.Linear(width, int(labels.max()) + 1)
     generator = torch.Generator().manual_seed(seed)
     if probe.deviation is None:
-        bound = train.shape[1] ** -0.5
+        bound = width**-0.5
         nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
         nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
     else:
@@ -151,7 +160,7 @@ def reference_probe(
         optimiser = torch.optim.Adam(
             layer.parameters(), lr=probe.learning_rate, weight_decay=probe.weight_decay
         )
-    per_epoch = math.ceil(len(train) / probe.batch_size)
+    per_epoch = math.ceil(len(labels) / probe.batch_size)
     total = probe.epochs * per_epoch
     shapes: dict[str, Callable[[int], float]] = {
         "constant": lambda step: 1.0,
@@ -165,14 +174,14 @@ def reference_probe(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, shapes[probe.schedule])
     accuracies = []
     for epoch in range(probe.epochs):
-        order = np.random.default_rng([seed, epoch]).permutation(len(train))
-        for start in range(0, len(train), probe.batch_size):
-            batch = torch.from_numpy(order[start : start + probe.batch_size])
+        order = np.random.default_rng([seed, epoch]).permutation(len(labels))
+        for start in range(0, len(labels), probe.batch_size):
+            batch = order[start : start + probe.batch_size]
             optimiser.zero_grad()
-            cross_entropy(layer(train[batch]), labels[batch]).backward()
+            cross_entropy(layer(train(epoch, batch)), labels[batch]).backward()
             optimiser.step()
             schedule.step()
-        accuracies.append(100 * float((layer(test).argmax(1) == test_labels).double().mean()))
+        accuracies.append(100 * float((layer(test()).argmax(1) == test_labels).double().mean()))
     return layer, accuracies
 
 
@@ -192,10 +201,13 @@ def reference_probe(
 )
 def test_probe_is_the_plain_loop(probe: Probe) -> None:
     points, labels = clusters(330, 7, 0.6)
-    data = (points[:230], labels[:230], points[230:], labels[230:])
-    layer, accuracies = reference_probe(*data, probe, seed=5)
+    train, kept, test, asked = points[:230], labels[:230], points[230:], labels[230:]
+    layer, accuracies = reference_probe(
+        lambda _, batch: train[batch], kept, lambda: test, asked, probe, seed=5
+    )
     done: list[int] = []
-    result = linear_probe(*data, classes=7, probe=probe, seed=5, after_epoch=done.append)
+    more = {"classes": 7, "probe": probe, "seed": 5, "after_epoch": done.append}
+    result = linear_probe(train, kept, test, asked, **more)
     assert done == list(range(1, probe.epochs + 1))
     assert result.top1.tolist() == pytest.approx(accuracies, abs=1e-12)
     torch.testing.assert_close(result.classifier.weight, layer.weight, rtol=1e-5, atol=1e-6)
@@ -261,28 +273,6 @@ def test_a_class_is_split_only_where_the_draw_takes_all_of_it() -> None:
         assert torch.equal(_held_out(labels), order[1:2])
 
 
-def test_the_l2_protocol_by_hand_with_a_probe_beside_it(tmp_path: Path) -> None:
-    config = dataclasses.replace(DIGITS, protocol="linear-l2-v1")
-    found = scored(tmp_path / "alone", config)
-    (train, x), (test, z) = embedded_by_hand(config)
-    penalties = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-    chosen, expected = by_scikit_learn(x, train.labels, z, penalties)
-    assert found["l2_top1"] == pytest.approx(100 * (expected == test.labels.numpy()).mean(), abs=1)
-    environment = json.loads((tmp_path / "alone" / "environment.json").read_text())
-    rank = f"{effective_rank(z):.4g}"
-    assert environment["facts"] == {"l2_penalty": f"{chosen:g}", "effective_rank": rank}
-    votes = reference_knn(x, train.labels, z, 10, 0.1, 200)
-    assert found["knn_top1"] == 100 * np.mean(np.array(votes) == test.labels.numpy())
-    assert set(found) == {"knn_top1", "l2_top1"}
-
-    both = scored(tmp_path / "both", dataclasses.replace(config, beside="linear-sgd-v1"))
-    sgd = scored(tmp_path / "sgd", DIGITS)
-    assert both == {**sgd, **found}
-    # Where the protocol has a probe of its own, no other is run.
-    alone = scored(tmp_path / "own", dataclasses.replace(DIGITS, beside="linear-adam-v1"))
-    assert alone == sgd
-
-
 # features
 
 
@@ -295,13 +285,6 @@ def test_embed_is_the_encoder_in_evaluation_mode() -> None:
     assert features.dtype == torch.float32
     assert not features.requires_grad
     torch.testing.assert_close(features, expected.detach(), rtol=1e-5, atol=1e-6)
-
-
-def test_features_that_are_not_finite_are_refused() -> None:
-    encoder = small_encoder()
-    encoder[0].weight.data[0, 0, 0, 0] = math.nan
-    with pytest.raises(ValueError, match="NaN or infinite"):
-        embed(encoder, load("digits", Path(), "test"), 8, *PLAIN)
 
 
 def test_stl10_at_64_pixels_is_resized_to_70_and_cropped() -> None:
@@ -349,25 +332,47 @@ def embedded_by_hand(config: Config) -> list[tuple[Images, Tensor]]:
     return [(part, embed(small_encoder(), part, *numbers)) for part in digits_by_hand(config)]
 
 
-@pytest.mark.parametrize("protocol", ["linear-sgd-v1", "linear-adam-v1", "knn-200-v1"])
-def test_evaluation_on_kept_features_by_hand(tmp_path: Path, protocol: str) -> None:
-    config = dataclasses.replace(DIGITS, protocol=protocol)
-    found = scored(tmp_path, config)
-    (train, x), (test, z) = embedded_by_hand(config)
-    temperature = 0.1 if protocol == "linear-sgd-v1" else 0.5
+@pytest.mark.parametrize(
+    ("protocol", "temperature"),
+    [("linear-sgd-v1", 0.1), ("linear-adam-v1", 0.5), ("knn-200-v1", 0.5), ("linear-l2-v1", 0.1)],
+)
+def test_evaluation_on_kept_features_by_hand(
+    tmp_path: Path, protocol: str, temperature: float
+) -> None:
+    found = scored(tmp_path, dataclasses.replace(DIGITS, protocol=protocol))
+    (train, x), (test, z) = embedded_by_hand(DIGITS)
     votes = reference_knn(x, train.labels, z, 10, temperature, 200)
-    assert found["knn_top1"] == 100 * np.mean(np.array(votes) == test.labels.numpy())
-    if protocol == "knn-200-v1":
-        assert set(found) == {"knn_top1"}
-        return
-    probe = dataclasses.replace(PROTOCOLS[protocol].probe, epochs=3)
-    layer, accuracies = reference_probe(x, train.labels, z, test.labels, probe, seed=3)
-    assert found["linear_top1"] == pytest.approx(accuracies[-1])
-    assert found["linear_best_top1"] == pytest.approx(max(accuracies))
-    best = layer(z).topk(5).indices
-    top5 = 100 * float((best == test.labels[:, None]).any(1).double().mean())
-    assert found["linear_top5"] == pytest.approx(top5)
-    assert set(found) == {"knn_top1", "linear_top1", "linear_top5", "linear_best_top1"}
+    assert found.pop("knn_top1") == 100 * np.mean(np.array(votes) == test.labels.numpy())
+    facts = {"effective_rank": f"{effective_rank(z):.4g}"}
+    if protocol == "linear-l2-v1":
+        penalties = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+        chosen, predicted = by_scikit_learn(x, train.labels, z, penalties)
+        facts["l2_penalty"] = f"{chosen:g}"
+        right = 100 * (predicted == test.labels.numpy()).mean()
+        assert found == {"l2_top1": pytest.approx(right, abs=1)}
+    elif protocol == "knn-200-v1":
+        assert not found
+    else:
+        probe = dataclasses.replace(PROTOCOLS[protocol].probe, epochs=3)
+        layer, accuracies = reference_probe(
+            lambda _, batch: x[batch], train.labels, lambda: z, test.labels, probe, seed=3
+        )
+        best = (layer(z).topk(5).indices == test.labels[:, None]).any(1)
+        assert found == {
+            "linear_top1": pytest.approx(accuracies[-1]),
+            "linear_best_top1": pytest.approx(max(accuracies)),
+            "linear_top5": pytest.approx(100 * float(best.double().mean())),
+        }
+    assert json.loads((tmp_path / "environment.json").read_text())["facts"] == facts
+
+
+def test_a_probe_of_another_protocol_is_scored_beside(tmp_path: Path) -> None:
+    l2 = dataclasses.replace(DIGITS, protocol="linear-l2-v1")
+    found, sgd = scored(tmp_path / "alone", l2), scored(tmp_path / "sgd", DIGITS)
+    both = scored(tmp_path / "both", dataclasses.replace(l2, beside="linear-sgd-v1"))
+    assert both == {**sgd, **found}
+    # Where the protocol has a probe of its own, no other is run.
+    assert scored(tmp_path / "own", dataclasses.replace(DIGITS, beside="linear-adam-v1")) == sgd
 
 
 def test_the_last_epoch_counts_and_the_best_is_only_noted(
@@ -400,56 +405,37 @@ def test_five_classes_have_no_top5(tmp_path: Path, classes: int) -> None:
     assert set(found) == {"knn_top1", "linear_top1", "linear_best_top1"} | top5
 
 
-def reference_augmented(config: Config, probe: Probe) -> tuple[float, Tensor]:
-    """Top-1 after a probe on augmented images, and the batch norm's mean at the end."""
-    encoder = small_encoder()
-    train, test = digits_by_hand(config)
-    digits = describe("digits")
-    numbers = {"seed": config.seed, "mean": digits.mean, "std": digits.std}
-    generator = torch.Generator().manual_seed(config.seed)
-    weight = torch.empty(10, 32).normal_(0, probe.deviation, generator=generator).requires_grad_()
-    bias = torch.zeros(10, requires_grad=True)
-    optimiser = torch.optim.SGD([weight, bias], lr=1.0, momentum=0.9, nesterov=True)
-    steps = math.ceil(len(train) / probe.batch_size)
-    for epoch in range(probe.epochs):
-        order = np.random.default_rng([config.seed, epoch]).permutation(len(train))
-        for step, samples in enumerate(
-            np.split(order, range(probe.batch_size, len(train), probe.batch_size))
-        ):
-            done = (epoch * steps + step) / (steps * probe.epochs)
-            optimiser.param_groups[0]["lr"] = 0.5 * (1 + math.cos(math.pi * done))
-            views = augment(
-                *(train.pixels[samples], POLICIES[probe.policy], config.image_size),
-                **{"epoch": epoch, "samples": samples, "view": 0, **numbers},
-            )
-            encoder.train(config.probe_batch_norm == "train")
-            with torch.no_grad():
-                features = encoder(views)
-            optimiser.zero_grad()
-            cross_entropy(linear(features, weight, bias), train.labels[samples]).backward()
-            optimiser.step()
-    encoder.eval()
-    z = encoder(as_test_images(test.pixels, config.test_size or 8, digits.mean, digits.std))
-    hits = linear(z, weight, bias).argmax(1) == test.labels
-    return 100 * float(hits.double().mean()), encoder[1].running_mean
-
-
 @pytest.mark.parametrize(("batch_norm", "test_size"), [("eval", None), ("train", 16)])
 def test_augmented_probe_by_hand(tmp_path: Path, batch_norm: str, test_size: int | None) -> None:
     config = dataclasses.replace(
         DIGITS, probe_augmentation=True, probe_batch_norm=batch_norm, test_size=test_size
     )
     seen: list[Tensor] = []
-    encoder = small_encoder()
+    encoder, plain = small_encoder(), small_encoder()
     norm = encoder[1]
     norm.register_forward_hook(lambda *_: seen.append(norm.running_mean.clone()))
     before = norm.running_mean.clone()
     found = scored(tmp_path, config, encoder)
+
+    train, test = digits_by_hand(config)
+    digits = describe("digits")
+    colours = {"mean": digits.mean, "std": digits.std}
     probe = dataclasses.replace(PROTOCOLS["linear-sgd-v1"].probe, epochs=3)
-    accuracy, mean = reference_augmented(config, probe)
-    assert found["linear_top1"] == pytest.approx(accuracy)
-    torch.testing.assert_close(seen[-1], mean)
-    assert torch.equal(mean, before) is (batch_norm == "eval")
+
+    @torch.no_grad()
+    def of_views(epoch: int, samples: np.ndarray) -> Tensor:
+        drawn = {"seed": 3, "epoch": epoch, "samples": samples, "view": 0}
+        views = augment(train.pixels[samples], POLICIES[probe.policy], 8, **drawn, **colours)
+        return plain.train(batch_norm == "train")(views)
+
+    @torch.no_grad()
+    def of_tests() -> Tensor:
+        return plain.eval()(as_test_images(test.pixels, test_size or 8, **colours))
+
+    _, accuracies = reference_probe(of_views, train.labels, of_tests, test.labels, probe, seed=3)
+    assert found["linear_top1"] == pytest.approx(accuracies[-1])
+    torch.testing.assert_close(seen[-1], plain[1].running_mean)
+    assert torch.equal(seen[-1], before) is (batch_norm == "eval")
 
 
 @pytest.mark.parametrize(("batch_norm", "training"), [("eval", True), ("train", False)])
@@ -628,6 +614,12 @@ def by_regression(
     return regularised_probe(train, labels, test, (1.0,))
 
 
+def broken() -> nn.Module:
+    layer = nn.Conv2d(3, 1, 3)
+    layer.weight.data[0, 0, 0, 0] = math.nan
+    return layer
+
+
 def by_many_shots(train: Tensor = ROWS, test: Tensor = ROWS) -> tuple[float, Tensor]:
     return transfer.many_shot(train, KNOWN, test, torch.arange(6) < 2, (1.0,), metric="top1")
 
@@ -658,6 +650,7 @@ def by_many_shots(train: Tensor = ROWS, test: Tensor = ROWS) -> tuple[float, Ten
         (lambda: by_many_shots(test=NAN), "row 3"),
         (lambda: transfer.few_shot(NAN, KNOWN, features.FewShot(2, 2, 2, 1)), "row 3"),
         (lambda: scored(Path(), dataclasses.replace(DIGITS, protocol="svm")), "svm"),
+        (lambda: scored(Path(), DIGITS, nn.Sequential(broken(), nn.Flatten())), "NaN or infinite"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(
