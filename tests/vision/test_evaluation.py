@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -587,25 +586,18 @@ KNOWN, UNKNOWN = torch.tensor([0, 1, 0, 1, 0, 0]), torch.tensor([0, 1, 0, 1, -1,
 
 
 def by_neighbours(
-    labels: Tensor = KNOWN,
-    test_labels: Tensor = KNOWN,
-    train: Tensor = ROWS,
-    test: Tensor = ROWS,
-    **numbers: float,
+    *labels: Tensor, train: Tensor = ROWS, test: Tensor = ROWS, **numbers: float
 ) -> float:
-    numbers = {"classes": 2, "temperature": 0.5, **numbers}
-    return knn(train, labels, test, test_labels, **numbers)
+    known, asked = labels or (KNOWN, KNOWN)
+    return knn(train, known, test, asked, **{"classes": 2, "temperature": 0.5, **numbers})
 
 
 def by_a_probe(
-    labels: Tensor = KNOWN,
-    test_labels: Tensor = KNOWN,
-    train: Tensor = ROWS,
-    test: Tensor = ROWS,
-    **changes: Any,
+    *labels: Tensor, train: Tensor = ROWS, test: Tensor = ROWS, **changes: float
 ) -> ProbeResult:
+    known, asked = labels or (KNOWN, KNOWN)
     probe = dataclasses.replace(SGD, **{"batch_size": 2, "epochs": 1, **changes})
-    return linear_probe(train, labels, test, test_labels, classes=2, probe=probe)
+    return linear_probe(train, known, test, asked, classes=2, probe=probe)
 
 
 def by_regression(
@@ -627,7 +619,7 @@ def by_many_shots(train: Tensor = ROWS, test: Tensor = ROWS) -> tuple[float, Ten
 @pytest.mark.parametrize(
     ("call", "word"),
     [
-        (lambda: by_neighbours(UNKNOWN), "2 of 6 images"),
+        (lambda: by_neighbours(UNKNOWN, KNOWN), "2 of 6 images"),
         (lambda: by_neighbours(KNOWN, UNKNOWN), "2 of 6 images"),
         (lambda: by_neighbours(KNOWN, 0 * KNOWN, classes=1), "label 1"),
         (lambda: by_neighbours(0 * KNOWN, KNOWN, classes=1), "label 1"),
@@ -635,7 +627,7 @@ def by_many_shots(train: Tensor = ROWS, test: Tensor = ROWS) -> tuple[float, Ten
         (lambda: by_neighbours(neighbours=0), "temperature and neighbours"),
         (lambda: by_neighbours(train=NAN), "training.* row 3"),
         (lambda: by_neighbours(test=NAN), "test.* row 3"),
-        (lambda: by_a_probe(UNKNOWN), "2 of 6 images"),
+        (lambda: by_a_probe(UNKNOWN, KNOWN), "2 of 6 images"),
         (lambda: by_a_probe(KNOWN, UNKNOWN), "2 of 6 images"),
         (lambda: by_a_probe(epochs=0), "epoch"),
         (lambda: by_a_probe(learning_rate=1e38, weight_decay=1.0), "diverged"),
