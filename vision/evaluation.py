@@ -111,9 +111,9 @@ class Protocol:
 
 
 # A probe of that rate, batch size and epochs.
-_SGD = partial(Probe, "sgd", momentum=0.9)
+_sgd = partial(Probe, "sgd", momentum=0.9)
 # Of the transfer suite, where no neighbours vote.
-_TRANSFER = partial(Protocol, 0.1, None, ())
+_transfer = partial(Protocol, 0.1, None, ())
 
 # Nearest neighbours: 0.5 is the temperature of the program of Robinson et al. 2021 (HCL), which
 # LMCL, CLLR and MMCL go back to; 0.1 is what programs around ReSSL use (MSVQ, lightly).
@@ -121,20 +121,20 @@ PROTOCOLS: dict[str, Protocol] = {
     # Rho et al. 2023: SGD with momentum 0.9, rate 1, cosine, 100 epochs, as the author of ReSSL
     # advises; batch, Nesterov, no decay, start and augmentation are those of ReSSL's program.
     "linear-sgd-v1": Protocol(
-        0.1, _SGD(1.0, 256, 100, schedule="cosine", nesterov=True, deviation=0.01)
+        0.1, _sgd(1.0, 256, 100, schedule="cosine", nesterov=True, deviation=0.01)
     ),
     # linear.py of HCL's program, and of MMCL's for CIFAR-100
     "linear-adam-v1": Protocol(0.5, Probe("adam", 1e-3, 512, 100, weight_decay=1e-6, policy="hcl")),
     # imagenet100_eval.yaml and models/ssl.py of MMCL's program; 100 epochs as in Shah et al. 2022
     # (the program: 126 on ImageNet-100, 90 on ImageNet)
     "linear-mmcl-imagenet-v1": Protocol(
-        0.5, _SGD(1.6, 4096, 100, schedule="linear", deviation=0.0)
+        0.5, _sgd(1.6, 4096, 100, schedule="linear", deviation=0.0)
     ),
     # eval_moco_ins.py of CMC's program (Tian et al. 2020), with the rate that its notes advise for
     # ImageNet-100
     "linear-cmc-v1": Protocol(
         0.5,
-        _SGD(
+        _sgd(
             *(10.0, 256, 60),
             schedule="steps",
             milestones=(30 / 60, 40 / 60, 50 / 60),
@@ -144,12 +144,12 @@ PROTOCOLS: dict[str, Protocol] = {
         ),
     ),
     # main_lincls.py of MoCo v3's program (Chen et al. 2021): rate 0.1 * batch / 256
-    "linear-mocov3-v1": Protocol(0.1, _SGD(0.4, 1024, 90, schedule="epoch_cosine", deviation=0.01)),
+    "linear-mocov3-v1": Protocol(0.1, _sgd(0.4, 1024, 90, schedule="epoch_cosine", deviation=0.01)),
     # The program of SimCLR (Chen et al. 2020), "fine-tuning a linear head" on ImageNet: rate
     # 0.1 * batch / 256
     "linear-simclr-v1": Protocol(
         0.1,
-        _SGD(*(1.6, 4096, 90), schedule="cosine", nesterov=True, weight_decay=1e-6, deviation=0.0),
+        _sgd(*(1.6, 4096, 90), schedule="cosine", nesterov=True, weight_decay=1e-6, deviation=0.0),
     ),
     # The accuracy that HCL's program prints during training; Table 6 of Shah et al. 2022
     "knn-200-v1": Protocol(temperature=0.5),
@@ -159,15 +159,15 @@ PROTOCOLS: dict[str, Protocol] = {
     # The transfer suite, github.com/linusericsson/ssl-transfer (Ericsson et al. 2021): linear.py's
     # 45 costs; finetune.py's grid of 4 rates and 5 decays; few_shot.py's episodes, of 5 images in
     # the suite and of 20 in Table 1 of Shah et al. 2022.
-    "many-shot-linear-v1": _TRANSFER(ManyShot(tuple(10 ** (e / 4) for e in range(-20, 25)))),
-    "fine-tuned-v1": _TRANSFER(
+    "many-shot-linear-v1": _transfer(ManyShot(tuple(10 ** (e / 4) for e in range(-20, 25)))),
+    "fine-tuned-v1": _transfer(
         FineTuning(5000, rates=(1e-1, 1e-2, 1e-3, 1e-4), decays=(0.0, 1e-6, 1e-5, 1e-4, 1e-3))
     ),
-    "few-shot-5way-5shot-v1": _TRANSFER(FewShot(shots=5)),
-    "few-shot-5way-20shot-v1": _TRANSFER(FewShot(shots=20)),
+    "few-shot-5way-5shot-v1": _transfer(FewShot(shots=5)),
+    "few-shot-5way-20shot-v1": _transfer(FewShot(shots=20)),
     # Additional, for what one core can do in a minute or two.
-    "many-shot-linear-small-v1": _TRANSFER(ManyShot((1e-4, 1e-3, 1e-2, 1e-1, 1.0))),
-    "fine-tuned-small-v1": _TRANSFER(FineTuning(200, rates=(1e-1, 1e-2), decays=(0.0,))),
+    "many-shot-linear-small-v1": _transfer(ManyShot((1e-4, 1e-3, 1e-2, 1e-1, 1.0))),
+    "fine-tuned-small-v1": _transfer(FineTuning(200, rates=(1e-1, 1e-2), decays=(0.0,))),
 }
 HELD_OUT = 10  # one training image in this many is held out to choose the penalty
 
