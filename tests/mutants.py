@@ -4,8 +4,9 @@
 there are, how many were tried and how many some test rejected, and those that no test rejected.
 mutmut (3.8.1 was tried) is no dependency of this project: ``uv pip install mutmut==3.8.1``.
 
-A module's tests are those of ``TESTS``, else its own file and the plain programs of its domain. Of
-more than ``--sample`` mutants as many are drawn, by a seed, so that another day tries the same.
+A module's tests are those of ``TESTS``, else its own file, and the plain programs of its domain; a
+training also meets what is tested of all trainings. Of more than ``--sample`` mutants as many are
+drawn, by a seed, so that another day tries the same.
 Left out by a rule are lines that only say something: ``raise``, notices, progress and texts.
 ``--changed COMMIT`` takes the modules of ``MODULES`` that have changed since.
 """
