@@ -18,6 +18,7 @@ from shared.errors import UserError
 from shared.experiment.run import Run
 from shared.experiment.run_folders import Interrupted
 from tests.stages.training import spied
+from tests.vision.test_evaluation import DIGITS, small_encoder
 from vision import transfer as module
 from vision.config import Config
 from vision.data import load, permutation
@@ -38,14 +39,6 @@ from vision.transfer import (
 )
 
 SMALL = FewShot(shots=3, ways=4, queries=5, episodes=7)
-DIGITS = Config(
-    dataset="digits",
-    images=200,
-    image_size=8,
-    precision="float32",
-    probe_augmentation=False,
-    seed=3,
-)
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -54,14 +47,6 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 def labels_of(count: int, classes: int, seed: int = 0) -> Tensor:
     return torch.randint(classes, (count,), generator=torch.Generator().manual_seed(seed))
-
-
-def small_encoder() -> nn.Module:
-    """(B, 3, 8, 8) -> (B, 32), with a batch norm."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        layers = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(4)
-        return nn.Sequential(*layers, nn.Flatten()).eval()
 
 
 # Few-shot
@@ -205,7 +190,7 @@ def test_fine_tuning_is_the_plain_loop() -> None:
     images = load("digits", Path(), "train").subset(torch.arange(50))
     protocol = FineTuning(7, rates=(0.05,), decays=(0.0,), batch_size=20)
     config = dataclasses.replace(DIGITS, images=None)
-    encoder = small_encoder()
+    encoder = small_encoder().eval()
     before = copy.deepcopy(encoder.state_dict())
     network = fine_tuned(config, protocol, encoder, images, 0.05, 1e-2, 7)
 
