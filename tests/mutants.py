@@ -43,7 +43,8 @@ CORE = [
         *("penalties", "svm"),
     )
 ]
-# Tests of modules that have no file of their own.
+FILES_OF_IMAGES = [f"tests/vision/test_{name}.py" for name in ("data", "transfer_data", "prepared")]
+# Tests of modules that have no file of their own, or more than that.
 TESTS = {
     **dict.fromkeys([f"shared/{name}.py" for name in ("losses", "margins", "pairs")], CORE),
     **dict.fromkeys([f"shared/{name}.py" for name in ("penalties", "projection", "svm")], CORE),
@@ -60,8 +61,10 @@ TESTS = {
         f"tests/vision/test_{name}.py" for name in ("evaluation", "transfer", "prepared")
     ],
     "vision/encoder.py": [f"tests/vision/test_{name}.py" for name in ("encoder", "init", "cmc")],
-    "vision/image_sets.py": ["tests/vision/test_data.py", "tests/vision/test_transfer_data.py"],
-    "vision/methods/__init__.py": ["tests/vision/test_methods.py"],
+    **dict.fromkeys(["vision/data.py", "vision/image_sets.py"], FILES_OF_IMAGES),
+    "vision/methods/__init__.py": [
+        f"tests/vision/test_{name}.py" for name in ("methods", "encoder", "init")
+    ],
     "vision/methods/base.py": [
         *(f"tests/vision/test_{name}.py" for name in ("methods", "init")),
         "tests/core/test_chunks.py",

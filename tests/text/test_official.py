@@ -1,5 +1,6 @@
 """The protocols beside the programs that they are named after; ``tests/parity/README.md``."""
 
+import copy
 import hashlib
 import importlib
 import json
@@ -10,8 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from shared import logistic
+from text import senteval
 from text.data import Task
 from text.evaluation import PROTOCOLS, evaluate
 
@@ -64,6 +69,57 @@ def test_generated_sentences(protocol: str, task: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "load_task", lambda name, root: given)
     result = evaluate(of_a_table, Path("nowhere"), tasks=[task], protocol=protocol)
     check(result["details"][task], GENERATED["outputs"][protocol][task])
+
+
+def stopped_early(
+    x: Tensor, y: Tensor, rows: np.ndarray, validation: np.ndarray | None, decay: float
+) -> nn.Linear:
+    """SentEval's classifier, one at a time, with torch's own parts."""
+    random = np.random.RandomState(1111)
+    torch.manual_seed(1111)
+    model = nn.Linear(x.shape[1], 3).to(x)
+    adam = torch.optim.Adam(model.parameters(), weight_decay=decay)
+    if validation is None:
+        order = random.permutation(len(rows))
+        validation, rows = np.split(rows[order], [len(rows) // 20])
+    best, worse, kept = -1, 0, model
+    for _ in range(51):  # of 204 epochs, four at a time
+        for _ in range(4):
+            order = random.permutation(len(rows))
+            for start in range(0, len(rows), 64):
+                batch = rows[order[start : start + 64]]
+                adam.zero_grad()
+                cross_entropy(model(x[batch]), y[batch]).backward()
+                adam.step()
+        right = int((model(x[validation]).argmax(1) == y[validation]).sum())
+        if right > best:
+            best, kept = right, copy.deepcopy(model)
+        else:
+            worse += 1
+            if worse > 5:
+                break
+    return kept
+
+
+def test_classifiers_with_early_stopping_are_trained_as_one_by_one() -> None:
+    """Sets of rows of different sizes, with and without validation rows of their own."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(3, (150,), generator=generator)
+    x = torch.randn(150, 5, generator=generator, dtype=torch.float64) + 0.8 * torch.eye(3, 5)[y]
+    every, decays = np.random.default_rng(0).permutation(150), (0.0, 0.05, 0.5)
+    training = [(every[:100], every[100:]), (every[50:], every[:50])]
+    training += [(every[:100], None), (every[:90], every[90:]), (every[60:], None)]
+    found = senteval.predictions(x, y, training, decays)
+    classes = set()
+    for place, (rows, validation) in enumerate(training):
+        for number, decay in enumerate(decays):
+            model = stopped_early(x, y, rows, validation, decay)
+            weights, biases = senteval._trained(x, y, [(rows, validation)], decays, 3)
+            torch.testing.assert_close(weights[0, number], model.weight.detach())
+            torch.testing.assert_close(biases[0, number], model.bias.detach())
+            assert torch.equal(found[place, number], model(x).argmax(1))
+            classes.add(tuple(found[place, number].tolist()))
+    assert len(classes) > 8
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shared import Objective, alignment, term
+from shared import Objective, alignment, max_margin, term
 from shared.pairs import unit_rows
 from vision.config import Config
 from vision.methods import check
@@ -17,6 +17,7 @@ from vision.methods.swav import swapped_prediction
 
 SWAV = {"method": "swav", "objective": Objective(term(swapped_prediction))}
 CMC = {"method": "cmc", "statistics": "none"}
+VIT = {"backbone": "vit_tiny_patch16_224", "stem": "imagenet", "image_size": 32}
 SMALL = dataclasses.replace(
     Config().reduced(), method="moco_v2", head_hidden=16, head_output=8, batch_size=6, queue=10
 )
@@ -71,6 +72,8 @@ def test_mixed_negatives_join_the_queue_from_their_epoch_on() -> None:
         {**SWAV, "prototypes": 2},
         {**CMC, "queue": 1, "memory_momentum": 0.0},
         {"batch_size": 2},
+        {"objective": Objective(term(max_margin, gamma=0.02)), "gamma_schedule": ((1, 10.0),)},
+        {**VIT, **SWAV, "small_crops": 1, "small_size": 32},
     ],
 )
 def test_the_ends_of_ranges_are_taken(changes: dict[str, Any]) -> None:
@@ -100,6 +103,8 @@ def test_the_ends_of_ranges_are_taken(changes: dict[str, Any]) -> None:
         ({"augmentations": ("simclr",)}, "pair"),
         ({"augmentations": "simclr"}, "pair"),
         ({**SWAV, "small_crops": 1, "small_augmentation": "no"}, "no"),
+        ({**VIT, **SWAV, "small_crops": 1, "small_size": 16}, "16, 32"),
+        ({**VIT, **CMC}, "half the width"),
         ({"head_layers": 3}, "head_layers"),
         ({"mixed": (16, 8, 4)}, "mixed"),
         ({"method": "moco_v2", "mixed": (4097, 8, 4)}, "4097"),
