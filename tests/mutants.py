@@ -43,7 +43,10 @@ CORE = [
         *("penalties", "svm"),
     )
 ]
-FILES_OF_IMAGES = [f"tests/vision/test_{name}.py" for name in ("data", "transfer_data", "prepared")]
+FILES_OF_IMAGES = [
+    f"tests/vision/test_{name}.py"
+    for name in ("data", "transfer_data", "prepared", "own", "images")
+]
 # Tests of modules that have no file of their own, or more than that.
 TESTS = {
     **dict.fromkeys([f"shared/{name}.py" for name in ("losses", "margins", "pairs")], CORE),

@@ -76,6 +76,9 @@ def test_digits_are_scikit_learns_in_three_equal_channels():
     assert np.abs(pixels[:, 0].numpy() / 255 * 16 - bunch.images).max() < 0.04
     # The first row of the first digit has the grays 0 0 5 13 9 1 0 0 of 16.
     assert train.pixels[0, 1, 0].tolist() == [0, 0, 80, 207, 143, 16, 0, 0]
+    arrays = (train.pixels, train.labels, test.pixels, test.labels)
+    content = b"".join(array.numpy().tobytes() for array in arrays)
+    assert fingerprint(DIGITS, NOWHERE) == hashlib.sha256(content).hexdigest()
     dataset = describe(DIGITS)
     assert float(train.pixels.float().div(255).mean()) == pytest.approx(dataset.mean[0], abs=5e-5)
     assert float(train.pixels.float().div(255).std()) == pytest.approx(dataset.std[0], abs=5e-5)
