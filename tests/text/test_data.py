@@ -1,5 +1,6 @@
 # ruff: noqa: RUF001
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,15 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from shared.experiment.data import MissingData
+from shared.experiment.data import MissingData, sha256_of_lines
 from tests.stages.errors import error_of
 from text.config import TASKS
 from text.data import (
+    _FILES,
     LAYOUTS,
     checked_sentences,
     corpus_fingerprint,
     fetch,
     load_task,
+    missing,
     sentences,
     task_fingerprint,
 )
@@ -159,7 +162,7 @@ def test_white_space_within_a_paragraph_is_single_spaces(tmp_path: Path) -> None
         ),
         (  # lines are joined to paragraphs, and two blank ones end a chapter
             "wrapped",
-            "\n\n\nOne is\nlong. Two\n  is, too.\n\nThree\n\n\nFour\n\n\n\n\nFive. Six\nseven.\n\n",
+            "\n\n\nOne is\nlo\u00ad\nng. Two\n  is, too.\n\nThree\n\n\nFour\n\n\n\nFive. Six\nseven.",
             [
                 *((0, "One is long."), (0, "Two is, too."), (0, "Three"), (1, "Four")),
                 *((2, "Five."), (2, "Six seven.")),
@@ -228,6 +231,10 @@ def test_a_corpus_that_is_not_there_or_has_no_sentence_is_named(tmp_path: Path) 
         with pytest.raises(MissingData) as caught:
             action()
         assert (caught.value.name, caught.value.folder) == ("novels", tmp_path / "novels")
+    found = missing("novels", ("MR", "topics"), tmp_path)
+    assert [(each.name, each.folder.name) for each in found] == [
+        *(("novels", "novels"), ("senteval", "MR"))
+    ]
     write(tmp_path, {"readme.md": "Nothing here."})
     (tmp_path / "novels" / "folder.txt").mkdir()
     for action in (
@@ -353,23 +360,25 @@ def test_blank_lines_are_sentences_and_separators_end_no_line(senteval: Path) ->
     assert len(task.first) == 3775
 
 
-def test_other_sentences_than_senteval_s_are_noticed(suite_data: Path, tmp_path: Path) -> None:
-    shutil.copytree(real(suite_data, "senteval") / "senteval" / "MR", tmp_path / "senteval" / "MR")
-    positive, negative = (tmp_path / "senteval" / "MR" / f"rt-polarity.{e}" for e in ("pos", "neg"))
-    positive.chmod(0o644)
+def test_other_sentences_than_senteval_s_are_noticed(
+    senteval: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [senteval / "senteval" / known.path for known in _FILES["MR"]]
+    digests = [sha256_of_lines(file.read_text(encoding="utf-8").splitlines()) for file in files]
+    known = [one._replace(digest=of[:16]) for one, of in zip(_FILES["MR"], digests, strict=True)]
+    monkeypatch.setitem(_FILES, "MR", tuple(known))
+    positive, negative = files
     positive.write_bytes(positive.read_bytes().replace(b"\n", b"\r\n"))
-    expected = load_task("MR", tmp_path).first  # without a notice
-    assert expected == load_task("MR", suite_data).first
-
+    with warnings.catch_warnings(record=True) as caught:
+        load_task("MR", senteval)
+    assert not caught
     whole = positive.read_bytes()
-    positive.write_bytes(whole.replace(b"rock", b"rook", 1))
+    positive.write_bytes(whole.replace(b"line", b"lime", 1))
     with pytest.warns(RuntimeWarning, match="rt-polarity.pos: not the sentences of SentEval's"):
-        load_task("MR", tmp_path)
-    positive.write_bytes(whole)
-    positive.rename(tmp_path / "other")
-    negative.rename(positive)
-    (tmp_path / "other").rename(negative)
-    assert negative.name in error_of(lambda: load_task("MR", tmp_path))
+        load_task("MR", senteval)
+    positive.write_bytes(negative.read_bytes())
+    negative.write_bytes(whole)
+    assert negative.name in error_of(lambda: load_task("MR", senteval))
 
 
 @pytest.mark.parametrize(
@@ -418,6 +427,7 @@ def test_classes_of_the_embedded_tasks_are_equally_large(
     assert task.train == train
     assert np.bincount(task.labels).tolist() == counts
     assert len(set(np.bincount(task.labels[:train]))) == 1
+    assert len(task.first) == len(task.second or task.first) == len(task.labels)
     assert len(set(task.first)) > 0.95 * len(task.first)
 
 
@@ -471,6 +481,7 @@ def test_fingerprint_of_tasks_follows_their_files(senteval: Path) -> None:
 
 def test_fetch_verifies_what_is_there(senteval: Path) -> None:
     fetch("senteval", senteval)
+    assert missing("manual", TASKS, senteval) == []
     fetch("manual", senteval)
     fetch("novels", write(senteval, {"a.txt": "One.\n"}))
     write(senteval, {"b.txt": b"\xff"})
