@@ -162,7 +162,7 @@ def test_white_space_within_a_paragraph_is_single_spaces(tmp_path: Path) -> None
         ),
         (  # lines are joined to paragraphs, and two blank ones end a chapter
             "wrapped",
-            "\n\n\nOne is\nlo\u00ad\nng. Two\n  is, too.\n\nThree\n\n\nFour\n\n\n\nFive. Six\nseven.",
+            "\n\nOne is\nlo\u00ad\nng. Two\n  is, too.\n\nThree\n\n\nFour\n\n\nFive. Six\nseven.",
             [
                 *((0, "One is long."), (0, "Two is, too."), (0, "Three"), (1, "Four")),
                 *((2, "Five."), (2, "Six seven.")),
