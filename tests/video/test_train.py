@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+import video
 from shared.errors import UserError
 from shared.experiment.run import Run
+from tests.stages.training import finish
 from video import train as module
 from video.augmentation import views
 from video.config import EMBEDDED, Config
@@ -96,3 +98,9 @@ def test_batches_are_parts_of_the_order() -> None:
     for first in (0, 3):
         found = [(index.tolist(), epoch) for index, epoch in batches_of(config, 24, first, 4)]
         assert found == expected[first:]
+
+
+@pytest.mark.slow
+def test_a_run_on_flow_ends_with_metrics(tmp_path: Path, data_root: Path) -> None:
+    config = dataclasses.replace(SIMCLR, modality="flow", flow="dis", epochs=1, milestones=())
+    assert 0 <= finish(tmp_path, config, video.measure, data_root=data_root)["top1"] <= 100
