@@ -215,6 +215,14 @@ def shapes_of(network: R2Plus1D) -> list[tuple[int, ...]]:
     return shapes
 
 
+@pytest.mark.parametrize("kind", [S3D, R2Plus1D])
+def test_features_are_float32_under_autocast(kind: Any) -> None:
+    options = {} if kind is S3D else {"strides": STRIDES}
+    network = kind(width=0.125, **options, **CONSTANTS)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert network(torch.randn(2, 3, 8, 32, 32)).dtype == torch.float32
+
+
 def test_strides_of_a_small_network() -> None:
     network = R2Plus1D(width=0.25, strides=STRIDES, **CONSTANTS)
     assert network.stem[0].out_channels == 17  # as many parameters as a convolution of 3 x 3 x 3
@@ -248,8 +256,8 @@ def test_gradients_of_few_frames_are_those_of_double_precision() -> None:
 
 def test_a_thumbnail_is_the_mean_of_pixels_and_frames() -> None:
     video = torch.randn(2, 3, 4, 16, 16)
+    assert Thumbnail()(video).shape == (2, Thumbnail.dim) == (2, 192)
     found = Thumbnail()(video).view(2, 3, 8, 8)
-    assert Thumbnail.dim == 192
     torch.testing.assert_close(found[1, 2, 3, 5], video[1, 2, :, 6:8, 10:12].mean())
 
 

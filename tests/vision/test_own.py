@@ -94,6 +94,9 @@ def test_a_folder_has_its_classes_in_the_order_of_their_names(pets: Path) -> Non
     assert (found.classes, found.train, found.test, found.streams) == (3, 24, 12, True)
     assert found.mean == describe("ImageNet").mean
     assert choose(train, 6).labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert data.read_own(pets, pets) == ({"dataset": name}, {name: fingerprint(name, pets)})
+    with pytest.raises(UserError, match="fewer than two classes"):
+        data.read_own(pets / "train" / "red", pets)
 
 
 def test_folders_that_are_not_there_are_refused(pets: Path) -> None:
