@@ -135,7 +135,9 @@ PROTOCOLS: dict[str, Protocol] = {
     "linear-cmc-v1": Protocol(
         0.5,
         _sgd(
-            *(10.0, 256, 60),
+            10.0,
+            256,
+            60,
             schedule="steps",
             milestones=(30 / 60, 40 / 60, 50 / 60),
             factor=0.2,
@@ -149,7 +151,7 @@ PROTOCOLS: dict[str, Protocol] = {
     # 0.1 * batch / 256
     "linear-simclr-v1": Protocol(
         0.1,
-        _sgd(*(1.6, 4096, 90), schedule="cosine", nesterov=True, weight_decay=1e-6, deviation=0.0),
+        _sgd(1.6, 4096, 90, schedule="cosine", nesterov=True, weight_decay=1e-6, deviation=0.0),
     ),
     # The accuracy that HCL's program prints during training; Table 6 of Shah et al. 2022
     "knn-200-v1": Protocol(temperature=0.5),
