@@ -251,11 +251,17 @@ def _error_line(error: BaseException, file: Path) -> str:
 
 
 def apply_settings(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
-    """The cells with the settings of ``--set``; refuses one that has no effect in any of them."""
+    """The cells with the settings of ``--set``; refuses one that has no effect in any of them.
+
+    Beside rows that train, those of no epoch stay so.
+    """
     varied = []
-    for cell in cells:
+    untrained = [getattr(cell.config, "epochs", 1) == 0 for cell in cells]
+    for cell, stays in zip(cells, untrained, strict=True):
+        kept = ("epochs",) if stays and not all(untrained) else ()
+        given = [text for text in settings if text.partition("=")[0].strip() not in kept]
         try:
-            config = with_settings(cell.config, settings)
+            config = with_settings(cell.config, given)
         except UserError as error:
             raise UserError(f"{cell.row}: {error}") from None
         varied.append(dataclasses.replace(cell, config=config, own=True))

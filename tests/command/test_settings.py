@@ -180,3 +180,10 @@ def test_every_declared_cell_is_in_its_ranges_and_these_are_of_fields() -> None:
         assert set(ranged) <= names
         assert len(set(ranged)) == len(ranged)
         assert {name for use in getattr(kind, "uses", ()) for name in use.fields} <= names
+
+
+def test_beside_rows_that_train_those_of_no_epoch_stay_so() -> None:
+    (table,) = (each for each in every_table("vision") if each.name == "table-2-cifar10")
+    for rows, epochs in ((["simclr", "raw-pixels"], [3, 0]), (["raw-pixels"], [3])):
+        cells = table.cells("short", row=rows, seeds=[0])
+        assert [cell.config.epochs for cell in own.apply_settings(cells, ["epochs=3"])] == epochs

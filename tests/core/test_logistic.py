@@ -192,7 +192,7 @@ def test_few_iterations_warn():
 def test_a_tolerance_out_of_reach_of_single_precision_is_told_with_the_remedies():
     x, y = clouds(300, 6, 3)
     x, everything = 30 * x.float(), torch.ones(300, 1, dtype=torch.bool)
-    with pytest.warns(RuntimeWarning, match="tolerance 1e-08 .* float64"):
+    with pytest.warns(RuntimeWarning, match="within 1e-08 .* tolerance .* float64"):
         coarse = fit(x, y, everything, [256.0], max_iterations=100)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
