@@ -3,6 +3,7 @@
 Shapes: F node features, G graphs, D features of the encoder.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -51,6 +52,7 @@ def save_encoder(
     *,
     config: Config,
     features: int,
+    dataset: str | None = None,
 ) -> None:
     """Write ``encoder.safetensors`` into a folder, with what is needed to rebuild the network.
 
@@ -60,11 +62,13 @@ def save_encoder(
         folder: created if needed; the file in it is replaced atomically.
         config: of the run that trained it.
         features: F.
+        dataset: what it was trained on, if that has another name than in the configuration.
 
     Raises:
         ValueError: another network than the configuration's.
     """
     network = remade(encoder, lambda: make_encoder(config, features))
+    config = dataclasses.replace(config, dataset=dataset or config.dataset)
     metadata = {"dim": str(network.dim), "features": str(features)}
     metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in KEPT}
     save_weights(network, folder, metadata)
