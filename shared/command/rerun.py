@@ -40,11 +40,7 @@ OTHER_PATH = {
     "MKL_CBWR": "COMPATIBLE",
     "OPENBLAS_CORETYPE": "Prescott",
 }
-PATHS = {
-    "cpu_capability": "CPU capability",
-    "blas": "BLAS path",
-    "numpy_and_scipy": "BLAS of numpy",
-}
+PATHS = {"cpu_capability": "CPU capability", "numpy_and_scipy": "BLAS of numpy"}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import sys
-import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -121,14 +120,14 @@ def redacted(command: str) -> str:
 
 @functools.cache
 def arithmetic_used() -> dict[str, Any]:
-    """The CPU capability of torch, its BLAS and code path, and those of numpy and scipy.
+    """The CPU capability of torch, and the BLAS of numpy and scipy with its code path.
 
-    ``bfloat16`` is present where :mod:`shared.precision` emulates it. What a library does not
-    report is "not read". The first call takes seconds.
+    torch's own BLAS follows its version and the processor. ``bfloat16`` is present where
+    :mod:`shared.precision` emulates it.
     """
     import scipy.linalg  # noqa: F401  (so that its BLAS is always listed)
 
-    others = [
+    libraries = [
         f"{pool['internal_api']} {pool['version']} {pool.get('architecture', NOT_READ)}"
         for pool in threadpool_info()
         if pool["user_api"] == "blas"
@@ -139,43 +138,8 @@ def arithmetic_used() -> dict[str, Any]:
     return {
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         **software,
-        "blas": _mkl() if torch.backends.mkl.is_available() else _torch_blas(),
-        "numpy_and_scipy": sorted(set(others)),
+        "numpy_and_scipy": sorted(set(libraries)),
     }
-
-
-def read_mkl(text: str) -> dict[str, str]:
-    """MKL's version, its code path and that of MKL_CBWR, from the output of ``MKL_VERBOSE``."""
-    about = re.search(r"MKL_VERBOSE (\S*MKL .*?) for (.*?), \w+ [\d.]+GHz", text)
-    library, path = about.groups() if about else ("MKL", NOT_READ)
-    branch = re.search(r"\bCNR:(\S+)", text)
-    return {"library": library, "path": path, "cbwr": branch[1] if branch else NOT_READ}
-
-
-def _mkl() -> dict[str, str]:
-    """What MKL reports when it multiplies; it has no other public way to query its code path."""
-    name = "MKL_VERBOSE_OUTPUT_FILE"
-    if {"MKL_VERBOSE", name} & set(os.environ):  # the user's own verbose output
-        return read_mkl("")
-    with tempfile.TemporaryDirectory() as folder:
-        file = os.environ[name] = str(Path(folder, "verbose"))
-        try:
-            with torch.backends.mkl.verbose(torch.backends.mkl.VERBOSE_ON):
-                _ = torch.ones(2, 2) @ torch.ones(2, 2)
-            return read_mkl(Path(file).read_text())
-        except (OSError, RuntimeError):  # another MKL may not know the variable, or report nothing
-            return read_mkl("")
-        finally:
-            del os.environ[name]
-
-
-def _torch_blas() -> dict[str, str]:
-    """The BLAS that torch was built with, where it is not MKL.
-
-    The path of one that threadpoolctl knows (OpenBLAS, BLIS) is listed with numpy's.
-    """
-    match = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
-    return {"library": match[1] if match else NOT_READ, "path": NOT_READ, "cbwr": NOT_READ}
 
 
 def _processor() -> str:

@@ -247,8 +247,7 @@ def export_run(
 ) -> Path:
     """Write the model of a finished run and its card to the folder ``target``, and return it.
 
-    The folder is filled under another name and moved when it is complete; it replaces an earlier
-    export.
+    The folder is new or empty; it is filled under another name and moved when it is complete.
 
     kind: the domain's class of configurations. needs: the files, below the run's folder, that a run
     with a model keeps. describe: checks them, and returns what to export; called with the run's
@@ -279,7 +278,7 @@ def export_run(
     if (files[0].parent / SUMS).is_file():
         check_sums(files[0].parent, RUN_REMEDY, [file.name for file in files])
     export = describe(folder, record)
-    with _replacing_folder(target.resolve()) as part:
+    with _new_folder(target.resolve()) as part:
         sums = {}
         for name, source in export.files.items():
             (part / name).parent.mkdir(exist_ok=True)
@@ -296,30 +295,16 @@ def export_run(
 
 
 @contextlib.contextmanager
-def _replacing_folder(target: Path) -> Iterator[Path]:
-    """A folder to fill, which replaces ``target`` if the block succeeds."""
-    if target.is_file():
-        raise UserError(f"{target}: is a file; choose a folder with --to")
-    files = {str(path.relative_to(target)) for path in target.rglob("*") if not path.is_dir()}
-    exported = {SUMS, CARD, FILE}
-    if SUMS in files:
-        lines = (target / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
-        exported |= {line.partition("  ")[2] for line in lines}
-    if foreign := sorted(files - exported):
-        raise UserError(
-            f"{target}: holds {foreign[0]}, which no export wrote; choose another folder with --to"
-        )
-    part, before = (
-        target.with_name(f".{target.name}.{os.getpid()}.{end}") for end in ("part", "before")
-    )
+def _new_folder(target: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes ``target`` if the block succeeds."""
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise UserError(f"{target} exists; choose another folder with --to, or delete it")
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     with writing(target, "choose another folder with --to"):
         part.mkdir(parents=True)
         try:
             yield part
-            if target.exists():
-                target.rename(before)
             part.rename(target)
-            shutil.rmtree(before, ignore_errors=True)
         finally:
             shutil.rmtree(part, ignore_errors=True)
 

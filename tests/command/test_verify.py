@@ -16,7 +16,7 @@ from toy.tables import TABLES, run_of
 
 from shared.command import rerun, verify
 from shared.command.pool import Pool
-from shared.experiment.environment import arithmetic_used, read_mkl
+from shared.experiment.environment import arithmetic_used
 from shared.experiment.frame import Measurement
 from shared.experiment.records import Reason, Record, content_hash, read_record, record_line
 from shared.experiment.tables import Cell
@@ -232,14 +232,14 @@ def counted(record: Record, row: str = "plain", seed: int = 0) -> Measurement:
 OTHER = {"hardware": {"processor": "Another"}}
 
 
-PATH = {"arithmetic": {"cpu_capability": "DEFAULT", "blas": {}, "numpy_and_scipy": []}}
+PATH = {"arithmetic": {"cpu_capability": "DEFAULT", "numpy_and_scipy": []}}
 
 
 @pytest.mark.parametrize(
     ("environment", "word"),
     [
         (OTHER, "processor"),
-        ({"arithmetic": {}}, "CPU capability; another BLAS path; another BLAS of numpy"),
+        ({"arithmetic": {}}, "CPU capability; another BLAS of numpy"),
         ({"threads": 2}, "threads"),
         (None, "not recorded"),
     ],
@@ -347,55 +347,27 @@ def test_a_sample_is_a_matter_of_the_number_alone(records: list[Record]) -> None
 def test_the_arithmetic_is_on_record(records: list[Record]) -> None:
     found = records[0].environment["arithmetic"]
     assert found["cpu_capability"] == arithmetic_used()["cpu_capability"] != ""
-    assert set(found["blas"]) == {"library", "path", "cbwr"}
     assert found["numpy_and_scipy"]
 
 
-MKL = (
-    "MKL_VERBOSE oneMKL 2024.0 Update 2 Product build 20240605 for Intel(R) 64 architecture "
-    "Intel(R) Advanced Vector Extensions 2 (Intel(R) AVX2) enabled processors, Lnx 2.00GHz lp64 "
-    "gnu_thread\nMKL_VERBOSE SGEMM(N,N,2,2,2,0x7f,0x56,2,0x56,2,0x7f,0x56,2) 78.10us "
-    "CNR:AVX2,STRICT Dyn:1 FastMM:1 TID:0  NThr:1\n"
-)
-
-
-def test_library_and_code_path_are_read_from_mkl_s_report() -> None:
-    assert read_mkl(MKL) == {
-        "library": "oneMKL 2024.0 Update 2 Product build 20240605",
-        "path": "Intel(R) 64 architecture Intel(R) Advanced Vector Extensions 2 (Intel(R) AVX2) "
-        "enabled processors",
-        "cbwr": "AVX2,STRICT",
-    }
-    assert read_mkl("") == {"library": "MKL", "path": "not read", "cbwr": "not read"}
-
-
 @pytest.mark.slow
-def test_variables_that_steer_the_blas_are_seen_and_looking_starts_no_thread() -> None:
-    """In a process of its own, as in the server that the processes of cells are forked of.
-
-    Libraries read such variables once; what processes find alike is asked once.
-    """
+def test_variables_that_steer_the_arithmetic_are_seen_and_the_server_starts_no_thread() -> None:
+    """In a process of its own, as in the server that the processes of cells are forked of."""
     program = (
         "import json, psutil, scipy.linalg, torch; before = psutil.Process().num_threads(); "
         "import shared.command.preloaded; "
-        "from shared.experiment.environment import arithmetic_used as used, arithmetic_used; "
-        "print(psutil.Process().num_threads() - before, torch.cuda.is_initialized(), "
-        "used.cache_info().currsize); print(json.dumps(arithmetic_used()))"
+        "from shared.experiment.environment import arithmetic_used; "
+        "found = arithmetic_used()['cpu_capability']; "
+        "print(psutil.Process().num_threads() - before, torch.cuda.is_initialized(), found)"
     )
-    environment = {**os.environ, "MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default"}
-    environment.pop("MKL_VERBOSE", None)  # without which MKL is asked
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
-        env=environment,
+        env={**os.environ, "ATEN_CPU_CAPABILITY": "default"},
         capture_output=True,
         text=True,
         check=True,
     )
-    once, found = done.stdout.splitlines()
-    assert once.split() == ["0", "False", "1"]
-    steered = json.loads(found)
-    assert steered["cpu_capability"] in ("DEFAULT", "NO AVX", "NO_AVX")
-    if steered["blas"]["library"].startswith("oneMKL"):
-        assert steered["blas"]["cbwr"] == "COMPATIBLE"
-        assert steered["blas"]["path"] != "not read"
+    started, uses_gpu, found = done.stdout.split(maxsplit=2)
+    assert (started, uses_gpu) == ("0", "False")
+    assert found.strip() in ("DEFAULT", "NO AVX", "NO_AVX")
