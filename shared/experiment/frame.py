@@ -10,7 +10,6 @@ otherwise it is stale. Only declared seeds are used, so that seeds cannot be add
 confirmed.
 """
 
-import contextlib
 import functools
 import json
 import math
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.experiment.config import USER_TIER, is_archived, place_of, run_key
+from shared.experiment.config import USER_TIER, is_archived, run_key
 from shared.experiment.records import (
     ENCODER_PROCESSOR,
     NUMBER,
@@ -338,17 +337,6 @@ def finished(cell: Cell, runs: Path) -> Record | None:
         return read_record(runs / cell.folder, cell.address)
     except Damaged:
         return None
-
-
-def folder_of(record: Record, domain: str, tier: Tier, runs: Path) -> Path | None:
-    """The folder of a record's run, the table's or the user's; None if it is not on this disk."""
-    place = place_of(domain, record.config, run_key(tier, record.config))
-    for folder in (runs / USER_TIER / place, runs / place):
-        with contextlib.suppress(Damaged):
-            run = read_record(folder, record.address)
-            if run is not None and run.sha256 == record.sha256:
-                return folder
-    return None
 
 
 def unfinished(cells: Iterable[Cell], runs: Path) -> list[Cell]:

@@ -16,13 +16,13 @@ from shared.experiment.initial import FILE
 from tests.experiment.test_export_contract import AGENT, PROBE, agent, probe
 
 
-def test_an_exported_probe_replaces_a_policy(tmp_path: Path) -> None:
+def test_an_exported_probe_says_what_it_is(tmp_path: Path) -> None:
     agent(tmp_path / "agent")
     probe(tmp_path / "run")
     (tmp_path / "agent" / SUMS).unlink()  # runs of earlier versions left none
     target = write(tmp_path / "agent", tmp_path / "export")
     assert {path.name for path in target.iterdir()} == {POLICY, CONFIG, SUMS, CARD}
-    write(tmp_path / "run", target)
+    target = write(tmp_path / "run", tmp_path / "probe")
     assert {path.name for path in target.iterdir()} == {FILE, CONFIG, SUMS, CARD}
     encoder = load(target)
     assert isinstance(encoder, Encoder)
@@ -38,7 +38,7 @@ def test_cards_say_what_they_are_of(tmp_path: Path) -> None:
     plain = (write(tmp_path / "plain", tmp_path / "other") / CARD).read_text()
     assert not ModelCard(plain).data.tags
     probe(tmp_path / "untrained", dataclasses.replace(PROBE, train=False))
-    card = (write(tmp_path / "untrained", tmp_path / "export") / CARD).read_text()
+    card = (write(tmp_path / "untrained", tmp_path / "baseline") / CARD).read_text()
     assert "not trained" in card
 
 
