@@ -139,18 +139,21 @@ def test_a_fresh_process_chooses_and_stays_quiet(tmp_path: Path) -> None:
 def test_decisions_are_those_of_dm_control(task: str) -> None:
     environment = make(task, quality="full")
     observation, info = environment.reset(seed=5)
-    actions = actions_for(environment, 3)
+    actions = actions_for(environment, 3) * np.float32(1.5)
+    inside = np.clip(actions, -1, 1)
 
     domain, name = simulator.domain_and_name(task)
     theirs = simulator.suite().load(domain, name, task_kwargs={"random": 5})
     frames, states, rewards = [], [], []
     for decision in range(-1, len(actions)):
         steps = ACTION_REPEATS[task]
-        times = [theirs.reset()] if decision < 0 else [theirs.step(actions[decision])]
-        times += [theirs.step(actions[decision]) for _ in range(steps - 1 if decision >= 0 else 0)]
+        times = [theirs.reset()] if decision < 0 else [theirs.step(inside[decision])]
+        times += [theirs.step(inside[decision]) for _ in range(steps - 1 if decision >= 0 else 0)]
         rewards.append(sum(time.reward or 0.0 for time in times))
         states.append([x for value in times[-1].observation.values() for x in np.ravel(value)])
         frames.append(theirs.physics.render(SIZE, SIZE, camera_id=0).transpose(2, 0, 1))
+    theirs.reset()
+    frames.append(theirs.physics.render(SIZE, SIZE, camera_id=0).transpose(2, 0, 1))
     theirs.physics.free()
 
     assert info["state"].tolist() == states[0]
@@ -171,6 +174,7 @@ def test_decisions_are_those_of_dm_control(task: str) -> None:
     assert environment.frame is info["frame"]
     for returned, copy in kept:
         np.testing.assert_array_equal(returned, copy)
+    np.testing.assert_array_equal(environment.reset()[0], np.concatenate([frames[-1]] * 3))
     environment.close()
     environment.close()
 
