@@ -1,3 +1,4 @@
+import contextlib
 import hashlib
 import io
 import os
@@ -16,8 +17,8 @@ import torch
 
 from rl import environment as module
 from rl import simulator
-from rl.config import ACTION_REPEATS, TASKS
-from rl.environment import DeepMindControl
+from rl.config import ACTION_REPEATS, TASKS, Config
+from rl.environment import DeepMindControl, make_environment
 from rl.simulator import renderer_in_use, task_fingerprint
 from shared.errors import UserError
 from shared.experiment.data import sha256_of_files
@@ -84,7 +85,7 @@ def cartpole() -> Iterator[DeepMindControl]:
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the choice is DM Control's")
 def test_a_variable_that_leaves_no_renderer_is_named() -> None:
     program = (
-        "from rl.environment import DeepMindControl\n"
+        "from rl.environment import DeepMindControl, make_environment\n"
         "from shared.errors import UserError\n"
         "try: DeepMindControl('cartpole_swingup', action_repeat=8, frame_size=8)\n"
         "except UserError as error: print(error)"
@@ -135,18 +136,20 @@ def test_a_fresh_process_chooses_and_stays_quiet(tmp_path: Path) -> None:
     assert renderer_in_use().startswith(f"{os.environ['MUJOCO_GL']}: ")
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [*TASKS, "quadruped_walk"])  # whose actions have other bounds
 def test_decisions_are_those_of_dm_control(task: str) -> None:
     environment = make(task, quality="full")
     observation, info = environment.reset(seed=5)
     actions = actions_for(environment, 3) * np.float32(1.5)
-    inside = np.clip(actions, -1, 1)
 
     domain, name = simulator.domain_and_name(task)
     theirs = simulator.suite().load(domain, name, task_kwargs={"random": 5})
+    bounds = theirs.action_spec()
+    share = (np.clip(actions.astype(np.float64), -1, 1) + 1) / 2
+    inside = bounds.minimum + share * (bounds.maximum - bounds.minimum)
     frames, states, rewards = [], [], []
     for decision in range(-1, len(actions)):
-        steps = ACTION_REPEATS[task]
+        steps = ACTION_REPEATS.get(task, 1)
         times = [theirs.reset()] if decision < 0 else [theirs.step(inside[decision])]
         times += [theirs.step(inside[decision]) for _ in range(steps - 1 if decision >= 0 else 0)]
         rewards.append(sum(time.reward or 0.0 for time in times))
@@ -257,6 +260,24 @@ def test_a_snapshot_keeps_its_moment_and_the_end_of_an_episode() -> None:
         fresh.restore(middle)
     for one in (environment, fresh):
         one.close()
+
+
+def test_a_configuration_says_all_that_its_environment_is() -> None:
+    config = Config(
+        task="walker_walk",
+        action_repeat=3,
+        frame_size=30,
+        stack=2,
+        episode_steps=60,
+        quality="fast",
+    )
+    with contextlib.closing(make_environment(config)) as environment:
+        model = environment._inner.control.physics.model
+        assert model.vis.quality.offsamples == 0
+        assert environment.observation_space.shape == (6, 30, 30)
+        environment.reset(seed=0)
+        ends = [environment.step(np.zeros(6))[3] for _ in range(20)]
+    assert ends == [False] * 19 + [True]
 
 
 def test_gymnasium_finds_the_tasks() -> None:
