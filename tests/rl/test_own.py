@@ -121,6 +121,16 @@ def test_a_restored_environment_goes_on(make: Any) -> None:
         resumed.restore(snapshot)
 
 
+def test_actions_reach_the_bounds_and_no_further() -> None:
+    environment = Environment(pendulum, action_repeat=1, frame_size=SIZE, stack=1, episode_steps=9)
+    environment.reset(seed=0)
+    step, reached = environment._inner.step, list[float]()
+    environment._inner.step = lambda action: reached.extend(action) or step(action)  # type: ignore[method-assign]
+    for action in (-7.0, -1.0, 0.5, 7.0):
+        environment.step(np.array([action]))
+    assert reached == [-2.0, -2.0, 1.0, 2.0]
+
+
 @pytest.mark.parametrize("make", [pendulum, discrete])
 def test_the_encoder_alone_takes_any_actions(tmp_path: Path, make: Any) -> None:
     with Run(tmp_path / "run", PROBE) as run:
