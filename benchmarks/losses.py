@@ -366,11 +366,10 @@ def main() -> None:
         return
     threads, seconds = arguments.threads, arguments.seconds
     text = f"""
-Measured by `./reproduce.sh benchmark` on {machine(threads)}; where a line says one thread, on one
-of them. Forward and backward from the embeddings to their gradients, D = {DIM}, float32: medians of
-alternating repeats in one process, each right after an untimed one, and by how much memory grows.
-In parentheses is the time of this suite as a share of the other's: above 1 it is slower. In small
-batches most of what it takes longer is spent on checking the input and building the pairs.
+Measured by `./reproduce.sh benchmark` on {machine(threads)}, forward and
+backward from the embeddings to their gradients, D = {DIM}, float32: median time, and by how much
+memory grows. In parentheses is the time of this suite as a share of the other's: above 1 it is
+slower. In small batches the difference is mostly the checks of the input and the building of pairs.
 """
     sections: list[tuple[tuple[str, ...], tuple[int, ...], int]] = [
         (("info_nce",), (64, 128, 256, 512, 1024, 4096), threads),

@@ -179,10 +179,9 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     table = f"""
-Measured by `python benchmarks/peers.py --write` on {machine(1)}. Processor
-time of a training step of the suite and of what takes its place, alternating in one process:
-medians, of the ratios too. The bare network has the same optimiser, a plain loss, and views that
-are ready.
+Measured by `python benchmarks/peers.py --write` on {machine(1)}:
+median processor time of a training step, and median ratios. The bare network has the same
+optimiser, a plain loss, and views that are ready.
 
 | step | this suite | beside | the other | ratio |\n|---|---|---|---|---|
 """
