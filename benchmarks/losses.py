@@ -317,14 +317,14 @@ def compare(comparison: str, size: int, dim: int, threads: int, seconds: float) 
     times = in_subprocess(threads, "time", comparison, alive, size, dim, seconds)
     if times is None:
         raise RuntimeError(f"{comparison} at N = {size} ran out of memory while being timed")
-    cells = [comparison, str(size), str(threads)]
+    cells = [comparison, str(size)]
     for name in names:
         used = memory[name]
         if used is None:
             cells.append(f"more than {ADDRESS_SPACE // 2**30} GB")
             continue
         ratio = "" if name == OURS else f" ({times[OURS] / times[name]:.3g})"
-        cells.append(f"{times[name] * 1e3:.3g} ms{ratio}, {used['megabytes']:.3g} MB")
+        cells.append(f"{times[name] * 1e3:.3g}{ratio}, {used['megabytes']:.3g}")
     line = f"| {' | '.join(cells)} |"
     print(line, flush=True)
     return line
@@ -366,28 +366,25 @@ def main() -> None:
         return
     threads, seconds = arguments.threads, arguments.seconds
     text = f"""
-Measured by `./reproduce.sh benchmark` on {machine(threads)}; where a line says one thread, on one
-of them. Forward and backward from the embeddings to their gradients, D = {DIM}, float32: medians of
-alternating repeats in one process, each right after an untimed one, and by how much memory grows.
-In parentheses is the time of this suite as a share of the other's: above 1 it is slower. In small
-batches most of what it takes longer is spent on checking the input and building the pairs.
+Measured by `./reproduce.sh benchmark` on {machine(threads)}, MMCL's
+solvers on one thread, forward and backward from the embeddings to their gradients, D = {DIM},
+float32. Each cell has the median milliseconds, in parentheses the time of this suite as a share of
+the other's (above 1 it is slower), and by how many MB memory grows. In small batches the difference
+is mostly the checks of the input and the building of pairs.
 """
-    sections: list[tuple[tuple[str, ...], tuple[int, ...], int]] = [
-        (("info_nce",), (64, 128, 256, 512, 1024, 4096), threads),
-        ((HESSIAN,), (256,), threads),
-        (("closed form", "closed form, both views", "projected gradient"), (256,), 1),
+    sizes = (64, 128, 256, 512, 1024, 4096)
+    solvers = ("closed form", "closed form, both views", "projected gradient")
+    sections: list[tuple[list[tuple[str, int]], int]] = [
+        ([*(("info_nce", size) for size in sizes), (HESSIAN, 256)], threads),
+        ([(solver, 256) for solver in solvers], 1),
     ]
-    for comparisons, sizes, count in sections:
-        names = ["this suite", *COMPARISONS[comparisons[0]]()]
+    for lines_of, count in sections:
+        names = ["this suite", *COMPARISONS[lines_of[0][0]]()]
         names.remove(OURS)
-        head = ["what", "N", "threads", *names]
+        head = ["what", "N", *names]
         top = f"| {' | '.join(head)} |\n{'|---' * len(head)}|"
         print(top, flush=True)
-        lines = [
-            compare(comparison, size, DIM, count, seconds)
-            for comparison in comparisons
-            for size in sizes
-        ]
+        lines = [compare(*each, DIM, count, seconds) for each in lines_of]
         text += "\n".join(["", top, *lines, ""])
     if arguments.write:
         write_section(HEADING, text)

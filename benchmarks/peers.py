@@ -171,6 +171,17 @@ def svm() -> Times:
     return times
 
 
+def milliseconds(samples: list[float]) -> str:
+    """Their median."""
+    return f"{1e3 * statistics.median(samples):.3g} ms"
+
+
+def against(ours: list[float], theirs: list[float]) -> str:
+    """The time of another way, and how many times as long as that of a turn ours takes."""
+    ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+    return f"{milliseconds(theirs)} ({ratio:.2f})"
+
+
 def main() -> None:
     """Print the table, and write it if that is asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -179,26 +190,23 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     table = f"""
-Measured by `python benchmarks/peers.py --write` on {machine(1)}. Processor
-time of a training step of the suite and of what takes its place, alternating in one process:
-medians, of the ratios too. The bare network has the same optimiser, a plain loss, and views that
-are ready.
+Measured by `python benchmarks/peers.py --write` on {machine(1)}:
+median processor time of a training step, and in parentheses the median ratio of this suite's to the
+other's. The bare network has the same optimiser, a plain loss, and views that are ready.
 
-| step | this suite | beside | the other | ratio |\n|---|---|---|---|---|
+| step | this suite | another library | bare network |\n|---|---|---|---|
 """
     print(table, end="", flush=True)
     with without_tf32():  # as in a run
         for step in (vision, text, graph, video, svm):
             times = {name: values[1:] for name, values in step().items()}
             ours, what = times.pop(OURS), (step.__doc__ or "")[:-1]
-            for name, theirs in times.items():
-                ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
-                our_median, their_median = (
-                    f"{1e3 * statistics.median(samples):.3g} ms" for samples in (ours, theirs)
-                )
-                line = f"| {what} | {our_median} | {name} | {their_median} | {ratio:.2f} |\n"
-                print(line, end="", flush=True)
-                table += line
+            others = {name: against(ours, theirs) for name, theirs in times.items()}
+            bare = others.pop(BARE, "")
+            library = ", ".join(f"{name} {text}" for name, text in others.items())
+            line = f"| {what} | {milliseconds(ours)} | {library} | {bare} |\n"
+            print(line, end="", flush=True)
+            table += line
     if options.write:
         write_section("\n## Training steps compared with other libraries\n", table)
 

@@ -193,21 +193,17 @@ def page(all_errors: list[Error]) -> str:
     lines = [
         "# Numerics and speed",
         "",
-        "After this page you know how far the losses and their derivatives are from reference",
-        "implementations, and how fast they are. Value, gradient, and Hessian along a direction",
-        f"are compared for every combination of {len(LOSSES)} losses, {len(BUILDERS)} builders of",
-        f"pairs, {len(PENALTIES)} penalties and {len(DTYPES)} dtypes. The table shows",
+        "Value, gradient, and Hessian along a direction are compared with reference",
+        f"implementations for every combination of {len(LOSSES)} losses, {len(BUILDERS)} builders",
+        f"of pairs, {len(PENALTIES)} penalties and {len(DTYPES)} dtypes. The table shows",
         "the largest absolute error, divided by the largest entry where that exceeds 1;",
-        "`docs/numerics.csv` has each combination. `python tests/numerics.py` writes both; a test",
-        "computes a third of them again, each builder with each penalty, and allows "
-        f"{UNSTEADY:.0f} times the",
-        "error written here, since the last bits differ between processors.",
+        "`docs/numerics.csv` has each combination. `python tests/numerics.py` writes both; tests",
+        f"allow {UNSTEADY:.0f} times these errors, since the last bits differ between processors.",
         "",
-        f"The references are {LOOPS} on the same inputs, differentiated by torch. For",
+        f"The references are {LOOPS}, differentiated by torch. For",
         f"{' and '.join(reference.DIFFERENTIATED_BY_HAND)} the first derivative is compared with",
         f"{BY_HAND}, the second with {DIFFERENCES}",
-        f"(step {STEP:g}, themselves off by up to 1e-8). Inputs in bfloat16 are cast to float32;",
-        "their gradients are rounded to bfloat16, whose resolution is 4e-3.",
+        "(off by up to 1e-8). Gradients of inputs in bfloat16 are rounded to its resolution, 4e-3.",
         "",
     ]
     lines += ["## By loss", ""]
@@ -225,9 +221,8 @@ def page(all_errors: list[Error]) -> str:
     others = [error for error in on_several if error.loss != "exact"]
     lines += [
         "",
-        f"In float64, two and four processes agree with {ONE_PROCESS} to {_largest(others)}, with",
-        f"the exact solver of max_margin to {_largest(exact)}: value and gradient, over every",
-        "builder that gathers, penalties and projections.",
+        f"In float64, value and gradient on two and four processes agree with {ONE_PROCESS}",
+        f"to {_largest(others)}, with the exact solver of max_margin to {_largest(exact)}.",
     ]
     return "\n".join(lines) + "\n"
 
