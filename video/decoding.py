@@ -30,7 +30,6 @@ def decode(file: Path) -> Iterator[np.ndarray]:
     try:
         with av.open(
             str(file),
-            format="avi" if file.suffix.lower() == ".avi" else None,
             container_options=OPTIONS,
             metadata_errors="replace",  # titles in other encodings
         ) as container:

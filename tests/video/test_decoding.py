@@ -80,9 +80,12 @@ def test_a_truncated_file_is_an_error_in_every_container(
         reason(file, good[:kept])
 
 
-def test_without_a_length_the_duration_is_compared(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tag", [b"DURATION", b"ANOTHER_"])  # of the stream, or the file's alone
+def test_without_a_length_the_duration_is_compared(tmp_path: Path, tag: bytes) -> None:
     file = tmp_path / "video.mkv"
     good = write(file, frames=100, codec="libx264", cluster_time_limit="400")
+    assert b"DURATION" in good
+    good = good.replace(b"DURATION", tag)
     at = good.index(b"\x18\x53\x80\x67") + 4
     unknown = good[:at] + b"\x01" + b"\xff" * 7 + good[at + 8 :]
     file.write_bytes(unknown)
@@ -142,9 +145,10 @@ def test_a_damaged_file_is_named_with_the_reason(tmp_path: Path) -> None:
     assert "video stream" in reason(file, (tmp_path / "sound.avi").read_bytes())
 
 
-def test_a_playlist_is_not_the_video_that_it_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", [".avi", ".mp4", ".mkv"])
+def test_a_playlist_is_not_the_video_that_it_names(tmp_path: Path, ending: str) -> None:
     write(tmp_path / "other.mp4")
-    reason(tmp_path / "list.avi", b"ffconcat version 1.0\nfile other.mp4\n")
+    reason(tmp_path / f"list{ending}", b"ffconcat version 1.0\nfile other.mp4\n")
 
 
 @pytest.mark.parametrize(("first", "seconds"), [(0, 0.4), (10, 0.2)])
