@@ -124,8 +124,6 @@ def _rgb(image: Image.Image, upright: bool) -> Image.Image:
     mode = image.mode
     if mode.startswith("I;16") or mode in ("I", "F"):
         return Image.fromarray(_grey(image)).convert("RGB")
-    if mode in ("RGBa", "La"):  # premultiplied, which Pillow converts only to straight alpha
-        image = image.convert("RGBA" if mode == "RGBa" else "LA")
     return image.convert("RGB")
 
 
