@@ -168,7 +168,6 @@ def _returns(
             *NOTES.lines("left-open fixed simulator cost"),
             NOTES["variance"].format(table=printed_as, ratios=variance_ratios),
         ),
-        aggregates=("interquartile mean",),
     )
 
 
@@ -214,7 +213,6 @@ def _probe(returns: Table, notes: str = "") -> Table:
             f"{notes}"
         ),
         also=("r2_position", "r2_velocity"),
-        aggregates=(),
     )
 
 
@@ -240,7 +238,6 @@ LEARNING_GATE = dataclasses.replace(
     published=Published("A question of this suite", "Return at 100K environment steps", (), {}),
     references=(load_published(PUBLISHED / "references.toml", "curl-rerun"),),
     notes=NOTES.lines("gate-threshold gate-outcome"),
-    aggregates=(),
 )
 RETURNS_ON_A_CPU = dataclasses.replace(
     LEARNING_GATE,

@@ -32,7 +32,6 @@ SettingWord = Literal["paper's", "rebuilt", "reduced"]
 Form = Literal["superiority", "size", "comparable", "null", "no gain"]
 Scope = Literal["each", "every", "most"]
 EMBEDDED = "embedded sample"
-AGGREGATES = ("interquartile mean",)
 # The range of a metric by unit; results outside it are refused.
 UNITS: Mapping[str, tuple[float, float]] = {
     "%": (0.0, 100.0),
@@ -378,8 +377,6 @@ class Table:
         notes: lines shown under the table.
         also: further metrics of the same runs, shown in small tables of their own.
         units: units of the metrics in ``also`` that differ from ``unit``.
-        aggregates: statistics over all columns and seeds of a row, of ``AGGREGATES``, shown in a
-            small table of their own.
     """
 
     domain: str
@@ -401,7 +398,6 @@ class Table:
     references: tuple[Published, ...] = ()
     notes: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
-    aggregates: tuple[str, ...] = ()
     seed_exceptions: tuple[Seeds, ...] = ()
     post_hoc_seeds: Mapping[Tier, Mapping[str, int]] = field(default_factory=dict)
     failed: Mapping[str, Seeds] = field(default_factory=dict)
@@ -459,11 +455,6 @@ class Table:
                 yield f"no unit {unit!r}; known are: {', '.join(UNITS)}"
         if missing := set(self.units) - set(self.also):
             yield f"units of metrics not in also: {sorted(missing)}"
-        for name in self.aggregates:
-            if name not in AGGREGATES:
-                yield f"no aggregate {name!r}; known are: {', '.join(AGGREGATES)}"
-        if self.aggregates and len({self.metric_of(column) for column in self.columns}) > 1:
-            yield "an aggregate over columns of different metrics"
 
     def _faults_of_seeds(self) -> Iterator[str]:
         """Seeds of undeclared rows or columns, of no tier, or declared twice."""

@@ -17,7 +17,6 @@ from shared.report.judge import LEAST_SEEDS
 from shared.report.measuring import Measured, MeasuredCell, highest, refuse_smoke
 from shared.report.pictures import BLUE, Panel, Picture, Point, narrow
 from shared.report.wording import (
-    aggregate_grids,
     further_grids,
     groups_of,
     is_additional,
@@ -49,7 +48,7 @@ def markdown(measured: Measured, judged: Sequence[Judged] = ()) -> str:
         up="../" * len(measured.folder.parts),
         pictures=[name for name in measured.figures if own_figure.fullmatch(name)],
         others=[name for name in measured.figures if not own_figure.fullmatch(name)],
-        grids=[*aggregate_grids(measured), *further_grids(measured)],
+        grids=list(further_grids(measured)),
         first_record=next(records, None),
     )
 

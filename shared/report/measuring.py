@@ -11,12 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from shared.experiment.frame import Line, processor_of
 from shared.experiment.records import Record
 from shared.experiment.tables import (
-    AGGREGATES,
     Column,
     Row,
     SettingWord,
@@ -24,14 +21,13 @@ from shared.experiment.tables import (
     Tier,
     Value,
 )
-from shared.report.statistics import Summary, interquartile_mean, stratified_bootstrap, summarise
+from shared.report.statistics import Summary, summarise
 
 SCALES: Mapping[SettingWord, str] = {
     "reduced": "small",
     "rebuilt": "the paper's budget (rebuilt)",
     "paper's": "the paper's setting",
 }
-STATISTICS = dict(zip(AGGREGATES, (interquartile_mean,), strict=True))
 
 
 @dataclass(frozen=True)
@@ -64,19 +60,6 @@ class MeasuredCell:
 
 
 @dataclass(frozen=True)
-class Aggregate:
-    """One statistic of a row over all finished seeds of all columns."""
-
-    statistic: str  # its name, of ``AGGREGATES``
-    row: str  # label of the row
-    value: float
-    # Its 95% stratified bootstrap interval; None where a column has one seed.
-    interval: tuple[float, float] | None
-    count: int  # the number of values
-    declared: int  # the number of values if every declared seed were finished
-
-
-@dataclass(frozen=True)
 class Measured:
     """A table in one tier with all its measurements."""
 
@@ -90,8 +73,6 @@ class Measured:
     records: tuple[Record, ...]
     # Names of the paper's pictures in ``figures/`` beside the written table.
     figures: tuple[str, ...] = ()
-    # The table's aggregates, for rows with a finished seed in every column.
-    aggregates: tuple[Aggregate, ...] = ()
     chosen: tuple[int, ...] = ()  # the seeds that are shown, of a part; empty for all
 
     @property
@@ -165,7 +146,7 @@ def measure(
     )
     as_written = [line.source.record for line in by_address.values() if line.source]
     records = tuple({r.address: r for r in sorted(as_written, key=lambda r: r.address)}.values())
-    return Measured(table, tier, cells, ignored, records, tuple(figures), _aggregate(table, cells))
+    return Measured(table, tier, cells, ignored, records, tuple(figures))
 
 
 def narrowed(
@@ -176,23 +157,20 @@ def narrowed(
 ) -> Measured:
     """The part of a measured table with some rows, columns and seeds.
 
-    Aggregates are left out unless all columns are there. Where the table declares none of the
-    seeds, all are shown.
+    Where the table declares none of the seeds, all are shown.
     """
     chosen = tuple(seed for seed in measured.seeds if seeds is None or seed in seeds)
     if seeds is not None and chosen and chosen != measured.seeds:
         cells = tuple(
             tuple(_with_seeds(cell, chosen) for cell in row_cells) for row_cells in measured.cells
         )
-        measured = replace(measured, cells=cells, aggregates=(), chosen=chosen)
+        measured = replace(measured, cells=cells, chosen=chosen)
     cells = tuple(
         tuple(cell for cell in row_cells if cell.column.label in columns)
         for row_cells in measured.cells
         if row_cells[0].row.label in rows
     )
-    all_columns = len(cells[0]) == len(measured.columns)
-    aggregates = tuple(a for a in measured.aggregates if all_columns and a.row in rows)
-    return replace(measured, cells=cells, aggregates=aggregates)
+    return replace(measured, cells=cells)
 
 
 def _with_seeds(cell: MeasuredCell, chosen: Sequence[int]) -> MeasuredCell:
@@ -269,20 +247,3 @@ def differing(first: MeasuredCell, second: MeasuredCell) -> tuple[tuple[str, ...
     on_first, on_second = ({processor_of(r) for r in c.records.values()} for c in (first, second))
     processors = on_first | on_second if on_first != on_second else set()
     return tuple(sorted(data)), tuple(sorted(processors))
-
-
-def _aggregate(table: Table, rows: tuple[tuple[MeasuredCell, ...], ...]) -> tuple[Aggregate, ...]:
-    """The statistics of the table for each row that has a finished seed in every column."""
-    aggregates = []
-    for name in table.aggregates:
-        statistic = STATISTICS[name]
-        for cells in rows:
-            columns = [list(cell.values.values()) for cell in cells]
-            if all(columns):
-                value = float(statistic(np.concatenate(columns)))
-                interval = stratified_bootstrap(columns, statistic)
-                count = sum(map(len, columns))
-                declared = sum(len(cell.declared) for cell in cells)
-                label = cells[0].row.label
-                aggregates.append(Aggregate(name, label, value, interval, count, declared))
-    return tuple(aggregates)

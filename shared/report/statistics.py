@@ -9,18 +9,15 @@ import functools
 import math
 import statistics as plain
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import scipy  # loads scipy.special when it is first used
-from numpy.typing import ArrayLike, NDArray
 
 LEVEL = 0.05
 CONFIDENCE = 1 - LEVEL
 ROUNDING = 1e-12  # relative, below which values are equal
-TRIMMED = 0.25  # of the values, at each end
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -80,45 +77,6 @@ def summarise(values: Iterable[float]) -> Summary:
     sd = plain.stdev(numbers)
     half = _critical(n - 1) * sd / math.sqrt(n)
     return Summary(n, mean, sd, mean - half, mean + half)
-
-
-def interquartile_mean(values: ArrayLike) -> NDArray[np.float64]:
-    """Mean of the middle half of values (..., N): a quarter, rounded down, is cut at each end.
-
-    Source: Agarwal et al. 2021, section 4.3.
-    """
-    numbers = np.asarray(values, dtype=np.float64)
-    if numbers.shape[-1] == 0 or not np.isfinite(numbers).all():
-        raise ValueError("an interquartile mean needs at least one value, and finite ones only")
-    cut = int(TRIMMED * numbers.shape[-1])
-    last = numbers.shape[-1] - cut
-    return np.asarray(np.partition(numbers, (cut, last - 1), axis=-1)[..., cut:last].mean(-1))
-
-
-def stratified_bootstrap(
-    columns: Sequence[Sequence[float]],
-    statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-) -> tuple[float, float] | None:
-    """95% percentile interval of a statistic over all columns, resampling seeds in each column.
-
-    None where a column has a single value, whose spread over seeds is unknown. Equal values give an
-    equal interval: the resamples are drawn from a fixed seed. ``statistic`` is of values (..., N),
-    along the last axis. Source: Agarwal et al. 2021, section 4.1.
-    """
-    if not columns or not all(columns):
-        raise ValueError("a bootstrap needs at least one value in every column")
-    if any(len(values) == 1 for values in columns):
-        return None
-    generator = np.random.default_rng(0)
-    drawn = [
-        np.asarray(values, dtype=np.float64)[
-            generator.integers(len(values), size=(RESAMPLES, len(values)))
-        ]
-        for values in columns
-    ]
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(statistic(np.concatenate(drawn, axis=1)), (tail, 1 - tail))
-    return float(low), float(high)
 
 
 def gain_of(columns: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Estimate:

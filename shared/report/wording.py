@@ -239,24 +239,6 @@ def further_grids(measured: Measured) -> Iterator[Grid]:
             yield Grid(heading, ("method", *columns), lines)
 
 
-def aggregate_grids(measured: Measured) -> Iterator[Grid]:
-    """A grid for each statistic of the table over all columns."""
-    for name in measured.table.aggregates:
-        lines = []
-        for aggregate in (
-            candidate for candidate in measured.aggregates if candidate.statistic == name
-        ):
-            interval = "none: a column has one seed"
-            if aggregate.interval is not None:
-                interval = "[{:.2f}, {:.2f}]".format(*aggregate.interval)
-            whole = aggregate.count == aggregate.declared
-            count = str(aggregate.count) if whole else f"{aggregate.count} of {aggregate.declared}"
-            lines.append((aggregate.row, f"{aggregate.value:.2f}", interval, count))
-        if lines:
-            heading = f"{name.capitalize()} over the seeds of all columns"
-            yield Grid(heading, ("method", name, "95% bootstrap interval", "values"), tuple(lines))
-
-
 def published_grid(published: Published) -> Grid:
     """Published numbers of another paper."""
     lines = tuple(

@@ -448,22 +448,6 @@ def test_missing_numbers_are_counted_by_their_reason(measured: Measured) -> None
     ]
 
 
-def test_rows_are_summed_up_over_all_columns() -> None:
-    table = make_table(aggregates=("interquartile mean",))
-    records = [
-        *RECORDS,
-        *records_of("MMCL", "DD", {0: 70.0, 1: 71.0, 2: 72.0}),
-        *records_of("GraphCL", "DD", {2: 79.0}),
-    ]
-    text = markdown(measure(table, "paper", records))
-    lines = text[text.index("## Interquartile mean") :].splitlines()[4:6]
-    graphcl, mmcl = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
-    # Of 78, 79, 86, 87, 88 and of 70, 71, 72, 87.9, 89, 90.1 one value is cut at each end; the row
-    # that no paper gives has no seed in DD, so it is left out.
-    assert (graphcl[0], graphcl[1], graphcl[3]) == ("GraphCL", "84.00", "5 of 6")
-    assert (mmcl[0], mmcl[1], mmcl[3]) == ("MMCL", f"{(71 + 72 + 87.9 + 89) / 4:.2f}", "6")
-
-
 def test_pictures_show_the_numbers_that_they_are_given(tmp_path: Path) -> None:
     here = pictures.Point(2.0, 1.0, 3.5, published=4.0, margin=(-1.0, 1.0))
     panel = pictures.Panel("gains", "points", {"one": [here], "none": []}, rule=0.0)

@@ -13,9 +13,7 @@ from shared.report.statistics import (
     Estimate,
     gain_of,
     holm,
-    interquartile_mean,
     rank_test,
-    stratified_bootstrap,
     summarise,
 )
 
@@ -93,24 +91,3 @@ def test_holm_is_that_of_statsmodels() -> None:
         p_values = [*generator.uniform(0, 0.2, n), 1.0]
         assert holm(p_values) == pytest.approx(list(multipletests(p_values, method="holm")[1]))
     assert holm([]) == []
-
-
-def test_interquartile_mean_cuts_a_quarter_at_each_end() -> None:
-    assert interquartile_mean([9.0, 1.0, 2.0, 3.0]) == pytest.approx(2.5)
-    assert interquartile_mean([[1.0, 2.0, 30.0], [4.0, 5.0, 6.0]]) == pytest.approx([11.0, 5.0])
-    for count in range(1, 14):
-        values = np.random.default_rng(count).normal(size=(3, count))
-        trimmed = scipy.stats.trim_mean(values, 0.25, axis=-1)
-        assert np.array_equal(interquartile_mean(values), trimmed)
-    for values in ([], [1.0, math.nan]):
-        with pytest.raises(ValueError, match="at least one value, and finite ones only"):
-            interquartile_mean(values)
-
-
-def test_the_bootstrap_resamples_seeds_within_columns() -> None:
-    spread = stratified_bootstrap([[0.0, 1.0], [100.0, 101.0]], lambda v: v.mean(axis=-1))
-    assert spread == (50.0, 51.0)
-    assert stratified_bootstrap([[0.0, 1.0], [2.0]], interquartile_mean) is None
-    for columns in ([], [[1.0, 2.0], []]):
-        with pytest.raises(ValueError, match="at least one value in every column"):
-            stratified_bootstrap(columns, interquartile_mean)
