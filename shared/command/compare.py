@@ -312,7 +312,7 @@ def _on_data(
         dataclasses.replace(
             claim,
             comparisons=tuple(
-                dataclasses.replace(pair, columns=new_labels, metric="", beside="")
+                dataclasses.replace(pair, columns=new_labels, beside="")
                 for pair in claim.comparisons
             ),
         )

@@ -3,7 +3,7 @@
 Each ``[[claim]]`` has the keys of :class:`~shared.experiment.tables.Claim` and, in
 ``[[claim.comparisons]]``, which rows are compared where: ``tables`` (``paper/table``), ``pairs`` of
 rows (the one that the gain is of, first), and optionally ``columns`` (all if left out), ``tiers``
-(those of the table, but for smoke), ``metric``, ``beside`` and ``apart``.
+(those of the table, but for smoke), ``beside`` and ``apart``.
 ``[settings."paper/table".tier]`` says how a tier relates to the paper: ``word``, ``differences``,
 in ``by_paper`` the differences from other papers whose claims are judged on the table, and ``""``
 for additional questions, and in ``other_data`` what stands in for a paper's data. ``[chosen_here]``
@@ -42,7 +42,7 @@ NUMBERS: Mapping[Form, str] = {
     "no gain": "margin",
 }
 PRINTED = ("mean", "std", "interval")  # keys of a row's numbers, fields of Value
-PLACES = {"tables", "pairs", "columns", "tiers", "metric", "beside", "apart"}
+PLACES = {"tables", "pairs", "columns", "tiers", "beside", "apart"}
 
 
 def with_claims(
@@ -139,7 +139,7 @@ def _comparisons(entry: Mapping[str, Any], table: Table) -> list[Comparison]:
     declared = tuple(tier for tier in table.tiers if tier != "smoke")
     tiers = tuple(tier for tier in entry.get("tiers", declared) if tier in declared)
     columns = tuple(entry.get("columns", (column.label for column in table.columns)))
-    others = {key: entry[key] for key in ("metric", "beside", "apart") if key in entry}
+    others = {key: entry[key] for key in ("beside", "apart") if key in entry}
     return [
         Comparison(better, than, columns, tiers, **others)
         for better, than in entry["pairs"]

@@ -152,7 +152,6 @@ class Comparison:
         baseline: label of the row that it is compared with.
         columns: labels of the columns.
         tiers: the tiers in which it is measured.
-        metric: key of the result; empty for that of each column.
         beside: key of a second metric of the same runs, whose gain is reported where its sign
             differs.
         apart: whether each column is a comparison of its own, since the columns overlap or are not
@@ -163,7 +162,6 @@ class Comparison:
     baseline: str
     columns: tuple[str, ...]
     tiers: tuple[Tier, ...] = ("paper", "short")
-    metric: str = ""
     beside: str = ""
     apart: bool = False
 
@@ -503,7 +501,7 @@ class Table:
                 yield f"{claim.id}: undeclared rows: {sorted(missing)}"
             if missing := set(pair.columns) - columns:
                 yield f"{claim.id}: undeclared columns: {sorted(missing)}"
-            if missing := {pair.metric, pair.beside} - metrics:
+            if missing := {pair.beside} - metrics:
                 yield f"{claim.id}: metrics that the table does not show: {sorted(missing)}"
 
     def _faults_of_runs(self) -> Iterator[str]:

@@ -332,13 +332,10 @@ def _comparison(
     for label in labels:
         column = {cell.row.label: cell for cell in table.column(label)}
         cells[label] = column[rows.method], column[rows.baseline]
-        metric = declared.metric or declaration.metric_of(cells[label][0].column)
+        metric = declaration.metric_of(cells[label][0].column)
         best = highest((cell for cell in column.values() if cell.row.untrained), metric)
         floors[label] = best[0] if best else None
-    metrics = {
-        label: declared.metric or declaration.metric_of(pair[0].column)
-        for label, pair in cells.items()
-    }
+    metrics = {label: declaration.metric_of(pair[0].column) for label, pair in cells.items()}
     values = {
         label: (pair[0].read(metrics[label]), pair[1].read(metrics[label]))
         for label, pair in cells.items()

@@ -155,7 +155,6 @@ def test_cells_in_the_order_of_the_table_with_their_changes() -> None:
         ({"claims": (_about(CLAIM, baseline="worst"),)}, "'worst'"),
         ({"claims": (_about(CLAIM, columns=("up",)),)}, "'up'"),
         ({"claims": (_about(CLAIM, beside="nom"),)}, "'nom'"),
-        ({"claims": (_about(CLAIM, metric="nom"),)}, "'nom'"),
         ({"units": {"nom": "%"}}, "'nom'"),
         ({"also": ("nom",), "units": {"nom": "furlongs"}}, "'furlongs'"),
     ],
