@@ -147,6 +147,7 @@ def test_losses_that_need_cosines_say_so(loss: Term, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Objective(loss).build(3, inner_product)
     Objective(loss).build(3)
+    Objective(term(matrix)).build(3, inner_product)  # a user's function takes any
 
 
 LATER = """
