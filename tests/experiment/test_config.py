@@ -12,7 +12,14 @@ import pytest
 from graph.config import Config
 from graph.tables import TABLES
 from shared.command.cells import DOMAINS, tables_of
-from shared.experiment.config import added, canonical, differences, option, upgraded_config
+from shared.experiment.config import (
+    added,
+    canonical,
+    differences,
+    option,
+    place_of,
+    upgraded_config,
+)
 from shared.experiment.records import read_records
 from shared.experiment.tables import Table
 from shared.report.measuring import Measured
@@ -149,3 +156,25 @@ def test_an_option_is_in_the_canonical_form_only_if_used() -> None:
     assert canonical(Optional(chunk=8)) == {"seed": 0, "chunk": 8}
     assert upgraded_config({"seed": 0}, Optional) == {"seed": 0}
     assert upgraded_config({"seed": 0, "chunk": 8}, Optional) == {"seed": 0, "chunk": 8}
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (
+            {
+                "dataset": "CIFAR-10",
+                "objective": {
+                    "loss": {"function": "info_nce"},
+                    "penalties": [{"function": "losses.spread@0123"}],
+                },
+            },
+            "cifar-10/info-nce-losses-spread-seed-3-KEY",
+        ),
+        ({"task": "walk", "objective": None}, "walk/untrained-seed-3-KEY"),
+        ({"train": False, "other": "Text", "dataset": 5}, "text/untrained-seed-3-KEY"),
+        ({}, "data/seed-3-KEY"),
+    ],
+)
+def test_the_folder_of_a_run_says_data_loss_and_seed(content: dict[str, Any], place: str) -> None:
+    assert place_of("graph", {**content, "seed": 3}, "KEY") == Path("graph", place)
