@@ -1,15 +1,16 @@
 """Cells still to run as lines of an array job: each the words of one call of the command line."""
 
 import argparse
+import itertools
 import math
 import shlex
-import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from rich.console import Console
 
-from shared.command.cells import Chosen, Places, encoder_of, imported
+from shared.command.cells import Chosen, Places, encoder_of, missing_data
 from shared.errors import not_installed
 from shared.experiment.frame import unfinished
 from shared.experiment.tables import Cell
@@ -34,44 +35,36 @@ def lines_of_comparison(
     chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
 ) -> list[str]:
     """The lines of a comparison: each has all rows, in one column, of some seeds."""
-    parts: dict[str, list[int]] = {}
+    seeds_of: dict[str, list[int]] = {}  # by column
     for cell in _runnable(chosen, places, console):
-        seeds = parts.setdefault(cell.column, [])
+        seeds = seeds_of.setdefault(cell.column, [])
         seeds += [] if cell.seed in seeds else [cell.seed]
     words = ["compare", *options.words, "--tier", options.tier]
-    for name in ("row", "records", "set"):
-        values = getattr(options, name)
-        for value in values:
-            text = ":".join([value[0], *value[1]]) if isinstance(value, tuple) else str(value)
-            words += [f"--{name}", text]
-    for file, name, numbers in options.loss:
-        words += ["--with", f"{file}:{','.join([name, *numbers])}"]
-    words += ["--rows", ",".join(options.rows)] if options.rows else []
+    given = [("--row", ":".join([row, *settings])) for row, settings in options.row]
+    given += [("--records", str(folder)) for folder in options.records]
+    given += [("--set", setting) for setting in options.set]
+    given += [("--with", ",".join([f"{file}:{name}", *rest])) for file, name, rest in options.loss]
+    given += [("--rows", ",".join(options.rows))] if options.rows else []
     for name in ("table", "against", "data"):
-        words += [f"--{name}", str(getattr(options, name))] if getattr(options, name) else []
-    room = max(1, options.cells // max(1, len(parts)))  # lines of a column
+        given += [(f"--{name}", str(value))] if (value := getattr(options, name)) else []
+    words += itertools.chain(*given)
+    room = max(1, options.cells // max(1, len(seeds_of)))  # lines of a column
     return [
         shlex.join([*words, "--column", column, "--seeds", ",".join(map(str, some))])
-        for column, seeds in parts.items()
+        for column, seeds in seeds_of.items()
         for some in _joined([[seed] for seed in seeds], room)
     ]
-
-
-def print_lines(lines: Sequence[str]) -> None:
-    """Print the lines as they are, however long."""
-    sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 def _runnable(chosen: Sequence[Chosen], places: Places, console: Console) -> Iterator[Cell]:
     """The unfinished cells whose data and extra are here; says which others are left out."""
     cells = {cell.key: cell for selected in chosen for cell in selected.cells}
-    left_out: dict[str, int] = {}
+    left_out = Counter[str]()
     for cell in unfinished(cells.values(), places.runs):
-        find = imported(cell.domain).experiment(cell.config).missing
-        lacks = [data.remedy for data in (find(cell.config, places.data) if find else ())]
+        lacks = [data.remedy for data in missing_data(cell, places.data)]
         lacks += [f"{name} is not installed" for name in not_installed(cell.domain)]
         if lacks:
-            left_out["; ".join(lacks)] = left_out.get("; ".join(lacks), 0) + 1
+            left_out["; ".join(lacks)] += 1
         else:
             yield cell
     for why, number in left_out.items():

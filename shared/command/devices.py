@@ -39,10 +39,9 @@ def used(threads: int, config: Config) -> list[str]:
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
     lines = [f"on {name}"]
     if capability < (8, 0) and getattr(config, "precision", "") == "bfloat16":
-        number = ".".join(map(str, capability))
         lines.append(
-            f"{name} (compute capability {number}, below 8.0) only emulates bfloat16, slowly; "
-            f"--set precision=float32 computes in single precision, in runs of your own"
+            f"{name} (compute capability {capability[0]}.{capability[1]}, below 8.0) only emulates "
+            f"bfloat16, slowly; --set precision=float32 computes in single precision"
         )
     return lines
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shared.command.cells import Places, imported
+from shared.command.cells import Places, experiment_of, missing_data
 from shared.command.progress import duration
-from shared.experiment.config import Config, canonical
-from shared.experiment.data import MissingData
+from shared.experiment.config import Config
 from shared.experiment.frame import Frame, finished
 from shared.experiment.records import ENCODER_PROCESSOR, Record
 from shared.experiment.tables import Cell, Table
@@ -83,22 +82,14 @@ def plan_table(
     grid.add_section()
     grid.add_row("all", *_columns(list(costs.values())))
     parts: list[RenderableType] = [Text(f"{table.address}: {table.title}", style="bold"), grid]
-    parts += [unbroken(f"Data to get first: {data}") for data in missing_data(cells, places)]
+    to_get: dict[str, None] = {}
+    for cell in cells:
+        lacking = [str(data) for data in missing_data(cell, places.data)]
+        if not to_get.keys() >= {*lacking} and finished(cell, places.runs) is None:
+            to_get |= dict.fromkeys(lacking)
+    parts += [unbroken(f"Data to get first: {data}") for data in to_get]
     parts += [Text(line) for line in _notes(costs, cells, places, jobs)]
     return Group(*parts)
-
-
-def missing_data(cells: Sequence[Cell], places: Places) -> list[MissingData]:
-    """The datasets that unfinished cells need and that are missing."""
-    by_text: dict[str, MissingData] = {}
-    for cell in cells:
-        missing = imported(cell.domain).experiment(cell.config).missing
-        if missing is None:
-            continue
-        of_cell = {str(data): data for data in missing(cell.config, places.data)}
-        if not by_text.keys() >= of_cell.keys() and finished(cell, places.runs) is None:
-            by_text.update(of_cell)
-    return list(by_text.values())
 
 
 def costs_of(
@@ -135,11 +126,12 @@ def costs_of(
     for cell in (*cells, *table.cells(tier)):
         pair = (cell.row, cell.run_name)
         trained.setdefault(pair, trains(cell.config))
-        by_source = seconds.get(_without_seed(canonical(cell.config)), {})
+        by_source = seconds.get(_without_seed(cell.content), {})
         for source in ("measured", "recorded"):
-            if pair not in known and by_source.get(source):
+            if pair not in known and source in by_source:
                 known[pair] = statistics.median(by_source[source]), source
     costs: Costs = {}
+    time: tuple[float | None, str]
     for pair in dict.fromkeys((cell.row, cell.run_name) for cell in cells):
         of_pair = [cell for cell in cells if (cell.row, cell.run_name) == pair]
         left = {cell.key for cell in of_pair if cell.address not in done} - seen
@@ -150,11 +142,12 @@ def costs_of(
             for other in known
             if other[1] == pair[1] and trained[other] == trained[pair]
         ]
-        time, source = known.get(pair) or (
-            (statistics.median_high(others), "column") if others else (None, "unknown")
-        )
+        if pair in known:
+            time = known[pair]
+        else:
+            time = (statistics.median_high(others), "column") if others else (None, "unknown")
         finished_here = sum(cell.address in done for cell in of_pair)
-        costs[pair] = Cost(finished_here, len(of_pair), len(left), time, source)
+        costs[pair] = Cost(finished_here, len(of_pair), len(left), *time)
     return costs
 
 
@@ -208,16 +201,19 @@ def on_gpu(cells: Iterable[Cell]) -> str | None:
         lines = {line["kind"]: line for line in csv.DictReader(stream)}
     hours: defaultdict[str, float] = defaultdict(float)
     number = 0
-    for cell in {cell.key: cell for cell in cells if trains(cell.config)}.values():
-        steps = imported(cell.domain).experiment(cell.config).steps
-        line = lines.get(kind_of(cell.domain, cell.config))
-        if line and steps and (count := steps(cell.config)):
+    for cell in {cell.key: cell for cell in cells}.values():
+        steps, line = steps_of(cell), lines.get(kind_of(cell.domain, cell.config))
+        if steps and line:
             number += 1
-            hours[line["device"]] += count * float(line["seconds_with_graphs"]) / 3600
-    if not hours:
-        return None
+            hours[line["device"]] += steps * float(line["seconds_with_graphs"]) / 3600
     text = ", ".join(f"{value:.1f} hours on an {device}" for device, value in hours.items())
-    return f"training of {counted(number, 'cell')} takes about {text}"
+    return f"training of {counted(number, 'cell')} takes about {text}" if number else None
+
+
+def steps_of(cell: Cell) -> int | None:
+    """The training steps of a cell; None where it trains nothing, or no one can tell."""
+    steps = experiment_of(cell).steps
+    return steps(cell.config) if steps and trains(cell.config) else None
 
 
 def _on_accelerator(record: Record) -> bool:
@@ -271,20 +267,12 @@ def _notes(costs: Costs, cells: Sequence[Cell], places: Places, jobs: int) -> It
     if hours := on_gpu(cell for cell in to_run if finished(cell, places.runs) is None):
         yield f"On a GPU the {hours}."
     unknown = [cell for cell in to_run if waiting[cell.row, cell.run_name].seconds is None]
-    counts = [_steps(cell) for cell in {cell.key: cell for cell in unknown}.values()]
     if unknown:
-        steps, batch = max(counts)
-        size = f" a cell has up to {steps:,} steps of {batch:,};" * bool(steps)
+        longest = max(unknown, key=lambda cell: steps_of(cell) or 0)
+        steps, batch = steps_of(longest), getattr(longest.config, "batch_size", 0)
+        size = f" a cell has up to {steps:,} steps of {batch:,};" if steps else ""
         first = unknown[0]
         column = "" if first.run else f" --column {first.column!r}"
         yield (
             f"Never timed here:{size} run one with --seeds {first.seed}{column}, then plan again."
         )
-
-
-def _steps(cell: Cell) -> tuple[int, int]:
-    """The training steps of a cell and the size of a batch; zeros where it trains nothing."""
-    steps = imported(cell.domain).experiment(cell.config).steps
-    if steps is None or not trains(cell.config):
-        return 0, 0
-    return steps(cell.config) or 0, getattr(cell.config, "batch_size", 0)

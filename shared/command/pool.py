@@ -6,7 +6,7 @@ import os
 import signal
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
@@ -15,12 +15,10 @@ from typing import Any
 from rich.console import Console
 
 from shared.command import devices, server
-from shared.command.cells import Places, encoder_of, imported, run_folder
-from shared.command.outcome import INTERRUPTED, Outcome
-from shared.command.progress import Main, Watch, watching
+from shared.command.cells import Places, encoder_of, imported, missing_data
+from shared.command.progress import INTERRUPTED, Main, Outcome, Watch, watching
 from shared.errors import UserError
 from shared.experiment.config import Config
-from shared.experiment.data import MissingData
 from shared.experiment.records import Reason
 from shared.experiment.run_folders import is_locked, stop_signals
 from shared.experiment.store import is_stored
@@ -42,25 +40,19 @@ class Pool:
     """
 
     def __init__(
-        self,
-        places: Places,
-        options: Namespace,
-        console: Console,
-        *,
-        main: Main | None = None,
+        self, places: Places, options: Namespace, console: Console, main: Main | None = None
     ) -> None:
         self.places = places
         self.options = options
         self.console = console
-        self.main = main
-        self.jobs = options.jobs or default_jobs(options.threads)
+        self.main = main or {}
+        self.jobs = jobs_of(options)
         self.interrupted = False
         self.outcomes: dict[str, str] = {}
         self._waiting: list[Cell] = []
         self._encoders: dict[str, tuple[Path, str]] = {}  # by address, the store and its entry
         # By the pipe that a process talks through: its cell, the process and its device.
         self._running: dict[Any, tuple[Cell, Any, str | None]] = {}
-        self._devices = visible_devices()
 
     def run(self, cells: list[Cell], before: Callable[[], None] | None = None) -> None:
         """Run cells of one domain, with distinct keys; ``outcomes`` has those without a result.
@@ -83,15 +75,16 @@ class Pool:
                 while len(self._running) < self.jobs and not requests and (cell := self._next()):
                     self._start(cell, workers)
                     watch.started(cell)
+                processes = [process for _, process, _ in self._running.values()]
                 if requests and not stopping:
                     stopping = True
                     self.console.print(
                         "stopping after running cells have saved; Ctrl-C again stops at once"
                     )
-                    for _, process, _ in self._running.values():
+                    for process in processes:
                         process.terminate()
                 if len(requests) > 1:
-                    for _, process, _ in self._running.values():
+                    for process in processes:
                         process.kill()
                 for pipe in wait(list(self._running), timeout=0.2):
                     self._listen(pipe, watch, stopping=bool(requests))
@@ -113,7 +106,7 @@ class Pool:
         ]
         if not free:
             return None
-        cell = min(free, key=lambda cell: is_locked(run_folder(self.places, cell)))
+        cell = min(free, key=lambda cell: is_locked(self.places.runs / cell.folder))
         self._waiting.remove(cell)
         return cell
 
@@ -122,8 +115,8 @@ class Pool:
         context = multiprocessing.get_context("forkserver")
         pipe, pipe_of_process = context.Pipe()
         counts = Counter(device for _, _, device in self._running.values())
-        several = len(self._devices) > 1
-        device = min(self._devices, key=lambda device: counts[device]) if several else None
+        names = visible_devices()
+        device = min(names, key=lambda name: counts[name]) if len(names) > 1 else None
         process = context.Process(
             target=_run_in_process,
             args=(pipe_of_process, device, (cell, self.places, self.options, workers)),
@@ -160,7 +153,7 @@ class Pool:
             self.interrupted = True
         elif message.kind != "done":
             self.outcomes[cell.address] = message.why
-            message.note(run_folder(self.places, cell))
+            message.note(self.places.runs / cell.folder)
         watch.ended(cell, message)
 
     def leave_out(self, cells: list[Cell]) -> list[Cell]:
@@ -171,11 +164,16 @@ class Pool:
         by_reason: dict[str, list[Cell]] = {}
         tried: set[str] = set()
         for cell in cells:
-            for data in self._missing(cell):
-                if not (data.how or self.options.no_download or data.name in tried):
-                    self._fetch(cell, data.name)
-                    tried.add(data.name)
-            why = "; ".join(data.remedy for data in self._missing(cell))
+            for data in missing_data(cell, self.places.data):
+                if data.how or self.options.no_download or data.name in tried:
+                    continue
+                tried.add(data.name)
+                say(self.console, f"fetching {data.name} ...")
+                try:
+                    imported(cell.domain).fetch(data.name, self.places.data)
+                except (UserError, OSError) as error:
+                    say(self.console, f"fetching {data.name} failed: {error}")
+            why = "; ".join(data.remedy for data in missing_data(cell, self.places.data))
             by_reason.setdefault(why, []).append(cell)
         left = by_reason.pop("", [])
         for why, without in by_reason.items():
@@ -184,18 +182,6 @@ class Pool:
             why = f"{Reason.NOT_RUN}: data missing; {why}"
             self.outcomes |= {cell.address: why for cell in without}
         return left
-
-    def _missing(self, cell: Cell) -> Sequence[MissingData]:
-        find = imported(cell.domain).experiment(cell.config).missing
-        return find(cell.config, self.places.data) if find else ()
-
-    def _fetch(self, cell: Cell, name: str) -> None:
-        """Try to fetch a dataset that a cell lacks."""
-        say(self.console, f"fetching {name} ...")
-        try:
-            imported(cell.domain).fetch(name, self.places.data)
-        except (UserError, OSError) as error:
-            say(self.console, f"fetching {name} failed: {error}")
 
 
 def _run_in_process(
@@ -214,7 +200,7 @@ def _run_in_process(
 
     from shared.command.worker import run_cell  # needs torch, the pool does not
 
-    send(run_cell(*arguments, lambda *message: send(message)))
+    send(run_cell(*arguments, report=lambda *message: send(message)))
 
 
 @contextlib.contextmanager
@@ -250,9 +236,9 @@ def _describe_end(code: int | None, config: Config) -> str:
     return f"{text}, as the system does when memory runs out; lower {lower}"
 
 
-def default_jobs(threads: int) -> int:
-    """How many cells run at a time by default: one per GPU, else as many as the cores allow."""
-    return len(visible_devices()) or max(1, cores() // threads)
+def jobs_of(options: Namespace) -> int:
+    """How many cells run at a time; by default one per GPU, else as many as the cores allow."""
+    return options.jobs or len(visible_devices()) or max(1, cores() // options.threads)
 
 
 def cores() -> int:

@@ -12,8 +12,8 @@ from functools import partial
 from shared import functions
 from shared.capture import CaptureFailed
 from shared.command import devices
-from shared.command.cells import Places, imported, run_folder
-from shared.command.outcome import INTERRUPTED, Outcome
+from shared.command.cells import Places, imported
+from shared.command.progress import INTERRUPTED, Outcome
 from shared.distributed import all_gather_objects, is_lost, world_size
 from shared.errors import UserError, describe_os_error, lacking
 from shared.experiment.config import USER_TIER, canonical, run_key
@@ -46,7 +46,7 @@ def run_cell(
         why = "the source of its loss changed since the command began; start it again"
         return Outcome(Reason.REFUSED, f"{Reason.REFUSED}: {why}")
     run = Run(
-        run_folder(places, cell),
+        places.runs / cell.folder,
         cell.config,
         tier=USER_TIER if cell.own else cell.tier,
         workers=workers,
@@ -171,8 +171,8 @@ def _stop_with_parent(run: Run) -> None:
 def _is_out_of_memory(error: BaseException) -> bool:
     import torch
 
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
     # The CPU allocator raises a plain RuntimeError with one of these phrases.
     words = ("not enough memory", "can't allocate memory")
-    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in words)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in words)
+    )

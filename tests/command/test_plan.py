@@ -18,7 +18,7 @@ from toy.tables import TABLES as TOY
 
 from graph.tables import TABLE_4
 from shared.command import plan
-from shared.command.cells import Chosen, Places, every_table, run_folder, tables_of
+from shared.command.cells import Chosen, Places, every_table, tables_of
 from shared.command.plan import Cost, costs_of, kind_of, plan_table, side_by_side, trains
 from shared.command.running import joined
 from shared.experiment.config import canonical_json, slug
@@ -51,7 +51,7 @@ def text_of(
 
 def finish(here: Places, cell: Cell, seconds: float) -> None:
     """A finished run, as far as a plan looks at it."""
-    folder = run_folder(here, cell)
+    folder = here.runs / cell.folder
     folder.mkdir(parents=True, exist_ok=True)  # shared by cells of equal configuration
     (folder / "config.json").write_text(canonical_json(cell.config))
     environment = {
