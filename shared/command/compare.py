@@ -17,7 +17,6 @@ import dataclasses
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,13 +67,7 @@ from shared.report.comparison import (
     write,
 )
 from shared.report.console import empty_grid, say
-from shared.report.wording import (
-    TIER_NOTES,
-    counted,
-    gain_text,
-    named_seeds,
-    shown_metric,
-)
+from shared.report.wording import TIER_NOTES, counted, gain_text, named_seeds, shown_metric
 
 FORM = "comparison-v3"
 INDEX = "comparison.json"
@@ -295,12 +288,8 @@ def _on_data(
         seeds={tier: (0, 1, 2)},
         published=Published("data of one's own", name, (), {}),
         claims=claims,
-        references=(),
         seed_exceptions=(),
-        post_hoc_seeds={},
         failed={},
-        settings={},
-        notes=(),
     )
 
 
@@ -325,12 +314,8 @@ def _rows_of(
     if options.data is not None:
         cells = tuple(dataclasses.replace(cell, own=True) for cell in cells)
     untrained = {row.label: row.baseline for row in table.rows}
-    chosen = {cell.row for cell in cells}
-    rows = [
-        ComparisonRow(label, "", baseline=untrained[label])
-        for label in untrained
-        if label in chosen
-    ]
+    chosen = dict.fromkeys(cell.row for cell in cells)  # in the order of the table
+    rows = [ComparisonRow(label, "", baseline=untrained[label]) for label in chosen]
     of_baseline = [cell for cell in cells if cell.row == baseline]
     for file, name, numbers, loss in losses:
         label = _new_label(", ".join([name, *numbers]), table, rows)
@@ -350,8 +335,6 @@ def _rows_of(
         if [cell.key for cell in varied] == [cell.key for cell in plain]:
             raise UserError(f"--row {name}: {row} has {text} already")
         cells += tuple(dataclasses.replace(cell, row=label) for cell in varied)
-    order = {label: number for number, label in enumerate(untrained)}
-    rows.sort(key=lambda row: order.get(row.label, len(order)))
     data = str(options.data or "")
     return Selection(table, tier, tuple(options.set), data, baseline, tuple(rows), cells)
 
@@ -376,10 +359,10 @@ def _baseline(table: Table, tier: Tier, options: argparse.Namespace, chosen: lis
 
 def _only_row(table: Table, tier: Tier, name: str) -> str:
     """The label of the row of that name, which may not be a printed label of several."""
-    label, *others = dict.fromkeys(cell.row for cell in table.cells(tier, row=name))
-    if others:
-        raise UserError(f"{name!r} names several rows; choose one: {' | '.join([label, *others])}")
-    return label
+    labels = list(dict.fromkeys(cell.row for cell in table.cells(tier, row=name)))
+    if len(labels) > 1:
+        raise UserError(f"{name!r} names several rows; choose one: {' | '.join(labels)}")
+    return labels[0]
 
 
 def _new_label(label: str, table: Table, rows: Sequence[ComparisonRow]) -> str:
@@ -523,11 +506,6 @@ def _print_sources(
     for text, columns in columns_by_text.items():
         where = "" if len(columns) == len(selection.columns) else f" ({', '.join(columns)})"
         say(console, f"  {text}{where}")
-    learned = {row.label for row in selection.rows if not row.baseline}
-    counts = Counter(row for row, _ in {(row, seed) for row, _, seed in sources} if row in learned)
-    few, many = min(counts.values(), default=0), max(counts.values(), default=0)
-    if few < many:
-        say(console, f"  rows have {few} to {many} seeds; --seeds 0-4 runs these of all")
     missing = [cell for cell in selection.cells if sources[_coordinates(cell)] is None]
     runs, to_run = ({cell.key for cell in some} for some in (selection.cells, missing))
     say(console, f"  {len(runs) - len(to_run)} of {counted(len(runs), 'run')} there")
@@ -616,21 +594,18 @@ def _print_comparison(console: Console, comparison: Comparison) -> None:
     several = len(comparison.columns) > 1
     names = ("method", *("column",) * several, "mean ± sd", "seeds", "gain, 95% interval", "p", "")
     grid = empty_grid(names, left=("method", "column", ""))
-    for row, (label, *texts) in zip(comparison.rows, main_grid(comparison).lines, strict=True):
+    for label, *texts in main_grid(comparison).lines:
         for column, text in zip(comparison.columns, texts, strict=True):
-            is_baseline = row.label == comparison.against
-            word = comparison.word(label, column.label)
-            if is_baseline:
+            place = label, column.label
+            word, gain, p = comparison.word(*place), "", ""
+            if label == comparison.against:
                 word = ": ".join(filter(None, ("baseline", word)))
-            grid.add_row(
-                Text(label),
-                *(Text(column.label),) * several,
-                text,
-                str(len(comparison.numbers[label, column.label].read())),
-                "" if is_baseline else gain_text(*comparison.interval(label, column.label)),
-                "" if is_baseline else p_of(comparison, label, column.label),
-                Text(word, style=STYLES.get(word.partition(" (")[0], "")),
-            )
+            else:
+                gain, p = gain_text(*comparison.interval(*place)), p_of(comparison, *place)
+            seeds = str(len(comparison.numbers[place].read()))
+            style = STYLES.get(word.partition(" (")[0], "")
+            where = (Text(label), *(Text(column.label),) * several)
+            grid.add_row(*where, text, seeds, gain, p, Text(word, style=style))
     title = f"{comparison.address} ({comparison.scale}): rows beside {comparison.against}"
     console.print(Text(title, style="bold"), soft_wrap=True)
     console.print(grid)
@@ -641,12 +616,11 @@ def _print_comparison(console: Console, comparison: Comparison) -> None:
 
 def _print_folders(console: Console, selection: Selection, places: Places) -> None:
     """Print where the runs of the user's rows are, which export and evaluate take."""
-    folders_by_row: dict[str, list[Path]] = {}
+    folders_by_row: dict[str, dict[Path, None]] = {}
     for cell in selection.cells:
         if cell.own and (folder := places.runs / cell.folder).exists():
-            folders_by_row.setdefault(cell.row, []).append(folder)
-    for row, folders in folders_by_row.items():
-        first, *further = dict.fromkeys(folders)
+            folders_by_row.setdefault(cell.row, {})[folder] = None
+    for row, (first, *further) in folders_by_row.items():
         more = f" and {len(further)} more beside" if further else ""
         say(console, f"  {row}: {first}{more}")
 

@@ -24,7 +24,7 @@ def check() -> list[str]:
 
     if torch.cuda.is_available() or not (assigned or gpu_is_there()):
         return []
-    why = f"there is a GPU, but torch cannot use it ({_reason()})"
+    why = f"there is a GPU, but torch cannot use it ({why_none()})"
     if assigned:
         raise UserError(f"{why}; or train on the CPU with CUDA_VISIBLE_DEVICES= (empty)")
     return [why]
@@ -46,15 +46,6 @@ def used(threads: int, config: Config) -> list[str]:
     return lines
 
 
-def need(what: str) -> None:
-    """Exit with torch's reason, and code 2, where it can use no GPU."""
-    import torch
-
-    if not torch.cuda.is_available():
-        print(f"error: {what}: torch can use no GPU here ({_reason()})", file=sys.stderr)
-        sys.exit(2)
-
-
 def gpu_is_there() -> bool:
     """Whether the system has an NVIDIA GPU, whatever torch says."""
     return any(Path("/dev").glob("nvidia[0-9]*"))
@@ -65,8 +56,8 @@ def may_have_gpu() -> bool:
     return sys.platform != "linux" or any(any(Path("/dev").glob(name)) for name in NODES)
 
 
-def _reason() -> str:
-    """Torch's own words, and what may help."""
+def why_none() -> str:
+    """Why torch can use no GPU, in its own words, and what may help."""
     import torch
 
     reason = "it finds none"

@@ -52,13 +52,12 @@ TRIED: tuple[tuple[int, float | None], ...] = ((3, None), (64, None), (64, 0.1),
 def run_with_settings(options: argparse.Namespace, places: Places) -> int:
     """Run the chosen cells with the changes of ``--set``, and print the results."""
     console = Console()
-    chosen = []
+    declared = choose(options)
+    chosen = [Chosen(table, apply_settings(cells, options.set)) for table, cells in declared]
     folder = places.runs / USER_TIER
     say(console, f"These runs are yours, in {folder}; they enter no table and no report.")
-    for table, declared in choose(options):
-        cells = apply_settings(declared, options.set)
-        print_changes(console, f"{table.address} as declared", declared, cells)
-        chosen.append(Chosen(table, cells))
+    for (table, before), (_, after) in zip(declared, chosen, strict=True):
+        print_changes(console, f"{table.address} as declared", before, after)
     pool = run_waiting(chosen, places, options, console)
     for selected in chosen if not pool.interrupted else ():
         _print_numbers(console, selected, options.set, places)

@@ -69,8 +69,8 @@ def run_again(
         raise UserError("nothing to run again: no valid record matches the options")
     options.no_download, options.watch = True, None
     with tempfile.TemporaryDirectory() as folder:
-        temporary = replace(places, runs=Path(folder))
-        pool = Pool(temporary, options, console)
+        runs = Path(folder)
+        pool = Pool(replace(places, runs=runs), options, console)
 
         def run(cells: list[Cell]) -> Mapping[str, str]:
             pool.run(cells)
@@ -79,35 +79,28 @@ def run_again(
             return pool.outcomes
 
         def on_another_path(cell: Cell) -> Record | None:
-            other = replace(temporary, runs=temporary.runs / "another-path")
-            return _run_on_another_path(cell, other, options)
+            """Run it in a process of its own, whose libraries read ``OTHER_PATH``."""
+            other = runs / "another-path"
+            command = [sys.executable, "-m", "shared", "--cell", cell.address, "--no-download"]
+            command += ["--runs", str(other), "--data-root", str(places.data.resolve())]
+            command += ["--threads", str(options.threads), "--jobs", "1"]
+            command += ["--allow-missing"] if options.allow_missing else []
+            environment = {**os.environ, **OTHER_PATH}
+            subprocess.run(command, env=environment, capture_output=True, check=False)
+            return read_record(other / cell.folder, cell.address)
 
-        candidates = shuffled(chosen)
-        yield from run_and_compare(candidates, options.rerun, temporary.runs, run, on_another_path)
-
-
-def _run_on_another_path(cell: Cell, places: Places, options: argparse.Namespace) -> Record | None:
-    """The record of a cell run in a process of its own, whose libraries read ``OTHER_PATH``."""
-    command = [sys.executable, "-m", "shared", "--cell", cell.address, "--no-download"]
-    command += ["--runs", str(places.runs), "--data-root", str(places.data.resolve())]
-    command += ["--threads", str(options.threads), "--jobs", "1"]
-    command += ["--allow-missing"] if options.allow_missing else []
-    subprocess.run(command, env={**os.environ, **OTHER_PATH}, capture_output=True, check=False)
-    return read_record(places.runs / cell.folder, cell.address)
+        yield from run_and_compare(shuffled(chosen), options.rerun, runs, run, on_another_path)
 
 
 def _is_chosen(cell: Cell, options: argparse.Namespace) -> bool:
     """Whether a cell is one of the table, rows, columns and seeds that the options name."""
-    return (
-        options.table in (None, cell.table, cell.table.removeprefix("table-"))
-        and all(
-            names is None or {*map(slug, names)} & {*map(slug, labels)}
-            for names, labels in (
-                (options.row, {cell.row}),
-                (options.column, {cell.column, cell.run}),
-            )
-        )
-        and (options.seeds is None or cell.seed in options.seeds)
+    choice = (
+        (options.table and [options.table], {cell.table, cell.table.removeprefix("table-")}),
+        (options.row, {cell.row}),
+        (options.column, {cell.column, cell.run}),
+    )
+    return (options.seeds is None or cell.seed in options.seeds) and all(
+        names is None or {*map(slug, names)} & {*map(slug, labels)} for names, labels in choice
     )
 
 
@@ -178,13 +171,9 @@ def compare(
     rounding, others = _differing_conditions(old, new)
     if _numbers(old) == _numbers(new):
         return Rerun(address, False, "; ".join(["equal to the bit", *rounding, *others]))
-    metrics = sorted(
-        {
-            recorded.table.metric_of(column)
-            for column in recorded.table.columns_of(recorded.cell.tier)
-            if column.run_name == recorded.cell.run_name
-        }
-    )
+    table, cell = recorded.table, recorded.cell
+    columns = [each for each in table.columns_of(cell.tier) if each.run_name == cell.run_name]
+    metrics = sorted({table.metric_of(column) for column in columns})
 
     def values(record: Record) -> dict[str, float]:
         return {metric: float(record.result["metrics"][metric]) for metric in metrics}
@@ -230,14 +219,11 @@ def _differing_conditions(old: Record, new: Record) -> tuple[list[str], list[str
     before, after = old.environment, new.environment
     if processor_of(old) != processor_of(new):
         rounding.append(f"another processor ({processor_of(new)}, {processor_of(old)} recorded)")
-    if "arithmetic" not in before:
-        rounding.append("BLAS path not recorded")
+    if "arithmetic" in before:
+        one, other = _arithmetic(old), _arithmetic(new)
+        rounding += [f"another {PATHS[name]}" for name in PATHS if one[name] != other[name]]
     else:
-        rounding += [
-            f"another {words}"
-            for name, words in PATHS.items()
-            if before["arithmetic"].get(name) != after["arithmetic"].get(name)
-        ]
+        rounding.append("BLAS path not recorded")
     if before.get("threads") != after.get("threads"):
         rounding.append("another number of threads")
     if any(environment["hardware"].get("accelerators") for environment in (before, after)):

@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
 README = "README.md"  # has the outcomes of the project's own results in short
 TEXTS = (".md", ".csv")  # what verify --pages makes again and compares
-NO_RECORDS = (
-    "note: no committed records below {}; they come with the checkout, not with the package"
-)
 EXPORTS = "exports"  # no committed files are there
 # Options of evaluate that only some domains have.
 DOMAIN_OPTIONS = (
@@ -60,8 +57,6 @@ def report(places: Places, *, replace: bool = False) -> int:
         print(line)
     results = write_results(places, frame)
     written = sum(bool(measured.records) for measured in results.tables)
-    if not written:
-        print(NO_RECORDS.format(places.results))
     for paper in pages.PAPERS:
         print(pages.sentence(results, paper))
     print(f"{counted(written, 'table')}; the summary of all: {places.results / pages.SUMMARY}")
@@ -139,8 +134,6 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
     console = Console()
     checked = verify.check(cells.every_table(domain), places.results, places.runs, domain)
     console.print(verify.summary(checked))
-    if not any(group.committed for group in checked.groups):
-        print(NO_RECORDS.format(places.results))
     faults = [*checked.faults, *(_outdated_pages(places) if options.pages else ())]
     for note in checked.notes:
         print(f"note: {note}")

@@ -28,7 +28,6 @@ from shared.experiment.tables import Table
 
 COMMIT = re.compile("[0-9a-f]{40}")
 DATA_HASH = re.compile("(?!0{64})[0-9a-f]{64}( approximate)?")
-IDLE = "{}: {} finished, but of no cell that is declared today"
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
             twice = [address for address, count in times.items() if count > 1]
             faults[origin] += [f"{name}: two records of {address}" for address in twice]
         elif idle := len(sources) - valid:
-            notes.append(IDLE.format(name, idle))
+            notes.append(f"{name}: {idle} finished, but of no cell that is declared today")
     return Checked(tuple(groups), (*faults["record"], *faults["run"]), tuple(notes), tuple(matched))
 
 
@@ -95,8 +94,8 @@ def summary(checked: Checked) -> Grid:
     """One line for each table of results, and for each dataset with runs on this disk."""
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     grid.add_column("table", no_wrap=True)
-    for name in ("records", "valid", "clean commit", "data hash"):
-        grid.add_column("\n".join(name.split()), justify="right", no_wrap=True)
+    for name in ("records", "valid", "clean\ncommit", "data\nhash"):
+        grid.add_column(name, justify="right", no_wrap=True)
     processors: Counter[str] = Counter()
     for group in checked.groups:
         environments = [record.environment for record in group.records.values()]
@@ -117,15 +116,15 @@ def _lines_and_faults(source: ReadRecord, lines: Sequence[Line]) -> tuple[list[L
     """
     if source.origin == "run":
         of_cells = [line for line in lines if line.cell is not None]
-        whys = {line.why for line in of_cells if Reason.REFUSED.begins(line.why)}
-        return of_cells, sorted(f"is not valid: {why}" for why in whys)
-    of_cells = [line for line in lines if name_of(line.table, line.tier) == source.group]
-    whys = {line.why for line in of_cells if line.why}
-    if not of_cells:
-        whys = {"no table declares it today"}
-    faults = [f"is not valid: {why}" for why in whys]
-    if fault := _fault_of(source.record):
-        faults.append(fault)
+        faults = {line.why for line in of_cells if Reason.REFUSED.begins(line.why)}
+    else:
+        of_cells = [line for line in lines if name_of(line.table, line.tier) == source.group]
+        faults = {line.why for line in of_cells if line.why}
+        if not of_cells:
+            faults = {"no table declares it today"}
+    faults = {f"is not valid: {why}" for why in faults}
+    if source.origin == "record" and (fault := _fault_of(source.record)):
+        faults.add(fault)
     return of_cells, sorted(faults)
 
 
