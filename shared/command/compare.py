@@ -28,7 +28,6 @@ from rich.console import Console
 from rich.text import Text
 
 from shared import functions
-from shared.command.array import lines_of_comparison
 from shared.command.cells import Chosen, Places, choose_tables, domain_of, most_helpful
 from shared.command.own import (
     apply_settings,
@@ -39,7 +38,7 @@ from shared.command.own import (
     trainable_rows,
     with_loss,
 )
-from shared.command.plan import plan_table
+from shared.command.plan import lines_of_comparison, plan_table
 from shared.command.pool import jobs_of
 from shared.command.running import joined, print_ending, run_waiting
 from shared.errors import UserError, first_of

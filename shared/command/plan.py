@@ -1,26 +1,36 @@
-"""What would run and what it would take: cells, their times, missing data; nothing is trained."""
+"""What would run and what it would take: cells, their times, missing data; nothing is trained.
 
+A plan is a table, or the lines of an array job: each the words of one call of the command line.
+"""
+
+import argparse
 import csv
+import itertools
 import json
+import math
+import shlex
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from shared.command.cells import Places, experiment_of, missing_data
+from shared.command.cells import Chosen, Places, encoder_of, experiment_of, missing_data
 from shared.command.progress import duration
+from shared.errors import not_installed
 from shared.experiment.config import Config
-from shared.experiment.frame import Frame, finished
+from shared.experiment.frame import Frame, finished, unfinished
 from shared.experiment.records import ENCODER_PROCESSOR, Record
 from shared.experiment.tables import Cell, Table
 from shared.objective import Objective
-from shared.report.console import empty_grid, unbroken
+from shared.report.console import empty_grid, say, unbroken
 from shared.report.wording import counted
 
+Item = TypeVar("Item")
 # Sources of a time, the best first; ~ marks those that no run on this machine measured.
 SOURCES = {
     "measured": "measured on this machine",
@@ -276,3 +286,63 @@ def _notes(costs: Costs, cells: Sequence[Cell], places: Places, jobs: int) -> It
         yield (
             f"Never timed here:{size} run one with --seeds {first.seed}{column}, then plan again."
         )
+
+
+def lines_of(
+    chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
+) -> list[str]:
+    """The lines of a plan, at most ``options.cells``: cells of one encoder are on one line."""
+    by_encoder: dict[str, list[str]] = {}
+    for cell in _runnable(chosen, places, console):
+        by_encoder.setdefault(encoder_of(cell) or cell.key, []).append(cell.address)
+    tasks = _joined(list(by_encoder.values()), options.cells)
+    return [shlex.join(["--cell", *addresses]) for addresses in tasks]
+
+
+def lines_of_comparison(
+    chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
+) -> list[str]:
+    """The lines of a comparison: each has all rows, in one column, of some seeds."""
+    seeds_of: dict[str, list[int]] = {}  # by column
+    for cell in _runnable(chosen, places, console):
+        seeds = seeds_of.setdefault(cell.column, [])
+        seeds += [] if cell.seed in seeds else [cell.seed]
+    words = ["compare", *options.words, "--tier", options.tier]
+    given = [("--row", ":".join([row, *settings])) for row, settings in options.row]
+    given += [("--records", str(folder)) for folder in options.records]
+    given += [("--set", setting) for setting in options.set]
+    given += [("--with", ",".join([f"{file}:{name}", *rest])) for file, name, rest in options.loss]
+    given += [("--rows", ",".join(options.rows))] if options.rows else []
+    for name in ("table", "against", "data"):
+        given += [(f"--{name}", str(value))] if (value := getattr(options, name)) else []
+    words += itertools.chain(*given)
+    room = max(1, options.cells // max(1, len(seeds_of)))  # lines of a column
+    return [
+        shlex.join([*words, "--column", column, "--seeds", ",".join(map(str, some))])
+        for column, seeds in seeds_of.items()
+        for some in _joined([[seed] for seed in seeds], room)
+    ]
+
+
+def _runnable(chosen: Sequence[Chosen], places: Places, console: Console) -> Iterator[Cell]:
+    """The unfinished cells whose data and extra are here; says which others are left out."""
+    cells = {cell.key: cell for selected in chosen for cell in selected.cells}
+    left_out = Counter[str]()
+    for cell in unfinished(cells.values(), places.runs):
+        lacks = [data.remedy for data in missing_data(cell, places.data)]
+        lacks += [f"{name} is not installed" for name in not_installed(cell.domain)]
+        if lacks:
+            left_out["; ".join(lacks)] += 1
+        else:
+            yield cell
+    for why, number in left_out.items():
+        say(console, f"{counted(number, 'cell')} left out: {why}")
+
+
+def _joined(groups: Sequence[Sequence[Item]], most: int) -> list[list[Item]]:
+    """The groups, with neighbours joined so that there are at most ``most``."""
+    size = math.ceil(len(groups) / most) or 1
+    return [
+        [item for group in groups[start : start + size] for item in group]
+        for start in range(0, len(groups), size)
+    ]

@@ -96,11 +96,8 @@ class Pool:
 
         Those that another command runs come last.
         """
-        in_training = {
-            encoder
-            for cell, _, _ in self._running.values()
-            if (encoder := self._encoders.get(cell.address)) and not is_stored(*encoder)
-        }
+        of_running = (self._encoders.get(cell.address) for cell, *_ in self._running.values())
+        in_training = {encoder for encoder in of_running if encoder and not is_stored(*encoder)}
         free = [
             cell for cell in self._waiting if self._encoders.get(cell.address) not in in_training
         ]
@@ -125,10 +122,8 @@ class Pool:
         try:
             process.start()
         except (EOFError, ConnectionError) as error:
-            raise UserError(
-                "the process that cells are forked from has ended; it needs 2 GB of memory and "
-                "address space: free some, or raise ulimit -v"
-            ) from error
+            text = "the process that cells are forked from has ended; free 2 GB of memory"
+            raise UserError(f"{text} and address space") from error
         pipe_of_process.close()
         self._running[pipe] = (cell, process, device)
 
@@ -191,15 +186,14 @@ def _run_in_process(
 
     The device is set before anything uses the GPUs; renderers read the variable, too.
     """
-    if device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    from shared.command.worker import run_cell  # needs torch, the pool does not
 
     def send(message: Any) -> None:
         with contextlib.suppress(OSError):  # the parent is gone; the files say it all
             pipe.send(message)
 
-    from shared.command.worker import run_cell  # needs torch, the pool does not
-
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
     send(run_cell(*arguments, report=lambda *message: send(message)))
 
 
@@ -227,13 +221,11 @@ def _describe_end(code: int | None, config: Config) -> str:
     """Why a process ended without a word."""
     if code is None or code >= 0:
         return f"its process ended with code {code} and no message"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
-    text = f"its process was ended by signal {-code} ({name})"
     if -code != signal.SIGKILL:
-        return text
+        return f"its process was ended by signal {-code} ({signal.strsignal(-code)})"
     size = getattr(config, "batch_size", None)
     lower = "--jobs" if size is None else f"--jobs or batch_size ({size})"
-    return f"{text}, as the system does when memory runs out; lower {lower}"
+    return f"its process was killed (SIGKILL), as it is when memory runs out; lower {lower}"
 
 
 def jobs_of(options: Namespace) -> int:
@@ -243,10 +235,8 @@ def jobs_of(options: Namespace) -> int:
 
 def cores() -> int:
     """The number of cores that this process may use, by its affinity and its Slurm task."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        count = len(os.sched_getaffinity(0))
-    else:
-        count = os.cpu_count() or 1
+    on_linux = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if on_linux else os.cpu_count() or 1
     return min(count, int(os.environ.get("SLURM_CPUS_PER_TASK", count)))
 
 

@@ -188,7 +188,7 @@ def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
     add("--against", metavar="ROW", help=text)
     text = "a row by label or address, also with settings; may be repeated"
     add("--row", action="append", default=[], type=_row, metavar="ROW[:NAME=VALUE]...", help=text)
-    _takes_columns(parser)
+    _takes_choice(parser, row=False)
     add("--tier", type=_tier, help=f"{', '.join(TIERS)}; default: paper, on your data short")
     add("--data", type=_path, help="your data: a folder, for graphs a file; needs no PAPER")
     add(
@@ -372,14 +372,11 @@ def _takes_tier(parser: Parser) -> None:
     parser.add_argument("--tier", type=_tier, default="paper", help=text)
 
 
-def _takes_choice(parser: Parser) -> None:
-    text = "a row, by label or part of an address; may be repeated"
-    parser.add_argument("--row", action="append", help=text)
-    _takes_columns(parser)
-
-
-def _takes_columns(parser: Parser) -> None:
+def _takes_choice(parser: Parser, *, row: bool = True) -> None:
     add = parser.add_argument
+    if row:
+        text = "a row, by label or part of an address; may be repeated"
+        add("--row", action="append", help=text)
     add("--table", help="one table, by number or name")
     add("--column", action="append", help="a column, by label; may be repeated")
     add("--seeds", type=_seeds, help="for example 0-4 or 0,2,5-7; default: those of the table")

@@ -7,9 +7,8 @@ from functools import partial
 
 from rich.console import Console
 
-from shared.command.array import lines_of
 from shared.command.cells import Chosen, Places
-from shared.command.plan import plan_table, steps_of
+from shared.command.plan import lines_of, plan_table, steps_of
 from shared.command.pool import Pool, jobs_of
 from shared.errors import UserError, first_of, lacking, not_installed, program
 from shared.experiment.frame import Frame, load, unfinished

@@ -19,7 +19,6 @@ from rich.console import Console
 
 from shared.command import cells, verify
 from shared.command.cells import Places, domain_of, find_cell, tables_of_paper
-from shared.command.rerun import run_again
 from shared.errors import UserError, program, suggestion
 from shared.experiment.checkout import of_checkout
 from shared.experiment.domain import EvaluationRequest
@@ -139,7 +138,7 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
         print(f"note: {note}")
     if options.rerun:
         compared = 0
-        for outcome in run_again(checked.matched, places, options, console):
+        for outcome in verify.run_again(checked.matched, places, options, console):
             text = ": ".join(filter(None, (outcome.address, outcome.text)))
             compared += outcome.compared
             if outcome.fault:

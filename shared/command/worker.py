@@ -106,13 +106,11 @@ def _outcome_of(error: BaseException, run: Run, domain: str) -> Outcome:
             why = lacking(domain, error)
         case OSError():
             why = describe_os_error(error)
-        case UserError():
+        case FloatingPointError() if run.saved_step is not None:
+            file = run.folder / "checkpoint.pt"
+            why = f"{error}; last good checkpoint: {file} at step {run.saved_step}"
+        case UserError() | FloatingPointError():
             why = str(error)
-        case FloatingPointError():
-            why = str(error)
-            if run.saved_step is not None:
-                file = run.folder / "checkpoint.pt"
-                why += f"; last good checkpoint: {file} at step {run.saved_step}"
         case Exception() if is_lost(error):
             return Outcome(Reason.FAILED, lost(run.processes), traceback.format_exc())
         case _ if _is_out_of_memory(error):
@@ -140,8 +138,7 @@ def set_up_torch(threads: int, *, deterministic: bool) -> None:
     if deterministic:
         # The value that torch's documentation names for cuBLAS and for recurrent layers alike.
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"
-    # Filling would write every new tensor twice, for reads of uninitialised memory. The name
-    # exists only at run time, so mypy does not see it.
+    # Filling would write every new tensor twice. The name exists only at run time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = not deterministic  # its choice can be another in each process
 
