@@ -40,10 +40,6 @@ from shared.report.console import empty_grid, say
 from shared.report.statistics import summarise
 from shared.report.wording import TIER_NOTES, shown_metric, summary_text
 
-UNTRAINED = (
-    "which is neither trained nor saved here: give a number as an nn.Parameter to shared.term and "
-    "train with shared.Criterion, see docs/losses.md"
-)
 # Batches on which a loss is tried: the number of instances, and how far apart two views of one are,
 # None being independent.
 TRIED: tuple[tuple[int, float | None], ...] = ((3, None), (64, None), (64, 0.1), (64, 1.0))
@@ -101,14 +97,7 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
         loss.check()
     except ValueError as error:
         raise UserError(str(error)) from None
-    first, second = _check_call(loss, file), _check_call(loss, file)
-    if not torch.allclose(first, second, rtol=0.0, atol=0.0, equal_nan=True):
-        raise UserError(
-            f"{file}: {name} gives other values when it is called again with the same arguments "
-            f"and seed: it keeps a state, which no checkpoint holds; make it a function of its "
-            f"arguments, and of torch's global generator where it draws"
-        )
-    _check_gradient(loss)
+    _check(loss, file)
     return loss
 
 
@@ -153,49 +142,43 @@ def with_loss(cell: Cell, loss: Term, label: str) -> Cell:
     return dataclasses.replace(cell, row=label, config=config, own=True)
 
 
-def _check_call(loss: Term, file: Path) -> Tensor:
-    """The values of a loss; refuses one that fails, has no value for each anchor, or no gradient.
+def _check(loss: Term, file: Path) -> None:
+    """Refuse a loss that fails, keeps a state, or whose gradient is 0 on every batch of ``TRIED``.
 
-    Every call has the same arguments and the same state of the global generators.
+    A hinge may be inactive on one of them. Each is tried twice, with the same arguments and state
+    of the global generators.
     """
-    seed_everything(0)  # checkpoints hold their states, and a run seeds its own
-    generator = torch.Generator().manual_seed(0)
-    views = [torch.randn(3, 4, generator=generator, requires_grad=True) for _ in range(2)]
-    pairs = two_views(*views)
-    name = loss.function.__name__
-    try:
-        value = loss(pairs, cosine(pairs.anchor, pairs.candidate))
-    except (Exception, SystemExit) as error:  # whatever the user's function raises
-        raise UserError(f"{name}: {_error_line(error, file)}") from error
-    if not value.requires_grad:
-        raise UserError(f"{name} has no gradient: its value does not depend on the embeddings")
-    if any(all(leaf is not view for view in views) for leaf in _leaves(value)):
-        raise UserError(f"{name} makes a parameter or module itself, {UNTRAINED}")
-    return value.detach().double()
-
-
-def _check_gradient(loss: Term) -> None:
-    """Refuse a loss whose gradient is 0 on each of several batches: a run would train nothing.
-
-    A hinge may be inactive on one of them, so that they differ in size and in how near views are.
-    """
-    generator = torch.Generator().manual_seed(0)
+    name, learns = loss.function.__name__, False
     for count, distance in TRIED:
-        first, noise = torch.randn(2, count, 16, generator=generator)
+        first, noise = torch.randn(2, count, 16, generator=torch.Generator().manual_seed(0))
         second = noise if distance is None else first + distance * noise
         views = [view.requires_grad_() for view in (first, second)]
         pairs = two_views(*views)
-        try:
-            value = loss(pairs, cosine(pairs.anchor, pairs.candidate))
-            found = torch.autograd.grad(value.sum(), views, allow_unused=True)
-        except (Exception, SystemExit):  # whatever the user's function raises, the run says
-            return
-        if any(each is not None and each.any() for each in found):  # NaN is said by the run, too
-            return
-    raise UserError(
-        f"{loss.function.__name__} has a gradient of 0 on all {len(TRIED)} batches that it was "
-        f"tried on, and would train nothing; look for what detaches, rounds or clamps"
-    )
+        values = []
+        for _ in range(2):
+            seed_everything(0)  # checkpoints hold these states, and a run seeds its own
+            try:
+                value = loss(pairs, cosine(pairs.anchor, pairs.candidate))
+                if value.requires_grad:
+                    gradients = torch.autograd.grad(value.sum(), views, allow_unused=True)
+            except (Exception, SystemExit) as error:  # whatever the user's function raises
+                raise UserError(f"{name}: {_error_line(error, file)}") from error
+            if not value.requires_grad:
+                raise UserError(f"{name} has no gradient: its value depends on no embedding")
+            if any(all(leaf is not view for view in views) for leaf in _leaves(value)):
+                raise UserError(f"{name} makes a parameter or module, which nothing here trains")
+            values.append(value)
+        if not torch.allclose(values[0], values[1], rtol=0.0, atol=0.0, equal_nan=True):
+            raise UserError(
+                f"{file}: {name} gives other values when it is called again with the same "
+                f"arguments and seed; make it a function of these, without a state of its own"
+            )
+        learns |= any(each is not None and bool(each.any()) for each in gradients)  # NaN, too
+    if not learns:
+        raise UserError(
+            f"{name} has a gradient of 0 on all {len(TRIED)} batches that it was tried on, and "
+            f"would train nothing; look for what detaches, rounds or clamps"
+        )
 
 
 def _leaves(value: Tensor) -> Iterator[Tensor]:
@@ -315,10 +298,8 @@ def _print_numbers(
     # Never the tier alone, which would read as the paper's setting.
     title = f"{table.address} ({tier} tier, changed by {', '.join(settings)})"
     console.print(Text(title, style="bold"), soft_wrap=True)
-    names = ", ".join(
-        f"{metric} ({table.unit_of(metric)})" for metric in dict.fromkeys(shown.values())
-    )
-    console.print(Text(f"{names}, mean ± deviation over seeds"))
+    names = (f"{metric} ({table.unit_of(metric)})" for metric in dict.fromkeys(shown.values()))
+    console.print(Text(f"{', '.join(names)}, mean ± deviation over seeds"))
     if note := TIER_NOTES[tier]:
         console.print(Text(note, style="bold yellow"))
     console.print(grid)

@@ -119,27 +119,27 @@ def costs_of(
     cells = tuple({cell.address: cell for cell in cells}.values())
     seen = set() if seen is None else seen
     tier = cells[0].tier
-    seconds: defaultdict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    seconds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     done = set(recorded)
     for line in (line for name in table.tiers for line in frame.of(table, name)):
         if line.record is None or line.source is None:
             continue
         here = line.source.origin == "run"
-        if not here and _on_accelerator(line.record):
-            continue  # tells nothing about a core
-        of_config = seconds[_without_seed(line.record.config)]
-        of_config["measured" if here else "recorded"].append(line.record.result["seconds"])
         if here and line.tier == tier and line.measurement:
             done.add(line.record.address)
+        if here or not _on_accelerator(line.record):  # which tells nothing about a core
+            source = "measured" if here else "recorded"
+            taken = line.record.result["seconds"]
+            seconds[_without_seed(line.record.config), source].append(taken)
     known: dict[tuple[str, str], tuple[float, str]] = {}
     trained: dict[tuple[str, str], bool] = {}
     for cell in (*cells, *table.cells(tier)):
         pair = (cell.row, cell.run_name)
         trained.setdefault(pair, trains(cell.config))
-        by_source = seconds.get(_without_seed(cell.content), {})
         for source in ("measured", "recorded"):
-            if pair not in known and source in by_source:
-                known[pair] = statistics.median(by_source[source]), source
+            taken = seconds.get((_without_seed(cell.content), source))
+            if pair not in known and taken:
+                known[pair] = statistics.median(taken), source
     costs: Costs = {}
     time: tuple[float | None, str]
     for pair in dict.fromkeys((cell.row, cell.run_name) for cell in cells):
@@ -183,7 +183,7 @@ def side_by_side(costs: Iterable[Cost], jobs: int) -> float:
 
 def kind_of(domain: str, config: Config) -> str:
     """What the time of a training step depends on, as text."""
-    fields = {name: getattr(config, name) for name in FIELDS if hasattr(config, name)}
+    fields = {name: getattr(config, name, None) for name in FIELDS}
     if domain == "graph":  # whose batches are as large as the graphs of a data set
         fields["dataset"] = getattr(config, "dataset", None)
     objective = getattr(config, "objective", None)
@@ -194,9 +194,8 @@ def kind_of(domain: str, config: Config) -> str:
         fields["penalties"] = ",".join(term.identity for term in objective.penalties)
         fields["projection"] = objective.projection and dict(objective.projection.kwargs)
     fields["batch"] = getattr(config, "batch_size", 0)
-    texts = (
-        f"{name}={value}" for name, value in fields.items() if value not in (None, False, (), "")
-    )
+    used = {name: value for name, value in fields.items() if value not in (None, False, (), "")}
+    texts = (f"{name}={value}" for name, value in used.items())
     return f"{domain} {type(config).__name__} {' '.join(texts)}"
 
 

@@ -191,15 +191,9 @@ def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
     _takes_choice(parser, row=False)
     add("--tier", type=_tier, help=f"{', '.join(TIERS)}; default: paper, on your data short")
     add("--data", type=_path, help="your data: a folder, for graphs a file; needs no PAPER")
-    add(
-        "--with",
-        dest="loss",
-        action="append",
-        default=[],
-        type=_loss,
-        metavar="FILE.py:LOSS[,NUMBER=...]",
-        help="your own loss as one more row: the baseline with its loss replaced",
-    )
+    text = "your own loss as one more row: the baseline with its loss replaced"
+    form = "FILE.py:LOSS[,NUMBER=...]"
+    add("--with", dest="loss", action="append", default=[], type=_loss, metavar=form, help=text)
     add("--to", type=_path, metavar="FOLDER", help="write table, pictures and records there")
     add("--replace", action="store_true", help="with --to: rows and seeds there may go")
     text = "records of others, as in the folder records/ of a comparison; may be repeated"

@@ -6,6 +6,7 @@ matplotlib takes a while to import: only the verbs that draw do so.
 import argparse
 import contextlib
 import dataclasses
+import filecmp
 import json
 import sys
 import tempfile
@@ -100,16 +101,13 @@ def write_results(places: Places, frame: Frame, *, to: Path | None = None) -> "R
 
 def _measured_twice(frame: Frame, *, replace: bool) -> Iterator[str]:
     """Lines on cells that have a committed record and another, finished run."""
-    by_cell: dict[tuple[str, str], dict[Origin, Measurement]] = {}
+    found: dict[Origin, dict[tuple[str, str], Measurement]] = {"record": {}, "run": {}}
     for line in frame:
         if (measured := line.measurement) is not None and line.source is not None:
-            cell = (measured.cell.address, measured.cell.column)
-            by_cell.setdefault(cell, {})[line.source.origin] = measured
-    pairs = [
-        (by_origin["record"], by_origin["run"])
-        for by_origin in by_cell.values()
-        if len({measured.record.sha256 for measured in by_origin.values()}) == 2
-    ]
+            cell = measured.cell
+            found[line.source.origin][cell.address, cell.column] = measured
+    both = ((old, found["run"].get(cell)) for cell, old in found["record"].items())
+    pairs = [(old, new) for old, new in both if new and new.record.sha256 != old.record.sha256]
     for old, new in pairs if replace else ():
         yield f"{new.cell.address}: {_number_text(old)} is replaced by {_number_text(new)}"
     if pairs and not replace:
@@ -153,27 +151,24 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
 
 
 def _outdated_pages(places: Places) -> list[str]:
-    """The texts and CSV files below ``results`` that the committed records do not give."""
+    """The texts and CSV files below ``results`` that are not what the committed records give."""
     with tempfile.TemporaryDirectory() as folder:
         to = Path(folder) / "results"
         frame = whole_frame(dataclasses.replace(places, runs=Path(folder) / "runs"))
         write_results(places, frame, to=to)
-        return list(_other_texts(places.results, to))
-
-
-def _other_texts(results: Path, rebuilt: Path) -> Iterator[str]:
-    """The pages and CSV files below ``results`` that differ from those in ``rebuilt``."""
-    expected, existing = (
-        {file.relative_to(folder) for kind in TEXTS for file in folder.rglob(f"*{kind}")}
-        for folder in (rebuilt, results)
-    )
-    for name in sorted(name for name in expected | existing if "figures" not in name.parts):
-        if name not in expected:
-            yield f"{results / name}: no record gives this file; delete it"
-        elif name not in existing:
-            yield f"{results / name} is missing; run {program()} report"
-        elif (results / name).read_bytes() != (rebuilt / name).read_bytes():
-            yield f"{results / name} is not what the records give; run {program()} report"
+        names = {
+            str(name)
+            for root in (places.results, to)
+            for kind in TEXTS
+            for file in root.rglob(f"*{kind}")
+            if "figures" not in (name := file.relative_to(root)).parts
+        }
+        _, differing, one_sided = filecmp.cmpfiles(places.results, to, names, shallow=False)
+    return [
+        f"{places.results / name} is not what the records give: {program()} report writes it, or "
+        f"delete it"
+        for name in sorted((*differing, *one_sided))
+    ]
 
 
 def print_faults(faults: Sequence[str]) -> int:
