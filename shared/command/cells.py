@@ -4,9 +4,9 @@ The one list of domains, and the one module that imports them. It needs no torch
 answered at once.
 """
 
-import argparse
 import importlib
 import re
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +90,7 @@ class Chosen(NamedTuple):
         return self.cells[0].tier
 
 
-def choose(options: argparse.Namespace) -> list[Chosen]:
+def choose(options: Namespace) -> list[Chosen]:
     """The chosen cells, table by table; tables without the row or the column are left out."""
     if options.cell:
         by_table: dict[tuple[Tier, str], Chosen] = {}

@@ -2,21 +2,17 @@
 
 Where a run of the same configuration is finished here, or its record is known, it is reused; the
 rest is run, below ``runs/own/`` what a user has changed and as any cell of the table what not.
-``--to`` is output, made each time of runs and records:
-
-    TO/table.md, table.tex, table.csv, gains.pdf, curves.pdf
-    TO/records/comparison.json    rows, columns and seeds, and which seeds were chosen before any
-                                  number of theirs was written
-    TO/records/TABLE.records.jsonl
-    TO/records/losses/ROW/        the files of a loss of the user's
+``--to`` is output, made each time of runs and records; ``records/comparison.json`` there has the
+rows, columns and seeds, and which seeds were chosen before any number of theirs was written.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import json
 import os
 import shutil
+from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +58,7 @@ from shared.report.comparison import (
     NumberOrigin,
     headline,
     main_grid,
+    origins,
     p_of,
     write,
 )
@@ -145,7 +142,7 @@ class Known:
         return None
 
 
-def compare(options: argparse.Namespace, places: Places) -> int:
+def compare(options: Namespace, places: Places) -> int:
     """Compare rows with a baseline: run what is missing, print a table, write it with ``--to``.
 
     With ``plan_only`` nothing is run. Returns the exit code.
@@ -166,7 +163,7 @@ def compare(options: argparse.Namespace, places: Places) -> int:
         return _compare(options, places)
 
 
-def _compare(options: argparse.Namespace, places: Places) -> int:
+def _compare(options: Namespace, places: Places) -> int:
     console = Console(stderr=options.cells is not None)
     selections, known = _select(options, places, console)
     planned_keys: set[str] = set()
@@ -206,9 +203,7 @@ def _compare(options: argparse.Namespace, places: Places) -> int:
     return print_ending(console, pool, again=options.again) if pool else 0
 
 
-def _select(
-    options: argparse.Namespace, places: Places, console: Console
-) -> tuple[list[Selection], Known]:
+def _select(options: Namespace, places: Places, console: Console) -> tuple[list[Selection], Known]:
     """A selection for each table that has the rows, and what is known of them."""
     losses: list[UserLoss] = [(*given, load_loss(*given)) for given in options.loss]
     tables, data_hashes = _tables(options, places)
@@ -231,9 +226,7 @@ def _select(
     return selections, Known(places, records, elsewhere, here, data_hashes)
 
 
-def _tables(
-    options: argparse.Namespace, places: Places
-) -> tuple[Sequence[Table], Mapping[str, str]]:
+def _tables(options: Namespace, places: Places) -> tuple[Sequence[Table], Mapping[str, str]]:
     """The tables whose rows are compared, and the hashes of data of the user's by name."""
     domain, *papers = options.words
     if options.data is None:
@@ -293,7 +286,7 @@ def _on_data(
 
 
 def _rows_of(
-    table: Table, options: argparse.Namespace, losses: Sequence[UserLoss], console: Console
+    table: Table, options: Namespace, losses: Sequence[UserLoss], console: Console
 ) -> Selection:
     """The rows of a table that are asked for, with the user's losses and variants."""
     tier: Tier = options.tier
@@ -338,7 +331,7 @@ def _rows_of(
     return Selection(table, tier, tuple(options.set), data, baseline, tuple(rows), cells)
 
 
-def _baseline(table: Table, tier: Tier, options: argparse.Namespace, chosen: list[str]) -> str:
+def _baseline(table: Table, tier: Tier, options: Namespace, chosen: list[str]) -> str:
     """The row that the others are compared with: as asked, else the one claims are made against.
 
     Where that is not among the chosen rows, it is the first of them.
@@ -389,11 +382,7 @@ def _is_valid(record: Record, cell: Cell, table: Table) -> bool:
 
 
 def _records_for(
-    cells: Sequence[Cell],
-    processor: str,
-    places: Places,
-    options: argparse.Namespace,
-    console: Console,
+    cells: Sequence[Cell], processor: str, places: Places, options: Namespace, console: Console
 ) -> tuple[dict[str, list[NumberOrigin]], dict[str, set[str]]]:
     """By key what makes a run unnecessary, see :class:`Known`; says which records are of no cell.
 
@@ -433,7 +422,7 @@ def _recorded(record: Record) -> NumberOrigin:
     return NumberOrigin(record, f"recorded at {str(record.environment['commit'])[:7]}")
 
 
-def _with_earlier(options: argparse.Namespace, selection: Selection) -> Selection:
+def _with_earlier(options: Namespace, selection: Selection) -> Selection:
     """The selection with the seeds that were chosen before a number was written to the folder."""
     declared: dict[tuple[str, str], Collection[int]] = {}
     for cell in selection.cells:
@@ -443,7 +432,7 @@ def _with_earlier(options: argparse.Namespace, selection: Selection) -> Selectio
 
 
 def _check_earlier(
-    options: argparse.Namespace, selection: Selection, kept: Collection[Coordinates]
+    options: Namespace, selection: Selection, kept: Collection[Coordinates]
 ) -> dict[tuple[str, str], Collection[int]]:
     """Refuse to lose what the folder of ``--to`` has; the seeds that were chosen before a look.
 
@@ -494,14 +483,9 @@ def _print_sources(
     rows = counted(len(selection.rows), "row")
     address, against = selection.table.address, selection.against
     say(console, f"{address} ({selection.tier} tier): {rows}, compared with {against}")
-    seeds_by_origin: dict[tuple[str, str], dict[str, list[int]]] = {}
-    for (row, column, seed), source in sources.items():
-        origin = source.origin if source else "to run"
-        seeds_by_origin.setdefault((row, column), {}).setdefault(origin, []).append(seed)
     columns_by_text: dict[str, list[str]] = {}
-    for (row, column), origins in seeds_by_origin.items():
-        texts = (f"{named_seeds(sorted(seeds))} {origin}" for origin, seeds in origins.items())
-        columns_by_text.setdefault(f"{row}: {'; '.join(texts)}", []).append(column)
+    for (row, column), number in _numbers_of(selection, sources, {}, "to run").items():
+        columns_by_text.setdefault(f"{row}: {origins(number)}", []).append(column)
     for text, columns in columns_by_text.items():
         where = "" if len(columns) == len(selection.columns) else f" ({', '.join(columns)})"
         say(console, f"  {text}{where}")
@@ -513,6 +497,25 @@ def _print_sources(
         say(console, f"  recorded on {names}, not on {known.processor}: run here")
 
 
+def _numbers_of(
+    selection: Selection,
+    found: Mapping[Coordinates, NumberOrigin | None],
+    outcomes: Mapping[str, str],
+    otherwise: str,
+) -> dict[tuple[str, str], Number]:
+    """By row and column the runs that are there, and by address or ``otherwise`` why not."""
+    sources: defaultdict[tuple[str, str], dict[int, NumberOrigin]] = defaultdict(dict)
+    missing: defaultdict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+    for cell in selection.cells:
+        place = cell.row, cell.column
+        if (source := found[_coordinates(cell)]) is not None:
+            sources[place][cell.seed] = source
+        else:
+            missing[place][cell.seed] = outcomes.get(cell.address, otherwise)
+    places = dict.fromkeys((cell.row, cell.column) for cell in selection.cells)
+    return {place: Number("", "", sources[place], missing[place]) for place in places}
+
+
 def _comparison_of(
     selection: Selection,
     found: Mapping[Coordinates, NumberOrigin | None],
@@ -520,37 +523,29 @@ def _comparison_of(
 ) -> Comparison:
     """The comparison, of what is finished by now."""
     table, columns = selection.table, selection.columns
-    sources: dict[tuple[str, str], dict[int, NumberOrigin]] = {}
-    missing: dict[tuple[str, str], dict[int, str]] = {}
+    by_place = _numbers_of(selection, found, outcomes, Reason.NOT_RUN)
     results: dict[str, list[Mapping[str, Any]]] = {column.label: [] for column in columns}
-    protocols: dict[str, None] = {}
-    for cell in selection.cells:
-        place = cell.row, cell.column
-        if (source := found[_coordinates(cell)]) is not None:
-            sources.setdefault(place, {})[cell.seed] = source
-            results[cell.column].append(source.record.result["metrics"])
-            protocols[str(source.record.result["protocol"])] = None
-        else:
-            why = outcomes.get(cell.address, Reason.NOT_RUN)
-            missing.setdefault(place, {})[cell.seed] = why
+    for (_, column), number in by_place.items():
+        results[column] += [record.result["metrics"] for record in number.records]
     metrics = column_metrics(table, columns, results)
     numbers = {
-        (row.label, column): Number(
-            metric,
-            table.unit_of(metric),
-            sources.get((row.label, column), {}),
-            missing.get((row.label, column), {}),
+        (row.label, column): dataclasses.replace(
+            by_place.get((row.label, column), Number("", "")),
+            metric=metric,
+            unit=table.unit_of(metric),
         )
         for column, metric in metrics.items()
         for row in selection.rows
     }
+    records = [record for number in by_place.values() for record in number.records]
+    protocols = dict.fromkeys(str(record.result["protocol"]) for record in records)
     is_declared = not selection.changed and not selection.own
     first_added = table.post_hoc_seeds.get(selection.tier, {}) if is_declared else {}
     post_hoc = {
         (row, column)
-        for (row, column), by_seed in sources.items()
-        if by_seed.keys() - {*selection.declared.get((row, column), by_seed)}
-        or any(seed >= first_added.get(row, seed + 1) for seed in by_seed)
+        for (row, column), number in by_place.items()
+        if number.sources.keys() - {*selection.declared.get((row, column), number.sources)}
+        or any(seed >= first_added.get(row, seed + 1) for seed in number.sources)
     }
     return Comparison(
         table.address,

@@ -3,12 +3,12 @@
 They are in ``runs/own/``, and their results have the tier "own", which no table or report uses.
 """
 
-import argparse
 import dataclasses
 import importlib
 import inspect
 import sys
 import traceback
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,13 +23,7 @@ from shared.command.cells import Chosen, Places, choose, imported
 from shared.command.running import print_ending, run_waiting
 from shared.command.settings import kwargs_of, typed, with_settings
 from shared.errors import UserError, suggestion
-from shared.experiment.config import (
-    USER_TIER,
-    canonical,
-    changed,
-    differing,
-    short_text,
-)
+from shared.experiment.config import USER_TIER, canonical, changed, differing, short_text
 from shared.experiment.frame import finished
 from shared.experiment.randomness import seed_everything
 from shared.experiment.tables import Cell, Column, Row, Table, Tier
@@ -45,7 +39,7 @@ from shared.report.wording import TIER_NOTES, shown_metric, summary_text
 TRIED: tuple[tuple[int, float | None], ...] = ((3, None), (64, None), (64, 0.1), (64, 1.0))
 
 
-def run_with_settings(options: argparse.Namespace, places: Places) -> int:
+def run_with_settings(options: Namespace, places: Places) -> int:
     """Run the chosen cells with the changes of ``--set``, and print the results."""
     console = Console()
     declared = choose(options)
@@ -253,9 +247,7 @@ def print_changes(
 
 
 def column_metrics(
-    table: Table,
-    columns: Iterable[Column],
-    results: Mapping[str, Collection[Mapping[str, Any]]],
+    table: Table, columns: Iterable[Column], results: Mapping[str, Collection[Mapping[str, Any]]]
 ) -> dict[str, str]:
     """By the label of a column the metric that it shows; columns of one run show none twice.
 

@@ -3,13 +3,13 @@
 A plan is a table, or the lines of an array job: each the words of one call of the command line.
 """
 
-import argparse
 import csv
 import itertools
 import json
 import math
 import shlex
 import statistics
+from argparse import Namespace
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -288,7 +288,7 @@ def _notes(costs: Costs, cells: Sequence[Cell], places: Places, jobs: int) -> It
 
 
 def lines_of(
-    chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
+    chosen: Sequence[Chosen], places: Places, options: Namespace, console: Console
 ) -> list[str]:
     """The lines of a plan, at most ``options.cells``: cells of one encoder are on one line."""
     by_encoder: dict[str, list[str]] = {}
@@ -299,7 +299,7 @@ def lines_of(
 
 
 def lines_of_comparison(
-    chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
+    chosen: Sequence[Chosen], places: Places, options: Namespace, console: Console
 ) -> list[str]:
     """The lines of a comparison: each has all rows, in one column, of some seeds."""
     seeds_of: dict[str, list[int]] = {}  # by column

@@ -1,7 +1,7 @@
 """Running chosen cells, each in its own process, and measuring the tables that they fill."""
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 
@@ -23,7 +23,7 @@ from shared.report.wording import counted, named_seeds, published_value
 FEW = 2  # commits that are listed by name
 
 
-def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
+def plan_cells(chosen: Sequence[Chosen], places: Places, options: Namespace) -> int:
     """Print which cells are done and what the rest would cost; returns the exit code.
 
     With ``--cells`` print the cells still to run instead, as lines of an array job.
@@ -47,7 +47,7 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
     return 0
 
 
-def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
+def run_cells(chosen: Sequence[Chosen], places: Places, options: Namespace) -> int:
     """Run the unfinished cells, and print their tables; returns the exit code."""
     console = Console()
     _print_undeclared_seeds(chosen, console)
@@ -73,7 +73,7 @@ def joined(chosen: Sequence[Chosen], places: Places) -> Frame:
 
 
 def _without_recorded(
-    chosen: Sequence[Chosen], frame: Frame, options: argparse.Namespace, console: Console
+    chosen: Sequence[Chosen], frame: Frame, options: Namespace, console: Console
 ) -> list[Chosen]:
     """The cells but for those whose number is that of a committed record, which is printed.
 
@@ -149,7 +149,7 @@ def show_tables(
 
 
 def run_waiting(
-    chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
+    chosen: Sequence[Chosen], places: Places, options: Namespace, console: Console
 ) -> Pool:
     """Run the unfinished cells; the returned pool has the outcomes of those without a result."""
     waiting = unfinished_cells(chosen, places, options, console)
@@ -196,7 +196,7 @@ def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
 
 
 def unfinished_cells(
-    chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
+    chosen: Sequence[Chosen], places: Places, options: Namespace, console: Console
 ) -> list[Cell]:
     """The unfinished cells, or with --again all of them."""
     places.runs.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,6 @@
 matplotlib takes a while to import: only the verbs that draw do so.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import filecmp
@@ -11,6 +10,7 @@ import json
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -126,7 +126,7 @@ def _number_text(measured: Measurement) -> str:
     return f"{metric} {record.result['metrics'][metric]:.2f} ({commit})"
 
 
-def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
+def verify_records(domain: str | None, places: Places, options: Namespace) -> int:
     """Check records and finished runs; with ``--rerun`` run some recorded cells again."""
     console = Console()
     checked = verify.check(cells.every_table(domain), places.results, places.runs, domain)
@@ -271,7 +271,7 @@ def fetch(domain: str, dataset: str | None, places: Places, side: int | None) ->
     return 1 if failed else 0
 
 
-def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places) -> int:
+def evaluate(name: str, model: Path, options: Namespace, places: Places) -> int:
     """Score a model with protocols of a domain, print the numbers, write them with ``--out``."""
     domain = domain_of(name)
     if domain.score is None:

@@ -8,15 +8,16 @@ a record that is further away is at fault; where they differ by much, and where 
 accelerator are others, the cell cannot be compared here.
 """
 
-import argparse
 import functools
 import hashlib
 import itertools
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,6 +47,7 @@ from shared.experiment.run_folders import Interrupted
 from shared.experiment.tables import Cell, Table
 
 COMMIT = re.compile("[0-9a-f]{40}")
+NOT_FINITE = re.compile('null|"nan"|"-?inf"')  # in JSON
 DATA_HASH = re.compile("(?!0{64})[0-9a-f]{64}( approximate)?")
 # Another processor may differ by so many times what another code path of this one does, if that is
 # no more than this share of the value.
@@ -171,23 +173,10 @@ def _fault_of(record: Record) -> str | None:
     for name, digest in environment["data"].items():
         if not DATA_HASH.fullmatch(digest):
             return f"has {digest[:70]!r} as the hash of {name}"
-    text = next(_not_finite(record.result["metrics"]), None)
-    return f"has a metric that is not a finite number: {text}" if text else None
-
-
-def _not_finite(value: Any, name: str = "") -> Iterator[str]:
-    """The metrics, nested ones included, that are null or the word "nan", "inf" or "-inf".
-
-    Reading a record refuses such numbers themselves.
-    """
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _not_finite(item, f"{name}.{key}" if name else key)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _not_finite(item, name)
-    elif value in (None, "nan", "inf", "-inf"):
-        yield f"{name} is {value}"
+    metrics = json.dumps(record.result["metrics"])  # reading refuses the numbers themselves
+    if found := NOT_FINITE.search(metrics):
+        return f"has a metric that is not a finite number: ...{metrics[: found.end()][-40:]}"
+    return None
 
 
 @dataclass(frozen=True)
@@ -201,10 +190,7 @@ class Rerun:
 
 
 def run_again(
-    matched: Sequence[Measurement],
-    places: Places,
-    options: argparse.Namespace,
-    console: Console,
+    matched: Sequence[Measurement], places: Places, options: Namespace, console: Console
 ) -> Iterator[Rerun]:
     """Run a sample of the recorded cells in a temporary folder, and compare.
 
@@ -255,7 +241,7 @@ def _on_another_path(cell: Cell, runs: Path, pool: Pool) -> Record | None:
     return read_record(runs / cell.folder, cell.address)
 
 
-def _is_chosen(cell: Cell, options: argparse.Namespace) -> bool:
+def _is_chosen(cell: Cell, options: Namespace) -> bool:
     """Whether a cell is one of the table, rows, columns and seeds that the options name."""
     choice = (
         (options.table and [options.table], {cell.table, cell.table.removeprefix("table-")}),
@@ -305,8 +291,8 @@ def compare(
     }
     where = "; ".join(rounding + others)
     if not where:
-        same = "on the same processor, BLAS path, versions and threads"
-        return Rerun(address, True, f"{same}: {'; '.join(texts.values())}")
+        where = "on the same processor, BLAS path, versions and threads"
+        return Rerun(address, True, f"{where}: {'; '.join(texts.values())}")
     other = None if others else on_another_path()
     if other is None or _arithmetic(other) == _arithmetic(new):
         why = "cannot be compared here" if others else "no other code path could be run here"

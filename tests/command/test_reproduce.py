@@ -90,10 +90,7 @@ def test_cells_without_their_data_are_planned_and_say_how_to_get_them(
     both = [f"toy/partial/figure-3/curve/far/seed-{seed}" for seed in (0, 1)]
     assert f"{', '.join(both)}: not run: data missing; fetch" in err
     configs = [json.loads(file.read_text()) for file in tmp_path.glob("runs/toy/*/*/config.json")]
-    assert {(each["kind"], each["offset"]) for each in configs} == {
-        ("works", 0.0),
-        ("works", 5.0),
-    }
+    assert {(each["kind"], each["offset"]) for each in configs} == {("works", 0.0), ("works", 5.0)}
     at_once(*arguments, "--tier", "smoke")
     assert len(list(tmp_path.glob("runs/toy/*/*/config.json"))) == len(configs) + 1
 
@@ -381,8 +378,7 @@ def test_cells_of_one_encoder_wait_until_the_first_has_stored_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [("claims.toml", "[[claim]\n"), ("claims.toml", ""), ("notes.toml", "a = ")],
+    ("name", "text"), [("claims.toml", "[[claim]\n"), ("claims.toml", ""), ("notes.toml", "a = ")]
 )
 def test_a_damaged_file_of_published_numbers_is_one_line(
     tmp_path: Path, name: str, text: str
