@@ -28,15 +28,9 @@ from shared.report.wording import counted
 
 
 class Pool:
-    """Runs cells in parallel, each in its own process that starts with everything imported.
+    """Runs cells in parallel, each in its own process, forked from :mod:`shared.command.server`.
 
-    Processes are forked from a server that has imported the domain and trained nothing, which is
-    fast, and safe for threads, CUDA and renderers. Of cells that share an encoder one trains it,
-    and the others start once it is stored.
-
-    Attributes:
-        interrupted: whether cells were left unfinished since the command was asked to stop.
-        outcomes: by address, why a cell has no result.
+    Of cells that share an encoder one trains it, and the others start once it is stored.
     """
 
     def __init__(
@@ -47,8 +41,8 @@ class Pool:
         self.console = console
         self.main = main or {}
         self.jobs = jobs_of(options)
-        self.interrupted = False
-        self.outcomes: dict[str, str] = {}
+        self.interrupted = False  # whether cells were left unfinished
+        self.outcomes: dict[str, str] = {}  # by address, why a cell has no result
         self._waiting: list[Cell] = []
         self._encoders: dict[str, tuple[Path, str]] = {}  # by address, the store and its entry
         # By the pipe that a process talks through: its cell, the process and its device.

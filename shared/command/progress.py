@@ -108,11 +108,7 @@ class Watch:
                 self._print(line)
 
     def ended(self, cell: Cell, outcome: Outcome) -> None:
-        """A cell ended: print one line, its main metric or why there is none.
-
-        Without a terminal only where one is due, and for each cell without a result: the table
-        follows.
-        """
+        """Print the main metric of a cell or why there is none, without a terminal if it is due."""
         self.bars.remove_task(self._running.pop(cell.address))
         self.bars.advance(self._all)
         self._done += 1

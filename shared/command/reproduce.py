@@ -61,6 +61,8 @@ CHECKOUT_ONLY = ("test", "benchmark", "docs")
 class Parser(argparse.ArgumentParser):
     """Reports errors in one line, like every command of the suite."""
 
+    words: list[str]  # the names of the positional arguments, those in brackets optional
+
     def error(self, message: str) -> NoReturn:
         """Raise a parsing error."""
         raise UserError(f"{message}; see: {self.prog} --help")
@@ -159,14 +161,11 @@ def _run(arguments: Sequence[str]) -> int:
     _takes_work(parser)
     _takes_training(parser)
     options, places = _parsed(parser, arguments)
-    processes_started = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
-    if processes_started > 1 and (len(options.cell or ()) != 1 or options.set):
-        raise UserError(
-            f"{processes_started} processes share one run of the tables; name it by --cell "
-            f"ADDRESS, without --set"
-        )
+    several = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"  # by torchrun
+    if several and (len(options.cell or ()) != 1 or options.set):
+        raise UserError("several processes share one run: name it by --cell ADDRESS, without --set")
     _say_first(options)
-    if processes_started > 1:
+    if several:
         from shared.command import processes
 
         return processes.take_part(cells.choose(options), places, options)
@@ -181,7 +180,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
     what = "Compare rows of a table with a baseline, yours among them, as a table to publish."
-    parser = _parser("compare", "DOMAIN PAPER", what)
+    parser = _parser("compare", "DOMAIN [PAPER]", what)
     add = parser.add_argument
     add("--rows", type=_names, default=(), metavar="NAME,...", help="rows, by parts of addresses")
     text = "the baseline; default: the row that most claims are made against, if it is chosen"
@@ -203,12 +202,12 @@ def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
     parser.set_defaults(cell=None, cells=None, plan_only=plan_only)
     if plan_only:
         _takes_cells_of_array(parser)
-    options, places = _parsed(parser, arguments, words=("DOMAIN", "[PAPER]"))
-    if len(options.words) < 2 and options.data is None:
+    options, places = _parsed(parser, arguments)
+    if options.data is None and len(options.words) < 2:
         raise UserError(f"{parser.prog} takes DOMAIN PAPER, or DOMAIN with --data of your own")
-    options.tier = options.tier or ("paper" if options.data is None else "short")
     if not (options.rows or options.row or options.loss or options.data):
         raise UserError("compare needs rows: --rows hcl,dcl or --row, or a loss with --with")
+    options.tier = options.tier or ("paper" if options.data is None else "short")
     if options.cells is None:
         _say_first(options)
     from shared.command import compare
@@ -235,7 +234,7 @@ def _report(arguments: Sequence[str]) -> int:
     parser = _parser("report", "", "Write results/ from every finished run of the tables.")
     text = "replace committed records by new runs of their cells, and list both numbers"
     parser.add_argument("--replace", action="store_true", help=text)
-    options, places = _parsed(parser, arguments, words=())
+    options, places = _parsed(parser, arguments)
     from shared.command import verbs
 
     return verbs.report(places, replace=options.replace)
@@ -244,7 +243,7 @@ def _report(arguments: Sequence[str]) -> int:
 def _figures(arguments: Sequence[str]) -> int:
     parser = _parser("figures", "DOMAIN PAPER", "Draw a paper's figures from finished runs.")
     parser.add_argument("--to", type=_path, help="where to; default: exports/figures")
-    options, places = _parsed(parser, arguments, words=("DOMAIN", "PAPER"))
+    options, places = _parsed(parser, arguments)
     from shared.command import verbs
 
     domain, paper = options.words
@@ -254,7 +253,7 @@ def _figures(arguments: Sequence[str]) -> int:
 def _film(arguments: Sequence[str]) -> int:
     parser = _parser("film", "DOMAIN PAPER", "Film the models of finished runs.")
     _takes_tier(parser)
-    options, places = _parsed(parser, arguments, words=("DOMAIN", "PAPER"))
+    options, places = _parsed(parser, arguments)
     from shared.command import verbs
 
     domain, paper = options.words
@@ -265,7 +264,7 @@ def _export(arguments: Sequence[str]) -> int:
     parser = _parser("export", "RUN", "Write the model of a finished run, by folder or address.")
     parser.add_argument("--to", type=_path, help="where to; default: exports/ADDRESS")
     parser.add_argument("--domain", help="whose run it is, for folders outside --runs")
-    options, places = _parsed(parser, arguments, words=("RUN",))
+    options, places = _parsed(parser, arguments)
     from shared.command import verbs
 
     return verbs.export(options.words[0], options.domain, options.to, places)
@@ -294,7 +293,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
     add("--statistics", help=text)
     add = parser.add_argument_group("video").add_argument
     add("--split", help="of UCF-101 or HMDB51: 1, 2, 3, or all, for their mean; default: 1")
-    options, places = _parsed(parser, arguments, words=("DOMAIN", "MODEL"))
+    options, places = _parsed(parser, arguments)
     if options.data and _path(options.data).exists():
         options.data = str(_path(options.data))
     from shared.command import verbs
@@ -308,7 +307,7 @@ def _data(arguments: Sequence[str]) -> int:
     add("--dataset", help="one dataset")
     text = "vision: also decode its images once, the shorter side reduced to SIDE pixels (256)"
     add("--prepare", type=_positive, nargs="?", const=256, metavar="SIDE", help=text)
-    options, places = _parsed(parser, arguments, words=("DOMAIN",))
+    options, places = _parsed(parser, arguments)
     from shared.command import verbs
 
     return verbs.fetch(options.words[0], options.dataset, places, options.prepare)
@@ -322,7 +321,7 @@ def _verify(arguments: Sequence[str]) -> int:
     add("--pages", action="store_true", help="make text and CSV files again, and compare them")
     _takes_choice(parser)
     _takes_work(parser)
-    options, places = _parsed(parser, arguments, words=("[DOMAIN]",))
+    options, places = _parsed(parser, arguments)
     choice = ("table", "row", "column", "seeds")
     stray = [name for name in choice if getattr(options, name) is not None]
     if stray and options.rerun is None:
@@ -351,6 +350,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 
 def _parser(verb: str, words: str, what: str) -> Parser:
     parser = Parser(prog=f"{program()} {verb}", description=what, allow_abbrev=False)
+    parser.words = words.split()
     parser.add_argument("words", nargs="*", metavar=words or "WORD", help=argparse.SUPPRESS)
     parser.usage = f"%(prog)s {words} [OPTION ...]".replace("  ", " ")
     add = parser.add_argument_group("folders, relative to the current one").add_argument
@@ -408,21 +408,15 @@ def _takes_cells_of_array(parser: Parser) -> None:
     parser.add_argument("--cells", type=_positive, nargs="?", const=500, metavar="N", help=text)
 
 
-def _parsed(
-    parser: Parser, arguments: Sequence[str], words: tuple[str, ...] | None = None
-) -> tuple[argparse.Namespace, cells.Places]:
-    """The options and the folders that they name.
-
-    ``words`` are the positional arguments; None for DOMAIN PAPER, or none with ``--cell``.
-    """
+def _parsed(parser: Parser, arguments: Sequence[str]) -> tuple[argparse.Namespace, cells.Places]:
+    """The options and the folders that they name."""
     options, unknown = parser.parse_known_intermixed_args(arguments)
     for argument in unknown:
         name = argument.partition("=")[0]
         known = re.findall(r"--[\w-]+", parser.format_help())
         raise UserError(f"no option {name}{suggestion(name, known, 'there are')}")
-    if words is None:
-        words = () if options.cell else ("DOMAIN", "PAPER")
-    if options.words and words and "DOMAIN" in words[0]:
+    words = [] if getattr(options, "cell", None) else parser.words
+    if options.words and words and words[0].strip("[]") == "DOMAIN":
         _check_domain(*options.words)
     needed = [word for word in words if word[0] != "["]
     if "" in options.words or not len(needed) <= len(options.words) <= len(words):

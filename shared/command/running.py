@@ -75,10 +75,7 @@ def joined(chosen: Sequence[Chosen], places: Places) -> Frame:
 def _without_recorded(
     chosen: Sequence[Chosen], frame: Frame, options: Namespace, console: Console
 ) -> list[Chosen]:
-    """The cells but for those whose number is that of a committed record, which is printed.
-
-    With ``--again`` and ``--cell`` all of them.
-    """
+    """The cells but for those whose number is that of a committed record, which is printed."""
     if options.again or options.cell:
         return list(chosen)
     to_run = []
@@ -94,11 +91,11 @@ def _without_recorded(
         if recorded:
             names = sorted({commits[address] for address in recorded})
             of = ", ".join(names) if len(names) <= FEW else f"of {len(names)} commits"
-            number, them = counted(len(recorded), "cell"), "it" if len(recorded) == 1 else "them"
-            have = f"{number} {'has' if len(recorded) == 1 else 'have'}"
-            text = have if rest or len(recorded) == 1 else f"nothing to train: all {have}"
-            text += f" committed results ({of}); to train {them} here add --again"
-            say(console, f"{table.address}: {text}")
+            one = len(recorded) == 1
+            all_of = "" if rest or one else "nothing to train: all "
+            have = f"{all_of}{counted(len(recorded), 'cell')} {'has' if one else 'have'}"
+            again = f"to train {'it' if one else 'them'} here add --again"
+            say(console, f"{table.address}: {have} committed results ({of}); {again}")
         if rest:
             to_run.append(Chosen(table, rest))
     return to_run

@@ -265,11 +265,7 @@ def shuffled(matched: Iterable[Measurement]) -> list[Measurement]:
 def compare(
     recorded: Measurement, new: Record, on_another_path: Callable[[], Record | None]
 ) -> Rerun:
-    """Compare a new run of a cell with its record.
-
-    On the same kind of processor, BLAS path, versions and threads the bits must be equal. Where
-    only the rounding may differ, ``on_another_path`` says by how much, see the module.
-    """
+    """Compare a new run of a cell with its record, see the module."""
     address, old = recorded.record.address, recorded.record
     if old.environment["data"] != new.environment["data"]:
         return Rerun(address, True, "the data differ from those of the record, by their hash")
