@@ -221,9 +221,7 @@ def _select(options: Namespace, places: Places, console: Console) -> tuple[list[
             raise UserError(f"--to {options.to} takes one table; choose with --table: {names}")
         selections = [_with_earlier(options, selections[0])]
     cells = [cell for selection in selections for cell in selection.cells]
-    here = computed_on(current_environment(1))
-    records, elsewhere = _records_for(cells, here, places, options, console)
-    return selections, Known(places, records, elsewhere, here, data_hashes)
+    return selections, _known(cells, data_hashes, places, options, console)
 
 
 def _tables(options: Namespace, places: Places) -> tuple[Sequence[Table], Mapping[str, str]]:
@@ -381,13 +379,14 @@ def _is_valid(record: Record, cell: Cell, table: Table) -> bool:
     )
 
 
-def _records_for(
-    cells: Sequence[Cell], processor: str, places: Places, options: Namespace, console: Console
-) -> tuple[dict[str, list[NumberOrigin]], dict[str, set[str]]]:
-    """By key what makes a run unnecessary, see :class:`Known`; says which records are of no cell.
-
-    Committed records of other processors do not count: by key, these are the second.
-    """
+def _known(
+    cells: Sequence[Cell],
+    data_hashes: Mapping[str, str],
+    places: Places,
+    options: Namespace,
+    console: Console,
+) -> Known:
+    """What makes a run of these cells unnecessary; says which records of others are of no cell."""
     kinds = {type(cell.config) for cell in cells}
     by_key: dict[str, list[NumberOrigin]] = {}
     for folder in options.records:
@@ -406,6 +405,7 @@ def _records_for(
             say(console, f"{folder}: {counted(len(left), 'record')} {text}")
         for key, records in found.items():
             by_key.setdefault(key, []).extend(map(_recorded, records))
+    processor = computed_on(current_environment(1))
     elsewhere: dict[str, set[str]] = {}
     committed = frame.load((), results=places.results, everything=True, domain=options.words[0])
     committed.check()
@@ -415,7 +415,7 @@ def _records_for(
                 by_key.setdefault(key, []).append(_recorded(record))
             else:
                 elsewhere.setdefault(key, set()).add(processor_of(record))
-    return by_key, elsewhere
+    return Known(places, by_key, elsewhere, processor, data_hashes)
 
 
 def _recorded(record: Record) -> NumberOrigin:
