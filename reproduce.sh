@@ -70,10 +70,9 @@ installed() {
   local stamp extra
   [ -x "$venv/bin/python" ] || return
   for stamp in "$venv"/.installed-*; do
-    [ "$stamp" -nt "$here/pyproject.toml" ] || continue
-    [ -z "$lock" ] || [ "$stamp" -nt "$lock" ] || continue
+    [[ $stamp -nt $here/pyproject.toml && (-z $lock || $stamp -nt $lock) ]] || continue
     for extra in ${1//,/ }; do
-      case ,${stamp##*/.installed-}, in *,"$extra",*) ;; *) continue 2 ;; esac
+      [[ ,${stamp##*/.installed-}, = *,"$extra",* ]] || continue 2
     done
     return 0
   done

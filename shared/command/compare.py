@@ -68,7 +68,6 @@ from shared.report.wording import TIER_NOTES, counted, gain_text, named_seeds, s
 FORM = "comparison-v3"
 INDEX = "comparison.json"
 LOSSES = "losses"  # the folder of the files of the user's losses, beside the records
-HERE = "run here"
 Coordinates = tuple[str, str, int]  # row, column and seed
 UserLoss = tuple[Path, str, list[str], Term]  # file, function, numbers as given, the loss
 STYLES = {"better": "green", "worse": "red", "undecided": "yellow"}
@@ -125,7 +124,7 @@ class Known:
         """The finished run or else the record that is valid for a cell."""
         run = finished(cell, self.places.runs)
         log = self.places.runs / cell.folder / LOG
-        here = [NumberOrigin(run, HERE, log)] if run else []
+        here = [NumberOrigin(run, "run here", log)] if run else []
         for source in (*here, *self.records.get(cell.key, ())):
             record = source.record
             if not _is_valid(record.upgraded(type(cell.config)), cell, table):

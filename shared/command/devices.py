@@ -65,7 +65,5 @@ def why_none() -> str:
         torch.cuda.init()
     except (AssertionError, RuntimeError) as error:
         reason = str(error).partition("\n")[0].partition(". Please")[0].rstrip(".")
-    return (
-        f"{reason}; update the driver, or delete .venv and set it up where there is one, or by "
-        f"UV_TORCH_BACKEND=cu130 ./reproduce.sh version"
-    )
+    anew = "delete .venv and set it up where there is one, or by UV_TORCH_BACKEND=cu130"
+    return f"{reason}; update the driver, or {anew} ./reproduce.sh version"

@@ -23,7 +23,7 @@ from shared.command.cells import Chosen, Places, choose, imported
 from shared.command.running import print_ending, run_waiting
 from shared.command.settings import kwargs_of, typed, with_settings
 from shared.errors import UserError, suggestion
-from shared.experiment.config import USER_TIER, canonical, changed, differing, short_text
+from shared.experiment.config import USER_TIER, changed, differing, short_text
 from shared.experiment.frame import finished
 from shared.experiment.randomness import seed_everything
 from shared.experiment.tables import Cell, Column, Row, Table, Tier
@@ -237,7 +237,7 @@ def print_changes(
     """Print which fields of the configurations change, and in which rows if not in all."""
     rows_by_change: dict[str, dict[str, None]] = {}
     for old, new in zip(before, after, strict=True):
-        for path, *values in differing(canonical(old.config), canonical(new.config)):
+        for path, *values in differing(old.content, new.content):
             text = f"{path}: {' -> '.join(map(short_text, values))}"
             rows_by_change.setdefault(text, {})[old.row] = None
     count = len({cell.row for cell in before})

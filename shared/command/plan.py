@@ -22,7 +22,7 @@ from shared.command.progress import duration
 from shared.errors import not_installed
 from shared.experiment.config import Config
 from shared.experiment.frame import Frame, finished, unfinished
-from shared.experiment.records import ENCODER_PROCESSOR, Record
+from shared.experiment.records import ENCODER_PROCESSOR
 from shared.experiment.tables import Cell, Table
 from shared.objective import Objective
 from shared.report.console import empty_grid, say, unbroken
@@ -114,10 +114,12 @@ def costs_of(
     for line in (line for name in table.tiers for line in frame.of(table, name)):
         if line.record is None or line.source is None:
             continue
-        here = line.source.origin == "run"
+        here, environment = line.source.origin == "run", line.record.environment
         if here and line.tier == tier and line.measurement:
             done.add(line.record.address)
-        if here or not _on_accelerator(line.record):  # which tells nothing about a core
+        facts, hardware = environment.get("facts", {}), environment["hardware"]
+        # An accelerator, also of another run that trained the encoder, tells nothing about a core.
+        if here or not (ENCODER_PROCESSOR in facts or hardware.get("accelerators")):
             source = "measured" if here else "recorded"
             taken = line.record.result["seconds"]
             seconds[_without_seed(line.record.config), source].append(taken)
@@ -175,13 +177,6 @@ def steps_of(cell: Cell) -> int | None:
     """The training steps of a cell; None where it trains nothing, or no one can tell."""
     steps = experiment_of(cell).steps
     return steps(cell.config) if steps and trains(cell.config) else None
-
-
-def _on_accelerator(record: Record) -> bool:
-    """Whether a run computed on an accelerator, or may have an encoder that another run did."""
-    environment = record.environment
-    in_part = ENCODER_PROCESSOR in environment.get("facts", {})
-    return in_part or bool(environment["hardware"].get("accelerators"))
 
 
 def _without_seed(config: Mapping[str, object]) -> str:

@@ -53,7 +53,6 @@ All options of a verb: ./reproduce.sh plan --help; of a run: run --help
 """
 INTERRUPTED = 75  # as shared.experiment.run has it, which takes seconds to be imported
 STOPPED = "interrupted; the same command starts again"
-LAST_SEED = 2**32 - 1  # numpy takes no larger one
 MOST_SEEDS = 10_000  # of a table; more are a mistyped range
 CHECKOUT_ONLY = ("test", "benchmark", "docs")
 
@@ -417,7 +416,13 @@ def _parsed(parser: Parser, arguments: Sequence[str]) -> tuple[argparse.Namespac
         raise UserError(f"no option {name}{suggestion(name, known, 'there are')}")
     words = [] if getattr(options, "cell", None) else parser.words
     if options.words and words and words[0].strip("[]") == "DOMAIN":
-        _check_domain(*options.words)
+        domain, *others = options.words
+        known = [*cells.DOMAINS, *VERBS, *CHECKOUT_ONLY]
+        near = suggestion(domain, known, "domains and verbs are")
+        if others and others[0] in cells.DOMAINS:
+            near = f": the domain comes first, as in {others[0]} {domain}"
+        if domain not in cells.DOMAINS:
+            raise UserError(f"no domain {domain!r}{near}")
     needed = [word for word in words if word[0] != "["]
     if "" in options.words or not len(needed) <= len(options.words) <= len(words):
         takes, got = " ".join(words) or "no words", shlex.join(options.words) or "none"
@@ -429,16 +434,6 @@ def _parsed(parser: Parser, arguments: Sequence[str]) -> tuple[argparse.Namespac
         if (path.exists() or path.is_symlink()) and not path.is_dir():
             raise UserError(f"{option} {path} is no folder; name one, or a new one")
     return options, places
-
-
-def _check_domain(word: str, *others: str) -> None:
-    """Refuse a word that is not a domain; suggest a domain or a verb."""
-    if word in cells.DOMAINS:
-        return
-    near = suggestion(word, [*cells.DOMAINS, *VERBS, *CHECKOUT_ONLY], "domains and verbs are")
-    if others and others[0] in cells.DOMAINS:
-        near = f": the domain comes first, as in {others[0]} {word}"
-    raise UserError(f"no domain {word!r}{near}")
 
 
 def _say_first(options: argparse.Namespace) -> None:
@@ -468,7 +463,7 @@ def _seeds(text: str) -> tuple[int, ...]:
         numbers = range(0)
         if first.isdecimal() and (last.isdecimal() or not dash):
             numbers = range(int(first), int(last or first) + 1)
-        if not numbers or numbers[-1] > LAST_SEED or len(seeds) + len(numbers) > MOST_SEEDS:
+        if not numbers or numbers[-1] >= 2**32 or len(seeds) + len(numbers) > MOST_SEEDS:
             raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds like 0,2,5-7")
         seeds += numbers
     return tuple(dict.fromkeys(seeds))

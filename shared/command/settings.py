@@ -31,7 +31,7 @@ def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
     fields = {item.name: hints[item.name] for item in dataclasses.fields(config)}
     names = [setting.partition("=")[0].strip() for setting in settings]
     values: dict[str, Any] = {}
-    numbers: dict[str, dict[str, str]] = {}  # of an objective, by field, then by name
+    numbers: dict[str, str] = {}  # of the objective
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))
         if names.count(name) > 1:
@@ -46,15 +46,16 @@ def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
             raise UserError(f"--set {name}: no field {field!r}{known}")
         value = getattr(config, field)
         if isinstance(value, Objective) and dot:
-            numbers.setdefault(field, {})[number] = text
+            values[field], numbers[number] = value, text
         elif dot or Objective in (fields[field], *get_args(fields[field])):
             what = "set its numbers, as in objective.temperature=0.1, or --with a loss"
             what = f"it has no part {number!r}" if dot else what
             raise UserError(f"--set {name}: {field} is {value!r}; {what}")
         else:
             values[field] = typed(f"--set {name}", text, fields[field])
-    for field, texts in numbers.items():
-        values[field] = _with_numbers(getattr(config, field), texts)
+    for field, value in values.items():
+        if isinstance(value, Objective):
+            values[field] = _with_numbers(value, numbers)
     new = dataclasses.replace(config, **values)
     try:
         require_ranges(new)

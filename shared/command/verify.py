@@ -118,8 +118,8 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
         groups.append(Group(name, origin == "record", records, valid))
         if origin == "record":
             times = Counter(record.address for record in records.values())
-            twice = [address for address, count in times.items() if count > 1]
-            faults[origin] += [f"{name}: two records of {address}" for address in twice]
+            twice = (address for address, count in times.items() if count > 1)
+            faults[origin] += (f"{name}: two records of {address}" for address in twice)
         elif idle := len(sources) - valid:
             notes.append(f"{name}: {idle} finished, but of no cell that is declared today")
     return Checked(tuple(groups), (*faults["record"], *faults["run"]), tuple(notes), tuple(matched))
@@ -131,14 +131,14 @@ def summary(checked: Checked) -> Grid:
     grid.add_column("table", no_wrap=True)
     for name in ("records", "valid", "clean\ncommit", "data\nhash"):
         grid.add_column(name, justify="right", no_wrap=True)
-    processors: Counter[str] = Counter()
     for group in checked.groups:
         environments = [record.environment for record in group.records.values()]
         clean = sum(not environment["dirty"] for environment in environments)
         hashed = sum(bool(environment["data"]) for environment in environments)
-        processors.update(map(processor_of, group.records.values()))
         label = Text(f"{'' if group.committed else 'runs: '}{group.name}")
         grid.add_row(label, *map(str, (len(environments), group.valid, clean, hashed)))
+    records = itertools.chain(*(group.records.values() for group in checked.groups))
+    processors = Counter(map(processor_of, records))
     on = ", ".join(f"{name}: {count}" for name, count in sorted(processors.items()))
     grid.caption = Text(f"By processor: {on or 'no records'}")
     return grid
@@ -152,15 +152,12 @@ def _lines_and_faults(source: ReadRecord, lines: Sequence[Line]) -> tuple[list[L
     if source.origin == "run":
         of_cells = [line for line in lines if line.cell is not None]
         faults = {line.why for line in of_cells if Reason.REFUSED.begins(line.why)}
-    else:
-        of_cells = [line for line in lines if name_of(line.table, line.tier) == source.group]
-        faults = {line.why for line in of_cells if line.why}
-        if not of_cells:
-            faults = {"no table declares it today"}
-    faults = {f"is not valid: {why}" for why in faults}
-    if source.origin == "record" and (fault := _fault_of(source.record)):
-        faults.add(fault)
-    return of_cells, sorted(faults)
+        return of_cells, sorted(f"is not valid: {why}" for why in faults)
+    of_cells = [line for line in lines if name_of(line.table, line.tier) == source.group]
+    faults = {line.why for line in of_cells if line.why}
+    faults |= set() if of_cells else {"no table declares it today"}
+    of_itself = filter(None, [_fault_of(source.record)])
+    return of_cells, [*of_itself, *(f"is not valid: {why}" for why in sorted(faults))]
 
 
 def _fault_of(record: Record) -> str | None:
@@ -255,11 +252,8 @@ def _is_chosen(cell: Cell, options: Namespace) -> bool:
 
 def shuffled(matched: Iterable[Measurement]) -> list[Measurement]:
     """The records in a random order, always the same; longer samples begin with shorter ones."""
-
-    def rank(measured: Measurement) -> str:
-        return hashlib.sha256(f"0 {measured.record.address}".encode()).hexdigest()
-
-    return sorted(matched, key=rank)
+    hash_of = hashlib.sha256
+    return sorted(matched, key=lambda each: hash_of(f"0 {each.record.address}".encode()).digest())
 
 
 def compare(
