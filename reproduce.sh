@@ -2,9 +2,8 @@
 # Sets itself up on the first call (.venv, what the domain needs), then runs the command line.
 # Needs bash, git and Python >= 3.11. Without arguments it says what it can do.
 #
-# The versions installed are those of requirements.lock; with --latest as the first word, the newest
-# that pyproject.toml allows, in .venv-latest. The lock's head says how it is made. It holds no
-# hashes: builds of torch for CPUs and for CUDA are one version in different files.
+# The versions installed are those of requirements.lock, whose head says how it is made; with --latest
+# as the first word, the newest that pyproject.toml allows, in .venv-latest.
 # uv installs where there is one, with the build of torch that fits the hardware (UV_TORCH_BACKEND says
 # otherwise); else pip, and also where pip is configured with an index and uv is not.
 set -euo pipefail

@@ -69,6 +69,7 @@ FORM = "comparison-v3"
 INDEX = "comparison.json"
 LOSSES = "losses"  # the folder of the files of the user's losses, beside the records
 Coordinates = tuple[str, str, int]  # row, column and seed
+Sources = Mapping[Coordinates, NumberOrigin | None]  # None where a run is not there yet
 UserLoss = tuple[Path, str, list[str], Term]  # file, function, numbers as given, the loss
 STYLES = {"better": "green", "worse": "red", "undecided": "yellow"}
 
@@ -116,8 +117,8 @@ class Known:
     processor: str  # of this machine
     data_hashes: Mapping[str, str]  # of data of the user's, by their name in a configuration
 
-    def sources(self, selection: Selection) -> dict[Coordinates, NumberOrigin | None]:
-        """The source of each run that is compared; None for one that is not there yet."""
+    def sources(self, selection: Selection) -> Sources:
+        """The source of each run that is compared."""
         return {_coordinates(cell): self._source(cell, selection.table) for cell in selection.cells}
 
     def _source(self, cell: Cell, table: Table) -> NumberOrigin | None:
@@ -472,12 +473,7 @@ def _coordinates(cell: Cell) -> Coordinates:
     return cell.row, cell.column, cell.seed
 
 
-def _print_sources(
-    console: Console,
-    selection: Selection,
-    sources: Mapping[Coordinates, NumberOrigin | None],
-    known: Known,
-) -> None:
+def _print_sources(console: Console, selection: Selection, sources: Sources, known: Known) -> None:
     """Print what is compared with what, and for each row which seeds are there and from where."""
     rows = counted(len(selection.rows), "row")
     address, against = selection.table.address, selection.against
@@ -497,10 +493,7 @@ def _print_sources(
 
 
 def _numbers_of(
-    selection: Selection,
-    found: Mapping[Coordinates, NumberOrigin | None],
-    outcomes: Mapping[str, str],
-    otherwise: str,
+    selection: Selection, found: Sources, outcomes: Mapping[str, str], otherwise: str
 ) -> dict[tuple[str, str], Number]:
     """By row and column the runs that are there, and by address or ``otherwise`` why not."""
     sources: defaultdict[tuple[str, str], dict[int, NumberOrigin]] = defaultdict(dict)
@@ -515,11 +508,7 @@ def _numbers_of(
     return {place: Number("", "", sources[place], missing[place]) for place in places}
 
 
-def _comparison_of(
-    selection: Selection,
-    found: Mapping[Coordinates, NumberOrigin | None],
-    outcomes: Mapping[str, str],
-) -> Comparison:
+def _comparison_of(selection: Selection, found: Sources, outcomes: Mapping[str, str]) -> Comparison:
     """The comparison, of what is finished by now."""
     table, columns = selection.table, selection.columns
     by_place = _numbers_of(selection, found, outcomes, Reason.NOT_RUN)

@@ -115,15 +115,13 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> Row:
 
 def trainable_rows(table: Table, tier: Tier) -> list[Row]:
     """The rows that train with a replaceable loss."""
-    objectives: dict[str, Any] = {}
-    for cell in table.cells(tier):
-        if getattr(cell.config, "train", True):
-            objectives.setdefault(cell.row, getattr(cell.config, "objective", None))
-    return [
-        row
-        for row in table.rows
-        if not row.baseline and isinstance(objectives.get(row.label), Objective)
-    ]
+    trained = {
+        cell.row
+        for cell in table.cells(tier)
+        if getattr(cell.config, "train", True)
+        and isinstance(getattr(cell.config, "objective", None), Objective)
+    }
+    return [row for row in table.rows if row.label in trained and not row.baseline]
 
 
 def with_loss(cell: Cell, loss: Term, label: str) -> Cell:

@@ -10,9 +10,8 @@ import shlex
 import statistics
 from argparse import Namespace
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -28,7 +27,6 @@ from shared.objective import Objective
 from shared.report.console import empty_grid, say, unbroken
 from shared.report.wording import counted
 
-Item = TypeVar("Item")
 # Sources of a time, the best first; ~ marks those that no run on this machine measured.
 SOURCES = {
     "measured": "measured on this machine",
@@ -166,13 +164,6 @@ def trains(config: Config) -> bool:
     )
 
 
-def side_by_side(costs: Iterable[Cost], jobs: int) -> float:
-    """Seconds of all unfinished runs, ``jobs`` at a time; at least those of the longest."""
-    costs = list(costs)
-    longest = max((cost.seconds or 0.0 for cost in costs if cost.runs), default=0.0)
-    return max(sum(cost.time for cost in costs) / jobs, longest)
-
-
 def steps_of(cell: Cell) -> int | None:
     """The training steps of a cell; None where it trains nothing, or no one can tell."""
     steps = experiment_of(cell).steps
@@ -208,9 +199,10 @@ def _notes(costs: Costs, cells: Sequence[Cell], jobs: int) -> Iterator[str]:
     left, chosen = sum(cost.left for cost in costs.values()), sum(c.seeds for c in costs.values())
     text = f"{left} of {chosen} cells to run"
     if known:
-        at_once = f", {duration(side_by_side(known, jobs))} at --jobs {jobs}" * (jobs > 1)
+        whole, slowest = sum(cost.time for cost in known), max(cost.seconds or 0 for cost in known)
+        at_once = f", {duration(max(whole / jobs, slowest))} at --jobs {jobs}" * (jobs > 1)
         about = "about" if len(known) == len(waiting) else "at least"
-        text += f": {about} {duration(sum(cost.time for cost in known))} of one core{at_once}"
+        text += f": {about} {duration(whole)} of one core{at_once}"
         used = [SOURCES[name] for name in SOURCES if any(cost.source == name for cost in known)]
         text += f". Times: {'; '.join(used)}"
     yield f"{text}."
@@ -247,10 +239,9 @@ def lines_of_comparison(
     chosen: Sequence[Chosen], places: Places, options: Namespace, console: Console
 ) -> list[str]:
     """The lines of a comparison: each has all rows, in one column, of some seeds."""
-    seeds_of: dict[str, list[int]] = {}  # by column
+    seeds_of: dict[str, dict[str, None]] = {}  # by column
     for cell in _runnable(chosen, places, console):
-        seeds = seeds_of.setdefault(cell.column, [])
-        seeds += [] if cell.seed in seeds else [cell.seed]
+        seeds_of.setdefault(cell.column, {})[str(cell.seed)] = None
     words = ["compare", *options.words, "--tier", options.tier]
     given = [("--row", ":".join([row, *settings])) for row, settings in options.row]
     given += [("--records", str(folder)) for folder in options.records]
@@ -262,7 +253,7 @@ def lines_of_comparison(
     words += itertools.chain(*given)
     room = max(1, options.cells // max(1, len(seeds_of)))  # lines of a column
     return [
-        shlex.join([*words, "--column", column, "--seeds", ",".join(map(str, some))])
+        shlex.join([*words, "--column", column, "--seeds", ",".join(some)])
         for column, seeds in seeds_of.items()
         for some in _joined([[seed] for seed in seeds], room)
     ]
@@ -283,7 +274,7 @@ def _runnable(chosen: Sequence[Chosen], places: Places, console: Console) -> Ite
         say(console, f"{counted(number, 'cell')} left out: {why}")
 
 
-def _joined(groups: Sequence[Sequence[Item]], most: int) -> list[list[Item]]:
+def _joined(groups: Sequence[Sequence[str]], most: int) -> list[list[str]]:
     """The groups, with neighbours joined so that there are at most ``most``."""
     size = math.ceil(len(groups) / most) or 1
     return [

@@ -6,7 +6,7 @@ import os
 import signal
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
@@ -19,9 +19,9 @@ from shared.command.cells import Places, encoder_of, imported, missing_data
 from shared.command.progress import INTERRUPTED, Main, Outcome, Watch, watching
 from shared.errors import UserError
 from shared.experiment.config import Config
-from shared.experiment.records import Reason
-from shared.experiment.run_folders import is_locked, stop_signals
-from shared.experiment.store import is_stored
+from shared.experiment.records import Reason, read_json
+from shared.experiment.run_folders import archive, is_locked, stop_signals
+from shared.experiment.store import discard, is_stored
 from shared.experiment.tables import Cell
 from shared.report.console import say
 from shared.report.wording import counted
@@ -48,11 +48,8 @@ class Pool:
         # By the pipe that a process talks through: its cell, the process and its device.
         self._running: dict[Any, tuple[Cell, Any, str | None]] = {}
 
-    def run(self, cells: list[Cell], before: Callable[[], None] | None = None) -> None:
-        """Run cells of one domain, with distinct keys; ``outcomes`` has those without a result.
-
-        ``before`` is called just before the first one starts.
-        """
+    def run(self, cells: list[Cell]) -> None:
+        """Run cells of one domain, with distinct keys; ``outcomes`` has those without a result."""
         workers = max(1, cores() // min(self.jobs, len(cells)))
         self._waiting, stopping = list(cells), False
         self._encoders = {
@@ -63,8 +60,8 @@ class Pool:
         with stop_requests() as requests, watching(self.console, len(cells), self.main) as watch:
             watch.print_once(cells[0], devices.check())
             server.start(cells[0].domain)
-            if before is not None:
-                before()
+            if self.options.again:  # only now, when they can start
+                move_aside(cells, self.places, self.console)
             while self._running or (self._waiting and not requests):
                 while len(self._running) < self.jobs and not requests and (cell := self._next()):
                     self._start(cell, workers)
@@ -92,13 +89,12 @@ class Pool:
         """
         of_running = (self._encoders.get(cell.address) for cell, *_ in self._running.values())
         in_training = {encoder for encoder in of_running if encoder and not is_stored(*encoder)}
-        free = [
-            cell for cell in self._waiting if self._encoders.get(cell.address) not in in_training
-        ]
-        if not free:
-            return None
-        cell = min(free, key=lambda cell: is_locked(self.places.runs / cell.folder))
-        self._waiting.remove(cell)
+        waiting = self._waiting
+        free = (cell for cell in waiting if self._encoders.get(cell.address) not in in_training)
+        runs = self.places.runs
+        cell = min(free, key=lambda cell: is_locked(runs / cell.folder), default=None)
+        if cell is not None:
+            waiting.remove(cell)
         return cell
 
     def _start(self, cell: Cell, workers: int) -> None:
@@ -244,3 +240,17 @@ def visible_devices() -> tuple[str, ...]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = map(str, range(count)) if named is None else named.split(",")
     return tuple(name.strip() for name in names)[:count]
+
+
+def move_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
+    """Move the runs of the cells aside, and say so; delete their encoders from the store."""
+    moved = []
+    for cell in cells:
+        if (folder := places.runs / cell.folder).exists():
+            environment, store = folder / "environment.json", places.store_of(cell)
+            if store and environment.is_file():
+                discard(store, read_json(environment))
+            moved.append(archive(folder))
+    if moved:
+        folders = f"{moved[0]}{', ...' if len(moved) > 1 else ''}"
+        say(console, f"moved {counted(len(moved), 'run')} aside: {folders}")

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from shared.command import devices
 from shared.command.cells import Chosen, Places
-from shared.command.pool import cores
+from shared.command.pool import cores, move_aside
 from shared.command.progress import Outcome, watching
-from shared.command.running import main_metrics, move_aside, show_tables, unfinished_cells
+from shared.command.running import main_metrics, show_tables, unfinished_cells
 from shared.command.worker import lost, run_cell
 from shared.distributed import all_gather_objects, initialise, is_lost, rank, world_size
 from shared.errors import UserError

@@ -3,7 +3,6 @@
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from functools import partial
 
 from rich.console import Console
 
@@ -12,9 +11,7 @@ from shared.command.plan import lines_of, plan_table, steps_of
 from shared.command.pool import Pool, jobs_of
 from shared.errors import UserError, first_of, lacking, not_installed, program
 from shared.experiment.frame import Frame, load, unfinished
-from shared.experiment.records import read_json
-from shared.experiment.run_folders import INTERRUPTED, archive, check_config
-from shared.experiment.store import discard
+from shared.experiment.run_folders import INTERRUPTED, check_config
 from shared.experiment.tables import Cell
 from shared.report.console import Terminal, say
 from shared.report.measuring import measure, narrowed
@@ -153,8 +150,7 @@ def run_waiting(
     pool = Pool(places, options, console, main_metrics(chosen))
     _check_known(waiting)
     if with_data := pool.leave_out(waiting):
-        again = partial(move_aside, with_data, places, console)
-        pool.run(with_data, before=again if options.again else None)
+        pool.run(with_data)
         # What this command left to another one may be done by now.
         without = [cell for cell in waiting if cell.address in pool.outcomes]
         left = {cell.address for cell in unfinished(without, places.runs)}
@@ -231,17 +227,3 @@ def _distinct_runs(chosen: Sequence[Chosen], places: Places, *, again: bool = Fa
         if cells.setdefault(cell.key, cell) is cell and not again:
             check_config(places.runs / cell.folder, cell.config)
     return list(cells.values())
-
-
-def move_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
-    """Move the runs of the cells aside, and say so; delete their encoders from the store."""
-    moved = []
-    for cell in cells:
-        if (folder := places.runs / cell.folder).exists():
-            environment, store = folder / "environment.json", places.store_of(cell)
-            if store and environment.is_file():
-                discard(store, read_json(environment))
-            moved.append(archive(folder))
-    if moved:
-        folders = f"{moved[0]}{', ...' if len(moved) > 1 else ''}"
-        say(console, f"moved {counted(len(moved), 'run')} aside: {folders}")

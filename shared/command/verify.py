@@ -196,7 +196,7 @@ def run_again(
     left = shuffled(measured for measured in matched if _is_chosen(measured.cell, options))
     if not left:
         raise UserError("nothing to run again: no valid record matches the options")
-    options.no_download, options.watch = True, None
+    options.no_download, options.watch, options.again = True, None, False
     done = 0
     without_data: set[tuple[str, str]] = set()  # tables and columns
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ from toy.tables import TABLES as TOY
 
 from graph.tables import TABLE_4
 from shared.command.cells import Chosen, Places, tables_of
-from shared.command.plan import Cost, costs_of, plan_table, side_by_side
+from shared.command.plan import Cost, costs_of, plan_table
 from shared.command.running import joined
 from shared.experiment.config import canonical_json, slug
 from shared.experiment.frame import Frame
@@ -77,16 +77,6 @@ def test_a_table_has_a_line_for_every_row_and_one_for_all(tmp_path: Path) -> Non
     assert sum(bool(re.search(r" 0/\d+ ", line)) for line in lines) == len(rows) + 1
 
 
-def test_cells_side_by_side_take_as_long_as_the_longest() -> None:
-    def cost(runs: int, seconds: float) -> Cost:
-        return Cost(0, runs, runs, seconds, "measured")
-
-    assert side_by_side([cost(1, 60.0)], 2) == 60.0
-    assert side_by_side([cost(4, 60.0)], 2) == 120.0
-    assert side_by_side([cost(3, 10.0), cost(1, 60.0)], 2) == 60.0
-    assert side_by_side([cost(0, 60.0)], 2) == side_by_side([], 2) == 0.0
-
-
 def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Path) -> None:
     (table,) = TOY["toy"]
     here, cells = places(tmp_path), table.cells("paper")
@@ -103,6 +93,8 @@ def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Pat
     assert "plain 2/6 4 2.0 min, unknown 2.0 min or more" in words
     assert "all 2/12 10 2.0 min to ~2.0 min, unknown 8.0 min or more" in words
     assert "10 of 12 cells to run: at least 8.0 min of one core, 4.0 min at --jobs 2." in words
+    words = " ".join(text_of(table, here, jobs=9).split())
+    assert "8.0 min of one core, 2.0 min at --jobs 9." in words  # as long as the longest
     # Seeds beyond the declared ones take what those took; so does a row that is chosen alone.
     chosen = table.cells("paper", row="plain", column="left", seeds=[7])
     assert costs_of(table, chosen, of(table, chosen, here))["plain", "left"].source == "measured"
