@@ -133,8 +133,7 @@ case ${1:-} in
   -h | --help) [ -x "$venv/bin/python" ] || { usage && exit; } ;;
 esac
 install "$(extras_for "$@")"
-verb=${1:-}
-case $verb in
+case ${1:-} in
   test) cd "$here" && shift && run_tests "$@" ;;
   # Losses beside other implementations, then a training step of each domain; --write puts the losses
   # into the documents instead.
@@ -145,9 +144,9 @@ case $verb in
     ;;
   # The documents as a site, in build/docs; --serve shows it and follows changes.
   docs) cd "$here" && shift
-    verb=build
-    [ "${1:-}" != --serve ] || { shift && verb=serve; }
-    PYTHONPATH=$here NO_MKDOCS_2_WARNING=1 exec "$venv/bin/python" -m mkdocs $verb "$@"
+    what=build
+    [ "${1:-}" != --serve ] || { shift && what=serve; }
+    PYTHONPATH=$here NO_MKDOCS_2_WARNING=1 exec "$venv/bin/python" -m mkdocs $what "$@"
     ;;
 esac
 # -P: no module is taken from the current folder.

@@ -34,10 +34,8 @@ def imported(name: str) -> Domain:
     module = importlib.import_module(name)
     domain = getattr(module, "DOMAIN", None)
     if not isinstance(domain, Domain):
-        raise UserError(
-            f"{module.__file__ or name} gives no DOMAIN: write one, or where it hides the suite's "
-            f"package, rename it"
-        )
+        file = module.__file__ or name
+        raise UserError(f"{file} gives no DOMAIN; if it hides the suite's package, rename it")
     return domain
 
 
@@ -132,12 +130,9 @@ def choose_tables(domain: str, paper: str, name: str | None, tier: Tier) -> tupl
             known = suggestion(name, [table.name for table in tables], "it has")
             raise UserError(f"{domain}/{paper} has no table {name!r}{known}")
     if not any(tier in table.tiers for table in chosen):
-        raise UserError(
-            "; ".join(
-                f"{table.address} has no {tier} tier; add --tier {' or --tier '.join(table.tiers)}"
-                for table in chosen
-            )
-        )
+        lacks = f"has no {tier} tier; add --tier"
+        texts = (f"{table.address} {lacks} {' or --tier '.join(table.tiers)}" for table in chosen)
+        raise UserError("; ".join(texts))
     return tuple(table for table in chosen if tier in table.tiers)
 
 

@@ -360,9 +360,7 @@ def _new_label(label: str, table: Table, rows: Sequence[ComparisonRow]) -> str:
     if slug(label) in {slug(row.label) for row in table.rows}:
         label = f"{label} (yours)"
     if slug(label) in {slug(row.label) for row in rows}:
-        raise UserError(
-            f"two rows are called {label}; give it once, or rename the function in one of the files"
-        )
+        raise UserError(f"two rows are called {label}; rename the function in one of the files")
     return label
 
 

@@ -206,8 +206,8 @@ def apply_settings(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell
     varied = []
     untrained = [getattr(cell.config, "epochs", 1) == 0 for cell in cells]
     for cell, stays in zip(cells, untrained, strict=True):
-        kept = ("epochs",) if stays and not all(untrained) else ()
-        given = [text for text in settings if text.partition("=")[0].strip() not in kept]
+        kept = "epochs" if stays and not all(untrained) else ""
+        given = [text for text in settings if text.partition("=")[0].strip() != kept]
         try:
             config = with_settings(cell.config, given)
         except UserError as error:

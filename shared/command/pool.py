@@ -172,18 +172,15 @@ class Pool:
 def _run_in_process(
     pipe: Connection, device: str | None, arguments: tuple[Cell, Places, Namespace, int]
 ) -> None:
-    """The process of one cell: run it, and send its outcome through the pipe.
-
-    The device is set before anything uses the GPUs; renderers read the variable, too.
-    """
+    """The process of one cell: run it, and send its outcome through the pipe."""
+    if device is not None:  # before anything uses the GPUs; renderers read the variable, too
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
     from shared.command.worker import run_cell  # needs torch, the pool does not
 
     def send(message: Any) -> None:
         with contextlib.suppress(OSError):  # the parent is gone; the files say it all
             pipe.send(message)
 
-    if device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = device
     send(run_cell(*arguments, report=lambda *message: send(message)))
 
 

@@ -166,10 +166,8 @@ def _check_known(cells: Sequence[Cell]) -> None:
     for cell in cells:
         if steps_of(cell) == 0:
             size = getattr(cell.config, "batch_size", None)
-            raise UserError(
-                f"{cell.address}: batch_size {size} is larger than its training data; lower it: "
-                f"--set batch_size=N"
-            )
+            why = f"batch_size {size} is larger than its training data"
+            raise UserError(f"{cell.address}: {why}; lower it: --set batch_size=N")
 
 
 def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:

@@ -203,10 +203,7 @@ def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
         raise UserError(f"{domain} films nothing")
     files = record_video(paper, tier, places.runs)
     if not files:
-        raise UserError(
-            f"there is no policy to film: {domain}/{paper} has no finished run of an agent in the "
-            f"{tier} tier"
-        )
+        raise UserError(f"there is no policy to film: no finished run of {domain}/{paper}, {tier}")
     print(*files, sep="\n")
     return 0
 
@@ -228,9 +225,7 @@ def export(run: str, domain: str | None, to: Path | None, places: Places) -> int
             raise UserError(f"{run} has no run in {places.runs}/; run it with --cell {run}")
     domain = domain or next((part for part in address.parts if part in cells.DOMAINS), None)
     if domain is None:
-        raise UserError(
-            f"{folder} is not in a domain's folder of runs; name the domain with --domain"
-        )
+        raise UserError(f"{folder} is in no domain's folder; name the domain with --domain")
     write = domain_of(domain).export
     if write is None:
         raise UserError(f"{domain} exports no models")

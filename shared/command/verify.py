@@ -189,10 +189,7 @@ class Rerun:
 def run_again(
     matched: Sequence[Measurement], places: Places, options: Namespace, console: Console
 ) -> Iterator[Rerun]:
-    """Run a sample of the recorded cells in a temporary folder, and compare.
-
-    One without its data is replaced by the next.
-    """
+    """Run a sample of the recorded cells; one without its data is replaced by the next."""
     left = shuffled(measured for measured in matched if _is_chosen(measured.cell, options))
     if not left:
         raise UserError("nothing to run again: no valid record matches the options")

@@ -36,8 +36,7 @@ def run_cell(
     """Run a cell, unless another process has done so by now.
 
     ``report`` is called with the name of a method of :class:`shared.command.progress.Watch` and its
-    arguments after the cell: what the run shows next. ``workers`` are processes or threads that the
-    run may use.
+    arguments after the cell. ``workers`` are processes or threads that the run may use.
     """
     set_up_torch(options.threads, deterministic=options.deterministic)
     show_plain_warnings()
