@@ -85,6 +85,8 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
         key, _, text = (part.strip() for part in setting.partition("="))
         if key in numbers:
             raise UserError(f"--with {name}: {key} is given twice; give it once")
+        if known and key not in known:
+            raise UserError(f"{name} takes no number {key!r}{suggestion(key, known, 'it takes')}")
         numbers[key] = typed(f"{name}'s {key}", text, known.get(key, Any))
     loss = Term(defined[name], numbers)
     try:
