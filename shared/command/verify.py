@@ -47,7 +47,7 @@ from shared.experiment.run_folders import Interrupted
 from shared.experiment.tables import Cell, Table
 
 COMMIT = re.compile("[0-9a-f]{40}")
-NOT_FINITE = re.compile('null|"nan"|"-?inf"')  # in JSON
+NOT_FINITE = re.compile(r'(?<=[\[ ])(null|"nan"|"-?inf")(?=[,\]}])')  # a value in JSON
 DATA_HASH = re.compile("(?!0{64})[0-9a-f]{64}( approximate)?")
 # Another processor may differ by so many times what another code path of this one does, if that is
 # no more than this share of the value.
