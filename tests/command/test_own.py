@@ -58,11 +58,7 @@ def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
     [
         ("def g(pairs, s):\n    return s.sum(1)\n", [], "'f'"),
         ("def f(pairs, s, *, t):\n    return s.sum(1)\n", [], "needs t"),
-        (
-            "def f(pairs, s, *, temperature=1.0):\n    return s\n",
-            ["temprature=1"],
-            "temperature?",
-        ),
+        ("def f(pairs, s, *, temperature=1.0):\n    return s\n", ["temprature=1"], "temperature?"),
         ("def f(pairs, s, *, weight=1.0):\n    return s.sum(1)\n", ["weight=2"], "weight"),
         ("def f(pairs, s, *, t=1.0):\n    return s.sum(1)\n", ["t=1"] * 2, "twice"),
         ("def f(pairs, s, *, t: float = 1.0):\n    return s.sum(1)\n", ["t=warm"], "'warm'"),
