@@ -2,20 +2,17 @@
 # Sets itself up on the first call (.venv, what the domain needs), then runs the command line.
 # Needs bash, git and Python >= 3.11. Without arguments it says what it can do.
 #
-# The versions installed are those of requirements.lock; with --latest as the first word, the newest
-# that pyproject.toml allows, in .venv-latest. The lock's head says how it is made. It holds no
-# hashes: builds of torch for CPUs and for CUDA are one version in different files.
+# The versions installed are those of requirements.lock, whose head says how it is made; with --latest
+# as the first word, the newest that pyproject.toml allows, in .venv-latest.
 # uv installs where there is one, with the build of torch that fits the hardware (UV_TORCH_BACKEND says
 # otherwise); else pip, and also where pip is configured with an index and uv is not.
 set -euo pipefail
 called="./reproduce.sh$(printf ' %q' "$@")"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$here/.venv lock=$here/requirements.lock
-if [ "${1:-}" = --latest ]; then
-  venv=$here/.venv-latest lock=
-  shift
-fi
+[ "${1:-}" != --latest ] || { venv=$here/.venv-latest lock= && shift; }
 log=$venv/setup.log
+domains=graph,rl,text,video,vision
 
 fail() {
   echo "error: $*" >&2
@@ -37,23 +34,20 @@ find_python() {
 }
 
 # Which extras the arguments need: the first word, or cell address, that names a domain with one.
+# Records are checked without any extra; to run some of any domain anew takes all of them.
 extras_for() {
+  local word domain
   for word in "$@"; do
     case $word in
-      test) echo "test,docs,graph,rl,text,video,vision,pytorchvideo,wandb" && return ;;
-      benchmark) echo "graph,rl,text,video,vision,bench" && return ;;
+      test) echo "test,docs,$domains,pytorchvideo,wandb" && return ;;
+      benchmark) echo "$domains,bench" && return ;;
       docs) echo "docs" && return ;;
-      graph | graph/* | */graph/*) echo "graph" && return ;;
-      rl | rl/* | */rl/*) echo "rl" && return ;;
-      text | text/* | */text/*) echo "text" && return ;;
-      video | video/* | */video/*) echo "video" && return ;;
-      vision | vision/* | */vision/*) echo "vision" && return ;;
     esac
+    for domain in ${domains//,/ }; do
+      case $word in "$domain" | "$domain"/* | */"$domain"/*) echo "$domain" && return ;; esac
+    done
   done
-  # Records are checked without any extra; to run some of any domain anew takes all of them.
-  if [[ ${1:-} = verify && " $* " = *" --rerun"* ]]; then
-    echo "graph,rl,text,video,vision"
-  fi
+  case "${1:-} $* " in "verify "*" --rerun"*) echo "$domains" ;; esac
 }
 
 # Everything an installer says lies in the log; a terminal shows it as well.
@@ -61,16 +55,13 @@ logged() {
   if [ -t 2 ]; then "$@" 2>&1 </dev/null | tee -a "$log" >&2; else "$@" >>"$log" 2>&1 </dev/null; fi
 }
 
-# Whether an index or folder of packages is named in pip's configuration, and none in uv's variables.
-only_pip_is_configured() {
-  ! compgen -e UV_ | grep -qE 'INDEX|FIND_LINKS' &&
-    "$venv/bin/python" -m pip config list 2>/dev/null | grep -qE 'index-url|find-links'
-}
-
+# Not where an index or folder of packages is named in pip's configuration, and none in uv's variables.
 uv_install() {
-  command -v uv >/dev/null && ! only_pip_is_configured &&
-    UV_TORCH_BACKEND=${UV_TORCH_BACKEND:-auto} \
-      logged uv pip install --python "$venv/bin/python" "$@"
+  command -v uv >/dev/null || return
+  compgen -e UV_ | grep -qE 'INDEX|FIND_LINKS' ||
+    ! "$venv/bin/python" -m pip config list 2>/dev/null | grep -qE 'index-url|find-links' || return
+  UV_TORCH_BACKEND=${UV_TORCH_BACKEND:-auto} \
+    logged uv pip install --python "$venv/bin/python" "$@"
 }
 
 # Whether a set that holds these extras was installed after the last change of what names versions.
@@ -78,10 +69,9 @@ installed() {
   local stamp extra
   [ -x "$venv/bin/python" ] || return
   for stamp in "$venv"/.installed-*; do
-    [ "$stamp" -nt "$here/pyproject.toml" ] || continue
-    [ -z "$lock" ] || [ "$stamp" -nt "$lock" ] || continue
+    [[ $stamp -nt $here/pyproject.toml && (-z $lock || $stamp -nt $lock) ]] || continue
     for extra in ${1//,/ }; do
-      case ,${stamp##*/.installed-}, in *,"$extra",*) ;; *) continue 2 ;; esac
+      [[ ,${stamp##*/.installed-}, = *,"$extra",* ]] || continue 2
     done
     return 0
   done
@@ -126,14 +116,7 @@ run_tests() {
   local part=(-m "not slow") processes=logical
   case ${1:-} in
     --all) shift && part=(--durations=40) ;;
-    --gpu)
-      shift && part=(-m cuda) processes=0
-      case " $* " in *" --co "* | *" --collect-only "*) ;; *)
-        "$venv/bin/python" -c "from shared.command.devices import need; need('test --gpu')" ||
-          exit 2
-        ;;
-      esac
-      ;;
+    --gpu) shift && part=(-m cuda) processes=0 ;;
   esac
   if [ $processes = logical ]; then
     "$venv/bin/ruff" check .
@@ -150,24 +133,20 @@ case ${1:-} in
   -h | --help) [ -x "$venv/bin/python" ] || { usage && exit; } ;;
 esac
 install "$(extras_for "$@")"
-verb=${1:-}
-case $verb in
-  test | benchmark | docs) shift && cd "$here" ;;
-esac
-case $verb in
-  test) run_tests "$@" ;;
+case ${1:-} in
+  test) cd "$here" && shift && run_tests "$@" ;;
   # Losses beside other implementations, then a training step of each domain; --write puts the losses
   # into the documents instead.
-  benchmark)
+  benchmark) cd "$here" && shift
     "$venv/bin/python" benchmarks/losses.py "$@"
     [ "${1:-}" != --write ] || exit 0
     exec "$venv/bin/python" benchmarks/steps.py "$@"
     ;;
   # The documents as a site, in build/docs; --serve shows it and follows changes.
-  docs)
-    verb=build
-    [ "${1:-}" != --serve ] || { shift && verb=serve; }
-    PYTHONPATH=$here NO_MKDOCS_2_WARNING=1 exec "$venv/bin/python" -m mkdocs $verb "$@"
+  docs) cd "$here" && shift
+    what=build
+    [ "${1:-}" != --serve ] || { shift && what=serve; }
+    PYTHONPATH=$here NO_MKDOCS_2_WARNING=1 exec "$venv/bin/python" -m mkdocs $what "$@"
     ;;
 esac
 # -P: no module is taken from the current folder.

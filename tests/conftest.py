@@ -23,6 +23,7 @@ import torch
 from filelock import FileLock
 
 import shared
+from shared.command.devices import why_none
 from shared.command.pool import cores
 from shared.command.server import preloaded
 from shared.experiment.compat import make_torchvision_importable
@@ -69,8 +70,10 @@ FIRST = ("test_devices.py", "test_agreement.py", "test_capture.py", "test_train.
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips ``cuda`` without a GPU; with ``-m cuda`` sorts by cost."""
+    """Skips ``cuda`` without a GPU; ``-m cuda`` needs one, and is sorted by cost."""
     if not torch.cuda.is_available():
+        if config.option.markexpr == "cuda" and not config.option.collectonly:
+            pytest.exit(f"torch can use no GPU here ({why_none()})", returncode=2)
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))

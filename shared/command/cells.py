@@ -4,17 +4,18 @@ The one list of domains, and the one module that imports them. It needs no torch
 answered at once.
 """
 
-import argparse
 import importlib
 import re
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from shared.errors import UserError, suggestion
 from shared.experiment.config import USER_TIER, slug
-from shared.experiment.domain import Domain
+from shared.experiment.data import MissingData
+from shared.experiment.domain import Domain, Experiment
 from shared.experiment.store import FOLDER, encoder_key
 from shared.experiment.tables import TIERS, Cell, Table, Tier
 
@@ -25,9 +26,6 @@ def domain_of(name: str) -> Domain:
     """The domain of that name."""
     if name not in DOMAINS:
         raise UserError(f"no domain {name!r}{suggestion(name, DOMAINS, 'domains are')}")
-    if not find_spec(name):
-        implemented = ", ".join(present_domains())
-        raise UserError(f"{name} is not implemented yet; implemented: {implemented}")
     return imported(name)
 
 
@@ -36,21 +34,27 @@ def imported(name: str) -> Domain:
     module = importlib.import_module(name)
     domain = getattr(module, "DOMAIN", None)
     if not isinstance(domain, Domain):
-        file = Path(module.__file__ or name)
-        if name in DOMAINS and file.resolve().parents[1] != Path(__file__).resolve().parents[2]:
-            raise UserError(
-                f"{file.parent} hides the suite's package {name!r}: rename it, or start where it "
-                f"does not come first on sys.path"
-            )
-        raise TypeError(f"{name} gives no DOMAIN; see shared.experiment.domain")
+        file = module.__file__ or name
+        raise UserError(f"{file} gives no DOMAIN; if it hides the suite's package, rename it")
     return domain
+
+
+def experiment_of(cell: Cell) -> Experiment[Any]:
+    """What the domain of a cell provides for its kind of configuration."""
+    return imported(cell.domain).experiment(cell.config)
 
 
 def encoder_of(cell: Cell) -> str | None:
     """What identifies the encoder of a cell, which other cells may share; None without one."""
-    pretraining = imported(cell.domain).experiment(cell.config).pretraining
+    pretraining = experiment_of(cell).pretraining
     part = None if pretraining is None else pretraining(cell.config)
     return None if part is None else encoder_key(part)
+
+
+def missing_data(cell: Cell, data: Path) -> Sequence[MissingData]:
+    """The datasets that a cell lacks below ``data``, as far as its domain can tell."""
+    find = experiment_of(cell).missing
+    return find(cell.config, data) if find else ()
 
 
 def tables_of(domain: str) -> Mapping[str, tuple[Table, ...]]:
@@ -59,8 +63,8 @@ def tables_of(domain: str) -> Mapping[str, tuple[Table, ...]]:
 
 
 def every_table(domain: str | None = None) -> list[Table]:
-    """The tables of all papers, in one domain or in all that are installed."""
-    names = [domain] if domain else present_domains()
+    """The tables of all papers, in one domain or in all."""
+    names = [domain] if domain else DOMAINS
     return [table for name in names for tables in tables_of(name).values() for table in tables]
 
 
@@ -72,32 +76,30 @@ def tables_of_paper(domain: str, paper: str) -> tuple[Table, ...]:
     return tables[paper]
 
 
-def present_domains() -> tuple[str, ...]:
-    """The domains whose packages are installed."""
-    return tuple(filter(find_spec, DOMAINS))
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A table and its chosen cells."""
+class Chosen(NamedTuple):
+    """A table and its chosen cells, which are of one tier."""
 
     table: Table
     cells: tuple[Cell, ...]
 
+    @property
+    def tier(self) -> Tier:
+        """The tier of the cells."""
+        return self.cells[0].tier
 
-def choose(options: argparse.Namespace) -> list[Chosen]:
+
+def choose(options: Namespace) -> list[Chosen]:
     """The chosen cells, table by table; tables without the row or the column are left out."""
     if options.cell:
         by_table: dict[tuple[Tier, str], Chosen] = {}
         for found in map(find_cell, options.cell):
-            name = found.cells[0].tier, found.table.address
+            name = found.tier, found.table.address
             before = by_table[name].cells if name in by_table else ()
             by_table[name] = Chosen(found.table, (*before, *found.cells))
-        return with_cells(list(by_table.values()))
-    domain, paper = options.words
-    tables = choose_tables(domain, paper, options.table, options.tier)
+        return list(by_table.values())
     chosen, refused = [], []
-    for table in tables:
+    domain, paper = options.words
+    for table in choose_tables(domain, paper, options.table, options.tier):
         choice = {"row": options.row, "column": options.column, "seeds": options.seeds}
         try:
             chosen.append(Chosen(table, table.cells(options.tier, **choice)))
@@ -105,11 +107,6 @@ def choose(options: argparse.Namespace) -> list[Chosen]:
             refused.append(error)
     if not chosen:
         raise most_helpful(refused)
-    return with_cells(chosen)
-
-
-def with_cells(chosen: Sequence[Chosen]) -> list[Chosen]:
-    """The tables in which a cell is chosen."""
     if not any(selected.cells for selected in chosen):
         raise UserError("nothing to run: the chosen rows have none of the seeds given by --seeds")
     return [selected for selected in chosen if selected.cells]
@@ -121,7 +118,10 @@ def most_helpful(refused: Sequence[UserError]) -> UserError:
 
 
 def choose_tables(domain: str, paper: str, name: str | None, tier: Tier) -> tuple[Table, ...]:
-    """The tables of a paper that have the tier, or the one of that number or name."""
+    """The tables of a paper that have the tier, or the one of that number or name.
+
+    Two may have one name, and no tier in common.
+    """
     tables = chosen = tables_of_paper(domain, paper)
     if name is not None:
         names = {f"table-{name}", slug(name)}
@@ -130,13 +130,10 @@ def choose_tables(domain: str, paper: str, name: str | None, tier: Tier) -> tupl
             known = suggestion(name, [table.name for table in tables], "it has")
             raise UserError(f"{domain}/{paper} has no table {name!r}{known}")
     if not any(tier in table.tiers for table in chosen):
-        raise UserError("; ".join(_no_part(table, tier) for table in chosen))
+        lacks = f"has no {tier} tier; add --tier"
+        texts = (f"{table.address} {lacks} {' or --tier '.join(table.tiers)}" for table in chosen)
+        raise UserError("; ".join(texts))
     return tuple(table for table in chosen if tier in table.tiers)
-
-
-def _no_part(table: Table, tier: Tier) -> str:
-    tiers = table.tiers
-    return f"{table.address} has no {tier} tier; add --tier {' or --tier '.join(tiers)}"
 
 
 def find_cell(address: str) -> Chosen:
@@ -145,20 +142,14 @@ def find_cell(address: str) -> Chosen:
     tier: Tier = "paper"
     if parts[0] in TIERS:
         tier = parts.pop(0)  # type: ignore[assignment]  # checked on the line above
-    form = "[tier/]domain/paper/table/row/column/seed-n"
     if len(parts) != 6 or not re.fullmatch(r"seed-\d+", parts[5]):
-        raise UserError(f"a cell is addressed as {form}; got {address!r}")
+        raise UserError(
+            f"a cell is addressed as [tier/]domain/paper/table/row/column/seed-n; got {address!r}"
+        )
     domain, paper, name, row, column, seed = parts
     seeds = (int(seed.removeprefix("seed-")),)
-    tables = tables_of_paper(domain, paper)
-    named = [table for table in tables if table.name == name]
-    for table in named:  # two may have one name, and no tier in common
-        if tier in table.tiers:
-            return Chosen(table, table.cells(tier, row=row, column=column, seeds=seeds))
-    if named:
-        raise UserError("; ".join(_no_part(table, tier) for table in named))
-    known = suggestion(name, [table.name for table in tables], "there are")
-    raise UserError(f"no table {domain}/{paper}/{name}{known}; cells are addressed as {form}")
+    (table, *_) = choose_tables(domain, paper, name, tier)
+    return Chosen(table, table.cells(tier, row=row, column=column, seeds=seeds))
 
 
 @dataclass(frozen=True)
@@ -169,21 +160,7 @@ class Places:
     results: Path
     data: Path
 
-    def absolute(self) -> "Places":
-        """The same folders, for another working directory."""
-        return Places(self.runs.absolute(), self.results.absolute(), self.data.absolute())
-
-    @property
-    def store(self) -> Path:
-        """The folder of pretrained models that several cells share."""
-        return self.runs / FOLDER
-
     def store_of(self, cell: Cell) -> Path | None:
-        """The store of a cell; None in the smoke tier, where training is faster than storing."""
-        home = replace(self, runs=self.runs / USER_TIER) if cell.own else self
-        return None if cell.tier == "smoke" else home.store
-
-
-def run_folder(places: Places, cell: Cell) -> Path:
-    """The folder of a cell's run, which it shares with every cell of an equal configuration."""
-    return places.runs / cell.folder
+        """The store of a cell's encoder; None in the smoke tier, whose training is faster."""
+        runs = self.runs / USER_TIER if cell.own else self.runs
+        return None if cell.tier == "smoke" else runs / FOLDER

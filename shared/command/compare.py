@@ -2,23 +2,18 @@
 
 Where a run of the same configuration is finished here, or its record is known, it is reused; the
 rest is run, below ``runs/own/`` what a user has changed and as any cell of the table what not.
-``--to`` is output, made each time of runs and records:
-
-    TO/table.md, table.tex, table.csv, gains.pdf, curves.pdf
-    TO/records/comparison.json    rows, columns and seeds, and which seeds were chosen before any
-                                  number of theirs was written
-    TO/records/TABLE.records.jsonl
-    TO/records/losses/ROW/        the files of a loss of the user's
+``--to`` is output, made each time of runs and records; ``records/comparison.json`` there has the
+rows, columns and seeds, and which seeds were chosen before any number of theirs was written.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import json
 import os
 import shutil
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
@@ -29,8 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 from shared import functions
-from shared.command.array import lines_of_comparison, print_lines
-from shared.command.cells import Chosen, Places, choose_tables, domain_of, most_helpful, run_folder
+from shared.command.cells import Chosen, Places, choose_tables, domain_of, most_helpful
 from shared.command.own import (
     apply_settings,
     baseline_of,
@@ -40,10 +34,10 @@ from shared.command.own import (
     trainable_rows,
     with_loss,
 )
-from shared.command.plan import plan_table
-from shared.command.pool import default_jobs
+from shared.command.plan import lines_of_comparison, plan_table
+from shared.command.pool import jobs_of
 from shared.command.running import joined, print_ending, run_waiting
-from shared.errors import UserError
+from shared.errors import UserError, first_of
 from shared.experiment import frame
 from shared.experiment.config import USER_TIER, slug
 from shared.experiment.data import writing
@@ -51,9 +45,9 @@ from shared.experiment.environment import current_environment
 from shared.experiment.files import replacing, write_atomically
 from shared.experiment.folders import printable
 from shared.experiment.frame import finished, processor_of, refused
-from shared.experiment.records import RECORDS, Damaged, Reason, Record, read_json
+from shared.experiment.records import RECORDS, Reason, Record, computed_on, read_json
 from shared.experiment.run_folders import LOG
-from shared.experiment.tables import Cell, Column, Published, Row, Table, Tier
+from shared.experiment.tables import Cell, Column, Published, Table, Tier
 from shared.objective import Objective, Term
 from shared.report.comparison import (
     KEPT,
@@ -64,23 +58,18 @@ from shared.report.comparison import (
     NumberOrigin,
     headline,
     main_grid,
+    origins,
     p_of,
     write,
 )
 from shared.report.console import empty_grid, say
-from shared.report.wording import (
-    TIER_NOTES,
-    counted,
-    gain_text,
-    named_seeds,
-    shown_metric,
-)
+from shared.report.wording import TIER_NOTES, counted, gain_text, named_seeds, shown_metric
 
 FORM = "comparison-v3"
 INDEX = "comparison.json"
 LOSSES = "losses"  # the folder of the files of the user's losses, beside the records
-HERE = "run here"
 Coordinates = tuple[str, str, int]  # row, column and seed
+Sources = Mapping[Coordinates, NumberOrigin | None]  # None where a run is not there yet
 UserLoss = tuple[Path, str, list[str], Term]  # file, function, numbers as given, the loss
 STYLES = {"better": "green", "worse": "red", "undecided": "yellow"}
 
@@ -117,60 +106,43 @@ class Selection:
         }
 
 
-@dataclass
-class Reusable:
+@dataclass(frozen=True)
+class Known:
     """The finished runs and the records that make a run unnecessary."""
 
     places: Places
-    # By key, records of others from --records, and the committed ones.
-    given: Mapping[str, Sequence[Record]] = field(default_factory=dict)
-    committed: Mapping[str, Sequence[Record]] = field(default_factory=dict)
-    processor: str = ""  # of this machine; committed records of others do not count
-    # Of data of the user's, by their name in a configuration.
-    data_hashes: Mapping[str, str] = field(default_factory=dict)
+    # By key, the records of others from --records, then the committed ones of this processor.
+    records: Mapping[str, Sequence[NumberOrigin]]
+    elsewhere: Mapping[str, set[str]]  # by key, other processors with a committed record
+    processor: str  # of this machine
+    data_hashes: Mapping[str, str]  # of data of the user's, by their name in a configuration
 
-    def source(self, cell: Cell, table: Table) -> NumberOrigin | None:
-        """The finished run or the record that is valid for a cell; None without one."""
-        for source, location in self._candidates(cell):
-            if not _is_valid(source.record.upgraded(type(cell.config)), cell, table):
+    def sources(self, selection: Selection) -> Sources:
+        """The source of each run that is compared."""
+        return {_coordinates(cell): self._source(cell, selection.table) for cell in selection.cells}
+
+    def _source(self, cell: Cell, table: Table) -> NumberOrigin | None:
+        """The finished run or else the record that is valid for a cell."""
+        run = finished(cell, self.places.runs)
+        log = self.places.runs / cell.folder / LOG
+        here = [NumberOrigin(run, "run here", log)] if run else []
+        for source in (*here, *self.records.get(cell.key, ())):
+            record = source.record
+            if not _is_valid(record.upgraded(type(cell.config)), cell, table):
                 continue
-            self._check_data(source.record, location)
-            record = dataclasses.replace(source.record, address=cell.address)
-            return dataclasses.replace(source, record=record)
+            for name, digest in self.data_hashes.items():
+                if record.environment["data"].get(name, digest) != digest:
+                    raise UserError(
+                        f"{name.partition(':')[2]} holds other data than those of {record.address} "
+                        f"({source.origin}); rename it, or start over with --again"
+                    )
+            return dataclasses.replace(
+                source, record=dataclasses.replace(record, address=cell.address)
+            )
         return None
 
-    def _check_data(self, record: Record, location: str) -> None:
-        """Refuse a record of other data of the user's under the same name."""
-        for name, digest in self.data_hashes.items():
-            if record.environment["data"].get(name, digest) != digest:
-                raise UserError(
-                    f"{name.partition(':')[2]} holds other data than those of {location}; rename "
-                    f"it, or start over with --again"
-                )
 
-    def _candidates(self, cell: Cell) -> Iterator[tuple[NumberOrigin, str]]:
-        """The sources with the key of a cell, the best first, and where each lies."""
-        folder = run_folder(self.places, cell)
-        if (record := finished(cell, self.places.runs)) is not None:
-            yield NumberOrigin(record, HERE, folder / LOG), str(folder)
-        for record in self.given.get(cell.key, ()):
-            yield NumberOrigin(record, recorded_at(record)), "the records of --records"
-        for record in self.committed.get(cell.key, ()):
-            if processor_of(record) == self.processor:
-                yield NumberOrigin(record, recorded_at(record)), "the committed records"
-
-    def other_processors(self, cells: Sequence[Cell]) -> set[str]:
-        """The other processors on which cells have a committed record."""
-        records = (record for cell in cells for record in self.committed.get(cell.key, ()))
-        return {processor_of(record) for record in records} - {self.processor}
-
-
-def recorded_at(record: Record) -> str:
-    """Where a record is from: ``recorded at 391a9aa``."""
-    return f"recorded at {str(record.environment['commit'])[:7]}"
-
-
-def compare(options: argparse.Namespace, places: Places) -> int:
+def compare(options: Namespace, places: Places) -> int:
     """Compare rows with a baseline: run what is missing, print a table, write it with ``--to``.
 
     With ``plan_only`` nothing is run. Returns the exit code.
@@ -179,68 +151,60 @@ def compare(options: argparse.Namespace, places: Places) -> int:
         return _compare(options, places)
     # The configuration names data by a path relative to the working directory, which has to be the
     # name of the file alone, so that the same data in another folder give the same run.
-    places = places.absolute()
     data = Path(os.path.abspath(options.data))
+    if not data.exists():
+        raise UserError(f"--data {options.data}: there is no such file or folder in {Path.cwd()}")
+    options.data = Path(data.name)
     options.to = options.to and options.to.absolute()
     options.records = [folder.absolute() for folder in options.records]
     options.loss = [(file.absolute(), *rest) for file, *rest in options.loss]
-    if not data.exists():
-        raise UserError(f"--data {options.data}: there is no such file or folder in {Path.cwd()}")
+    places = Places(*(folder.absolute() for folder in (places.runs, places.results, places.data)))
     with contextlib.chdir(data.parent):
-        return _compare(argparse.Namespace(**{**vars(options), "data": Path(data.name)}), places)
+        return _compare(options, places)
 
 
-def _compare(options: argparse.Namespace, places: Places) -> int:
+def _compare(options: Namespace, places: Places) -> int:
     console = Console(stderr=options.cells is not None)
-    selections, reusable = _select(options, places, console)
-    jobs = options.jobs or default_jobs(options.threads)
+    selections, known = _select(options, places, console)
     planned_keys: set[str] = set()
     chosen = []
     for selection in selections:
-        _print_sources(console, selection, reusable)
-        table = selection.table
+        sources = known.sources(selection)
+        _print_sources(console, selection, sources, known)
         missing = tuple(
-            cell for cell in selection.cells if options.again or not reusable.source(cell, table)
+            cell for cell in selection.cells if options.again or not sources[_coordinates(cell)]
         )
         if missing:
-            chosen.append(Chosen(table, missing))
-            known = joined(chosen[-1:], places)
-            plan = plan_table(table, missing, places, known, jobs, planned_keys)
+            chosen.append(Chosen(selection.table, missing))
+            frame = joined(chosen[-1:], places)
+            plan = plan_table(*chosen[-1], places, frame, jobs_of(options), planned_keys)
             console.print(plan, crop=False)
     if options.plan_only:
         if options.cells is not None:
-            print_lines(lines_of_comparison(chosen, places, options, console))
+            for line in lines_of_comparison(chosen, places, options, console):
+                print(line)
         return 0
     pool = run_waiting(chosen, places, options, console) if chosen else None
-    outcomes = pool.outcomes if pool else {}
     for selection in selections:
-        comparison = _comparison_of(selection, reusable, outcomes)
-        if not comparison.records:
+        sources = known.sources(selection)
+        if not any(sources.values()):
             continue
+        comparison = _comparison_of(selection, sources, pool.outcomes if pool else {})
         _print_comparison(console, comparison)
         _print_folders(console, selection, places)
         if options.to is not None:
-            with writing(options.to, "choose another folder with --to"), _locked(options.to):
-                found = {run for run, source in _sources(selection, reusable).items() if source}
-                _check_earlier(options, selection, found)
-                names = _write(options.to, comparison, selection, console)
+            with writing(options.to, "choose another folder with --to"):
+                kept = options.to / KEPT
+                kept.mkdir(parents=True, exist_ok=True)
+                with filelock.FileLock(kept / ".lock"):  # others may write there, too
+                    _check_earlier(options, selection, {run for run in sources if sources[run]})
+                    names = _write(options.to, comparison, selection, console)
             say(console, f"written to {options.to}: {', '.join(names)}, {KEPT}/")
     return print_ending(console, pool, again=options.again) if pool else 0
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Wait for other processes to have written to the folder, and keep them from it."""
-    kept = folder / KEPT
-    kept.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(kept / ".lock"):
-        yield
-
-
-def _select(
-    options: argparse.Namespace, places: Places, console: Console
-) -> tuple[list[Selection], Reusable]:
-    """A selection for each table that has the rows, and what can be reused for them."""
+def _select(options: Namespace, places: Places, console: Console) -> tuple[list[Selection], Known]:
+    """A selection for each table that has the rows, and what is known of them."""
     losses: list[UserLoss] = [(*given, load_loss(*given)) for given in options.loss]
     tables, data_hashes = _tables(options, places)
     selections, refusals = [], []
@@ -251,27 +215,16 @@ def _select(
             refusals.append(error)
     if not selections:
         raise most_helpful(refusals)
-    if options.to is not None and len(selections) > 1:
-        names = ", ".join(selection.table.name for selection in selections)
-        raise UserError(f"--to {options.to} takes one table; choose with --table: {names}")
-    config_types = {type(cell.config) for selection in selections for cell in selection.cells}
-    domain, tier = options.words[0], options.tier
     if options.to is not None:
+        if len(selections) > 1:
+            names = ", ".join(selection.table.name for selection in selections)
+            raise UserError(f"--to {options.to} takes one table; choose with --table: {names}")
         selections = [_with_earlier(options, selections[0])]
     cells = [cell for selection in selections for cell in selection.cells]
-    reusable = Reusable(
-        places,
-        given=_given(options.records, tier, config_types, cells, console),
-        committed=_committed(places, domain, tier, config_types),
-        processor=processor_of(Record("", {}, current_environment(1), {})),
-        data_hashes=data_hashes,
-    )
-    return selections, reusable
+    return selections, _known(cells, data_hashes, places, options, console)
 
 
-def _tables(
-    options: argparse.Namespace, places: Places
-) -> tuple[Sequence[Table], Mapping[str, str]]:
+def _tables(options: Namespace, places: Places) -> tuple[Sequence[Table], Mapping[str, str]]:
     """The tables whose rows are compared, and the hashes of data of the user's by name."""
     domain, *papers = options.words
     if options.data is None:
@@ -283,14 +236,14 @@ def _tables(
         raise UserError("the smoke tier has data of its own; omit --tier smoke or --data")
     paper = papers[0] if papers else own_data.paper
     name = options.table or (None if papers else own_data.table)
-    (table, *further) = choose_tables(domain, paper, name, options.tier)
-    if further:
-        names = ", ".join(candidate.name for candidate in (table, *further))
+    tables = choose_tables(domain, paper, name, options.tier)
+    if len(tables) > 1:
+        names = ", ".join(table.name for table in tables)
         raise UserError(f"--data takes the rows of one table; choose with --table: {names}")
     changes, hashes = own_data.read(options.data, places.data)
     # In tables, and not as a formula in a spreadsheet.
     label = printable(options.data.stem).lstrip("=+-@") or "data"
-    return [_on_data(table, options.tier, own_data.columns, label, changes)], hashes
+    return [_on_data(tables[0], options.tier, own_data.columns, label, changes)], hashes
 
 
 def _on_data(
@@ -307,12 +260,11 @@ def _on_data(
         )
         for column in declared
     )
-    new_labels = tuple(column.label for column in columns)
     claims = tuple(
         dataclasses.replace(
             claim,
             comparisons=tuple(
-                dataclasses.replace(pair, columns=new_labels, beside="")
+                dataclasses.replace(pair, columns=(), beside="")
                 for pair in claim.comparisons
             ),
         )
@@ -326,17 +278,13 @@ def _on_data(
         seeds={tier: (0, 1, 2)},
         published=Published("data of one's own", name, (), {}),
         claims=claims,
-        references=(),
         seed_exceptions=(),
-        post_hoc_seeds={},
         failed={},
-        settings={},
-        notes=(),
     )
 
 
 def _rows_of(
-    table: Table, options: argparse.Namespace, losses: Sequence[UserLoss], console: Console
+    table: Table, options: Namespace, losses: Sequence[UserLoss], console: Console
 ) -> Selection:
     """The rows of a table that are asked for, with the user's losses and variants."""
     tier: Tier = options.tier
@@ -345,73 +293,66 @@ def _rows_of(
     variants = [(name, settings) for name, settings in options.row if settings]
     baseline = _baseline(table, tier, options, labels)
     if labels or losses or variants:
-        labels += [baseline.label]
+        labels += [baseline]
     declared = table.cells(tier, row=labels or None, **choice)
-    if not any(cell.row == baseline.label for cell in declared):
-        raise UserError(f"{table.address}: {baseline.label} has no cell in the chosen columns")
-    cells = apply_settings(declared, options.set) if options.set else declared
+    if not any(cell.row == baseline for cell in declared):
+        raise UserError(f"{table.address}: {baseline} has no cell in the chosen columns")
+    cells = declared
+    if options.set:
+        cells = apply_settings(declared, options.set)
+        print_changes(console, f"{table.address} as declared", declared, cells)
     if options.data is not None:
         cells = tuple(dataclasses.replace(cell, own=True) for cell in cells)
-    rows = [
-        ComparisonRow(row.label, "", row.baseline)
-        for row in table.rows
-        if any(cell.row == row.label for cell in cells)
-    ]
-    if options.set:
-        print_changes(console, f"{table.address} as declared", declared, cells)
-    of_baseline = [cell for cell in cells if cell.row == baseline.label]
+    untrained = {row.label: row.baseline for row in table.rows}
+    chosen = dict.fromkeys(cell.row for cell in cells)  # in the order of the table
+    rows = [ComparisonRow(label, "", baseline=untrained[label]) for label in chosen]
+    of_baseline = [cell for cell in cells if cell.row == baseline]
     for file, name, numbers, loss in losses:
         label = _new_label(", ".join([name, *numbers]), table, rows)
-        rows.append(ComparisonRow(label, f"{baseline.label} with the loss {name} of {file.name}"))
+        rows.append(ComparisonRow(label, f"{baseline} with the loss {name} of {file.name}"))
         with_this = tuple(with_loss(cell, loss, label) for cell in of_baseline)
-        title = f"{table.address}: {label} is {baseline.label} with your loss; what differs"
+        title = f"{table.address}: {label} is {baseline} with your loss; what differs"
         print_changes(console, title, of_baseline, with_this)
         cells = (*with_this, *cells)  # so that a loss that fails is seen first
-    without_learning = {row.label: row.baseline for row in table.rows}
     for name, settings in variants:
-        of_row = table.cells(tier, row=_only_row(table, tier, name), **choice)
-        row = of_row[0].row
-        label = _new_label(f"{row}, {', '.join(settings)}", table, rows)
-        rows.append(
-            ComparisonRow(label, f"{row} with {', '.join(settings)}", without_learning[row])
-        )
+        row = _only_row(table, tier, name)
+        of_row = table.cells(tier, row=row, **choice)
+        text = ", ".join(settings)
+        label = _new_label(f"{row}, {text}", table, rows)
+        rows.append(ComparisonRow(label, f"{row} with {text}", baseline=untrained[row]))
         plain = apply_settings(of_row, options.set) if options.set else of_row
         varied = apply_settings(of_row, [*options.set, *settings])
         if [cell.key for cell in varied] == [cell.key for cell in plain]:
-            raise UserError(f"--row {name}: {row} has {', '.join(settings)} already")
+            raise UserError(f"--row {name}: {row} has {text} already")
         cells += tuple(dataclasses.replace(cell, row=label) for cell in varied)
     data = str(options.data or "")
-    order = {row.label: number for number, row in enumerate(table.rows)}
-    rows.sort(key=lambda row: order.get(row.label, len(order)))
-    settings = tuple(options.set)
-    return Selection(table, tier, settings, data, baseline.label, tuple(rows), tuple(cells))
+    return Selection(table, tier, tuple(options.set), data, baseline, tuple(rows), cells)
 
 
-def _baseline(table: Table, tier: Tier, options: argparse.Namespace, chosen: list[str]) -> Row:
+def _baseline(table: Table, tier: Tier, options: Namespace, chosen: list[str]) -> str:
     """The row that the others are compared with: as asked, else the one claims are made against.
 
     Where that is not among the chosen rows, it is the first of them.
     """
+    label = None
     if options.against is not None:
         label = _only_row(table, tier, options.against)
-    elif not chosen:
-        return baseline_of(table, tier)
-    else:
+    elif chosen:
         labels = [table.cells(tier, row=name)[0].row for name in chosen]
         has_usual = options.loss or trainable_rows(table, tier)
         usual = baseline_of(table, tier).label if has_usual else ""
         label = usual if usual in labels else labels[0]
-    if options.loss:
-        return baseline_of(table, tier, label)
-    return next(row for row in table.rows if row.label == label)
+    if label is None or options.loss:
+        return baseline_of(table, tier, label).label
+    return label
 
 
 def _only_row(table: Table, tier: Tier, name: str) -> str:
     """The label of the row of that name, which may not be a printed label of several."""
-    labels = dict.fromkeys(cell.row for cell in table.cells(tier, row=name))
+    labels = list(dict.fromkeys(cell.row for cell in table.cells(tier, row=name)))
     if len(labels) > 1:
         raise UserError(f"{name!r} names several rows; choose one: {' | '.join(labels)}")
-    return next(iter(labels))
+    return labels[0]
 
 
 def _new_label(label: str, table: Table, rows: Sequence[ComparisonRow]) -> str:
@@ -419,9 +360,7 @@ def _new_label(label: str, table: Table, rows: Sequence[ComparisonRow]) -> str:
     if slug(label) in {slug(row.label) for row in table.rows}:
         label = f"{label} (yours)"
     if slug(label) in {slug(row.label) for row in rows}:
-        raise UserError(
-            f"two rows are called {label}; give it once, or rename the function in one of the files"
-        )
+        raise UserError(f"two rows are called {label}; rename the function in one of the files")
     return label
 
 
@@ -438,58 +377,61 @@ def _is_valid(record: Record, cell: Cell, table: Table) -> bool:
     )
 
 
-def _committed(
-    places: Places, domain: str, tier: Tier, config_types: set[type]
-) -> dict[str, list[Record]]:
-    """The committed records of a domain, by the key of their run in a tier."""
-    loaded = frame.load((), results=places.results, everything=True, domain=domain)
-    loaded.check("record")
-    return frame.by_key(loaded.sources, tier, config_types)
-
-
-def _given(
-    folders: Sequence[Path],
-    tier: Tier,
-    config_types: set[type],
+def _known(
     cells: Sequence[Cell],
+    data_hashes: Mapping[str, str],
+    places: Places,
+    options: Namespace,
     console: Console,
-) -> dict[str, list[Record]]:
-    """By key the records of others, each checked; says which are of no chosen cell."""
-    by_key: dict[str, list[Record]] = {}
-    keys = {cell.key for cell in cells}
-    for folder in folders:
+) -> Known:
+    """What makes a run of these cells unnecessary; says which records of others are of no cell."""
+    kinds = {type(cell.config) for cell in cells}
+    by_key: dict[str, list[NumberOrigin]] = {}
+    for folder in options.records:
         loaded = frame.load((), results=folder, everything=True)
-        for _, error in loaded.damaged:
-            text = str(error).removesuffix("; restore the file from git")
-            raise Damaged(f"{text}; ask for the file again")
+        loaded.check()
         if not loaded.sources:
             raise UserError(f"--records {folder}: no file there ends with {RECORDS}")
         hashes: dict[str, str | None] = {}
-        for source in loaded.sources:
-            record = source.record
+        for record in (source.record for source in loaded.sources):
             if hashes.setdefault(record.address, record.sha256) != record.sha256:
                 raise UserError(f"--records {folder}: two records of {record.address}; keep one")
-        found = frame.by_key(loaded.sources, tier, config_types, users=True)
-        used = {record.address for key in keys & found.keys() for record in found[key]}
-        if left := [a for a in hashes if a not in used]:
-            text = f"of no chosen row, column, seed or configuration: {left[0]}"
-            text += f" and {len(left) - 1} more" * (len(left) > 1)
+        found = frame.by_key(loaded.sources, options.tier, kinds, users=True)
+        used = {record.address for cell in cells for record in found.get(cell.key, ())}
+        if left := [address for address in hashes if address not in used]:
+            text = f"of no chosen row, column, seed or configuration: {first_of(left, 1)}"
             say(console, f"{folder}: {counted(len(left), 'record')} {text}")
         for key, records in found.items():
-            by_key.setdefault(key, []).extend(records)
-    return by_key
+            by_key.setdefault(key, []).extend(map(_recorded, records))
+    processor = computed_on(current_environment(1))
+    elsewhere: dict[str, set[str]] = {}
+    committed = frame.load((), results=places.results, everything=True, domain=options.words[0])
+    committed.check()
+    for key, records in frame.by_key(committed.sources, options.tier, kinds).items():
+        for record in records:
+            if processor_of(record) == processor:
+                by_key.setdefault(key, []).append(_recorded(record))
+            else:
+                elsewhere.setdefault(key, set()).add(processor_of(record))
+    return Known(places, by_key, elsewhere, processor, data_hashes)
 
 
-def _with_earlier(options: argparse.Namespace, selection: Selection) -> Selection:
+def _recorded(record: Record) -> NumberOrigin:
+    return NumberOrigin(record, f"recorded at {str(record.environment['commit'])[:7]}")
+
+
+def _with_earlier(options: Namespace, selection: Selection) -> Selection:
     """The selection with the seeds that were chosen before a number was written to the folder."""
-    chosen = {_coordinates(cell) for cell in selection.cells}
-    earlier = _check_earlier(options, selection, chosen)
-    return dataclasses.replace(selection, declared=_seeds_by_cell(chosen) | earlier)
+    declared: dict[tuple[str, str], Collection[int]] = {}
+    for cell in selection.cells:
+        declared[cell.row, cell.column] = {*declared.get((cell.row, cell.column), ()), cell.seed}
+    declared |= _check_earlier(options, selection, {*map(_coordinates, selection.cells)})
+    return dataclasses.replace(selection, declared=declared)
 
 
 def _check_earlier(
-    options: argparse.Namespace, selection: Selection, kept: Collection[Coordinates]
-) -> dict[tuple[str, str], frozenset[int]]:
+    options: Namespace, selection: Selection, kept: Collection[Coordinates]
+) -> dict[tuple[str, str], Collection[int]]:
     """Refuse to lose what the folder of ``--to`` has; the seeds that were chosen before a look.
 
     Files that only have the names of a comparison's are refused, a comparison of other data or
@@ -504,123 +446,93 @@ def _check_earlier(
             )
         return {}
     content = read_json(file)
-    try:
-        if content["form"] != FORM:
-            raise ValueError(f"has the form {content['form']}, this program reads {FORM}")
-        scope = content["scope"]
-        runs = {(run["row"], run["column"], run["seed"]) for run in content["runs"]}
-        declared = {
-            (cell["row"], cell["column"]): frozenset(cell["seeds"]) for cell in content["declared"]
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        text = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(f"{file} {text}; move it away, or choose another --to") from None
+    if content.get("form") != FORM:
+        raise UserError(f"{file} is not of the form {FORM}; move it away, or choose another --to")
     for name, now in selection.scope.items():
-        if scope.get(name) != now:
+        if content["scope"].get(name) != now:
             raise UserError(
-                f"{folder} holds a comparison with {name} {scope.get(name)}, not {now}; choose "
-                f"another --to, or the same {name}"
+                f"{folder} holds a comparison with {name} {content['scope'].get(name)}, not {now}; "
+                f"choose another --to, or the same {name}"
             )
-    lost = runs.difference(kept)
-    if lost and not options.replace:
-        seeds: dict[str, set[int]] = {}
-        for row, _, seed in lost:
-            seeds.setdefault(row, set()).add(seed)
+    seeds: dict[str, set[int]] = {}  # by row, of what would be lost
+    for run in content["runs"]:
+        if (run["row"], run["column"], run["seed"]) not in kept:
+            seeds.setdefault(run["row"], set()).add(run["seed"])
+    if seeds and not options.replace:
         texts = [f"{row} ({named_seeds(sorted(some))})" for row, some in sorted(seeds.items())]
         raise UserError(
             f"{folder} has what this command would not write: {'; '.join(texts)}; choose them, too "
             f"(--rows, --with, --seeds; --records for those of others), or add --replace"
         )
-    return declared
-
-
-def _seeds_by_cell(runs: Iterable[Coordinates]) -> dict[tuple[str, str], frozenset[int]]:
-    seeds: dict[tuple[str, str], set[int]] = {}
-    for row, column, seed in runs:
-        seeds.setdefault((row, column), set()).add(seed)
-    return {cell: frozenset(chosen) for cell, chosen in seeds.items()}
+    return {(each["row"], each["column"]): each["seeds"] for each in content["declared"]}
 
 
 def _coordinates(cell: Cell) -> Coordinates:
     return cell.row, cell.column, cell.seed
 
 
-def _sources(selection: Selection, reusable: Reusable) -> dict[Coordinates, NumberOrigin | None]:
-    """The source of each run that is compared; None for one that is not there yet."""
-    return {_coordinates(cell): reusable.source(cell, selection.table) for cell in selection.cells}
-
-
-def _print_sources(console: Console, selection: Selection, reusable: Reusable) -> None:
+def _print_sources(console: Console, selection: Selection, sources: Sources, known: Known) -> None:
     """Print what is compared with what, and for each row which seeds are there and from where."""
-    sources = _sources(selection, reusable)
     rows = counted(len(selection.rows), "row")
     address, against = selection.table.address, selection.against
     say(console, f"{address} ({selection.tier} tier): {rows}, compared with {against}")
-    seeds_by_origin: dict[tuple[str, str], dict[str, list[int]]] = {}
-    for (row, column, seed), source in sources.items():
-        origin = source.origin if source else "to run"
-        seeds_by_origin.setdefault((row, column), {}).setdefault(origin, []).append(seed)
     columns_by_text: dict[str, list[str]] = {}
-    for (row, column), origins in seeds_by_origin.items():
-        texts = (f"{named_seeds(sorted(seeds))} {origin}" for origin, seeds in origins.items())
-        columns_by_text.setdefault(f"{row}: {'; '.join(texts)}", []).append(column)
+    for (row, column), number in _numbers_of(selection, sources, {}, "to run").items():
+        columns_by_text.setdefault(f"{row}: {origins(number)}", []).append(column)
     for text, columns in columns_by_text.items():
         where = "" if len(columns) == len(selection.columns) else f" ({', '.join(columns)})"
         say(console, f"  {text}{where}")
-    cells = selection.cells
-    trained = {row.label for row in selection.rows if not row.baseline}
-    counts = Counter(row for row, _ in {(cell.row, cell.seed) for cell in cells} if row in trained)
-    few, many = min(counts.values(), default=0), max(counts.values(), default=0)
-    if few < many:
-        say(console, f"  rows have {few} to {many} seeds; --seeds 0-4 runs these of all")
-    missing = [cell for cell in cells if sources[_coordinates(cell)] is None]
-    runs, to_run = ({cell.key for cell in some} for some in (cells, missing))
+    missing = [cell for cell in selection.cells if sources[_coordinates(cell)] is None]
+    runs, to_run = ({cell.key for cell in some} for some in (selection.cells, missing))
     say(console, f"  {len(runs) - len(to_run)} of {counted(len(runs), 'run')} there")
-    if processors := reusable.other_processors(missing):
+    if processors := {name for key in to_run for name in known.elsewhere.get(key, ())}:
         names = ", ".join(sorted(processors))
-        say(console, f"  recorded on {names}, not on {reusable.processor}: run here")
+        say(console, f"  recorded on {names}, not on {known.processor}: run here")
 
 
-def _comparison_of(
-    selection: Selection, reusable: Reusable, outcomes: Mapping[str, str]
-) -> Comparison:
+def _numbers_of(
+    selection: Selection, found: Sources, outcomes: Mapping[str, str], otherwise: str
+) -> dict[tuple[str, str], Number]:
+    """By row and column the runs that are there, and by address or ``otherwise`` why not."""
+    sources: defaultdict[tuple[str, str], dict[int, NumberOrigin]] = defaultdict(dict)
+    missing: defaultdict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+    for cell in selection.cells:
+        place = cell.row, cell.column
+        if (source := found[_coordinates(cell)]) is not None:
+            sources[place][cell.seed] = source
+        else:
+            missing[place][cell.seed] = outcomes.get(cell.address, otherwise)
+    places = dict.fromkeys((cell.row, cell.column) for cell in selection.cells)
+    return {place: Number("", "", sources[place], missing[place]) for place in places}
+
+
+def _comparison_of(selection: Selection, found: Sources, outcomes: Mapping[str, str]) -> Comparison:
     """The comparison, of what is finished by now."""
     table, columns = selection.table, selection.columns
-    addresses = {_coordinates(cell): cell.address for cell in selection.cells}
-    sources: dict[tuple[str, str], dict[int, NumberOrigin]] = {}
-    missing: dict[tuple[str, str], dict[int, str]] = {}
+    by_place = _numbers_of(selection, found, outcomes, Reason.NOT_RUN)
     results: dict[str, list[Mapping[str, Any]]] = {column.label: [] for column in columns}
-    for (row, column, seed), source in _sources(selection, reusable).items():
-        if source is not None:
-            sources.setdefault((row, column), {})[seed] = source
-            results.setdefault(column, []).append(source.record.result["metrics"])
-        else:
-            why = outcomes.get(addresses[row, column, seed], Reason.NOT_RUN)
-            missing.setdefault((row, column), {})[seed] = why
+    for (_, column), number in by_place.items():
+        results[column] += [record.result["metrics"] for record in number.records]
     metrics = column_metrics(table, columns, results)
     numbers = {
-        (row.label, column): Number(
-            metric,
-            table.unit_of(metric),
-            sources.get((row.label, column), {}),
-            missing.get((row.label, column), {}),
+        (row.label, column): dataclasses.replace(
+            by_place.get((row.label, column), Number("", "")),
+            metric=metric,
+            unit=table.unit_of(metric),
         )
         for column, metric in metrics.items()
         for row in selection.rows
     }
+    records = [record for number in by_place.values() for record in number.records]
+    protocols = dict.fromkeys(str(record.result["protocol"]) for record in records)
     is_declared = not selection.changed and not selection.own
     first_added = table.post_hoc_seeds.get(selection.tier, {}) if is_declared else {}
     post_hoc = {
         (row, column)
-        for (row, column), by_seed in sources.items()
-        if by_seed.keys() - {*selection.declared.get((row, column), by_seed)}
-        or any(seed >= first_added.get(row, seed + 1) for seed in by_seed)
+        for (row, column), number in by_place.items()
+        if number.sources.keys() - {*selection.declared.get((row, column), number.sources)}
+        or any(seed >= first_added.get(row, seed + 1) for seed in number.sources)
     }
-    protocols = dict.fromkeys(
-        str(source.record.result["protocol"])
-        for by_seed in sources.values()
-        for source in by_seed.values()
-    )
     return Comparison(
         table.address,
         table.title,
@@ -650,9 +562,8 @@ def _copy_losses(folder: Path, selection: Selection, console: Console) -> None:
         if not functions.is_as_loaded(function):
             say(console, f"{row}: the file of its loss is not that of its runs; it is not copied")
             continue
-        place = folder / slug(row)
         for name, file in functions.files_of(function).items():
-            copy = place / name
+            copy = folder / slug(row) / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             with replacing(copy) as part:
                 shutil.copyfile(file, part)
@@ -663,21 +574,18 @@ def _print_comparison(console: Console, comparison: Comparison) -> None:
     several = len(comparison.columns) > 1
     names = ("method", *("column",) * several, "mean ± sd", "seeds", "gain, 95% interval", "p", "")
     grid = empty_grid(names, left=("method", "column", ""))
-    for row, (label, *texts) in zip(comparison.rows, main_grid(comparison).lines, strict=True):
+    for label, *texts in main_grid(comparison).lines:
         for column, text in zip(comparison.columns, texts, strict=True):
-            is_baseline = row.label == comparison.against
-            word = comparison.word(label, column.label)
-            if is_baseline:
+            place = label, column.label
+            word, gain, p = comparison.word(*place), "", ""
+            if label == comparison.against:
                 word = ": ".join(filter(None, ("baseline", word)))
-            grid.add_row(
-                Text(label),
-                *(Text(column.label),) * several,
-                text,
-                str(len(comparison.numbers[label, column.label].read())),
-                "" if is_baseline else gain_text(*comparison.interval(label, column.label)),
-                "" if is_baseline else p_of(comparison, label, column.label),
-                Text(word, style=STYLES.get(word.partition(" (")[0], "")),
-            )
+            else:
+                gain, p = gain_text(*comparison.interval(*place)), p_of(comparison, *place)
+            seeds = str(len(comparison.numbers[place].read()))
+            style = STYLES.get(word.partition(" (")[0], "")
+            where = (Text(label), *(Text(column.label),) * several)
+            grid.add_row(*where, text, seeds, gain, p, Text(word, style=style))
     title = f"{comparison.address} ({comparison.scale}): rows beside {comparison.against}"
     console.print(Text(title, style="bold"), soft_wrap=True)
     console.print(grid)
@@ -688,12 +596,11 @@ def _print_comparison(console: Console, comparison: Comparison) -> None:
 
 def _print_folders(console: Console, selection: Selection, places: Places) -> None:
     """Print where the runs of the user's rows are, which export and evaluate take."""
-    folders_by_row: dict[str, list[Path]] = {}
+    folders_by_row: dict[str, dict[Path, None]] = {}
     for cell in selection.cells:
-        if cell.own and (folder := run_folder(places, cell)).exists():
-            folders_by_row.setdefault(cell.row, []).append(folder)
-    for row, folders in folders_by_row.items():
-        first, *further = dict.fromkeys(folders)
+        if cell.own and (folder := places.runs / cell.folder).exists():
+            folders_by_row.setdefault(cell.row, {})[folder] = None
+    for row, (first, *further) in folders_by_row.items():
         more = f" and {len(further)} more beside" if further else ""
         say(console, f"  {row}: {first}{more}")
 

@@ -24,7 +24,7 @@ def check() -> list[str]:
 
     if torch.cuda.is_available() or not (assigned or gpu_is_there()):
         return []
-    why = f"there is a GPU, but torch cannot use it ({_reason()})"
+    why = f"there is a GPU, but torch cannot use it ({why_none()})"
     if assigned:
         raise UserError(f"{why}; or train on the CPU with CUDA_VISIBLE_DEVICES= (empty)")
     return [why]
@@ -39,21 +39,11 @@ def used(threads: int, config: Config) -> list[str]:
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
     lines = [f"on {name}"]
     if capability < (8, 0) and getattr(config, "precision", "") == "bfloat16":
-        number = ".".join(map(str, capability))
         lines.append(
-            f"{name} (compute capability {number}, below 8.0) only emulates bfloat16, slowly; "
-            f"--set precision=float32 computes in single precision, in runs of your own"
+            f"{name} (compute capability {capability[0]}.{capability[1]}, below 8.0) only emulates "
+            f"bfloat16, slowly; --set precision=float32 computes in single precision"
         )
     return lines
-
-
-def need(what: str) -> None:
-    """Exit with torch's reason, and code 2, where it can use no GPU."""
-    import torch
-
-    if not torch.cuda.is_available():
-        print(f"error: {what}: torch can use no GPU here ({_reason()})", file=sys.stderr)
-        sys.exit(2)
 
 
 def gpu_is_there() -> bool:
@@ -66,8 +56,8 @@ def may_have_gpu() -> bool:
     return sys.platform != "linux" or any(any(Path("/dev").glob(name)) for name in NODES)
 
 
-def _reason() -> str:
-    """Torch's own words, and what may help."""
+def why_none() -> str:
+    """Why torch can use no GPU, in its own words, and what may help."""
     import torch
 
     reason = "it finds none"
@@ -75,7 +65,5 @@ def _reason() -> str:
         torch.cuda.init()
     except (AssertionError, RuntimeError) as error:
         reason = str(error).partition("\n")[0].partition(". Please")[0].rstrip(".")
-    return (
-        f"{reason}; update the driver, or delete .venv and set it up where there is one, or by "
-        f"UV_TORCH_BACKEND=cu130 ./reproduce.sh version"
-    )
+    anew = "delete .venv and set it up where there is one, or by UV_TORCH_BACKEND=cu130"
+    return f"{reason}; update the driver, or {anew} ./reproduce.sh version"

@@ -3,17 +3,15 @@
 They are in ``runs/own/``, and their results have the tier "own", which no table or report uses.
 """
 
-import argparse
 import dataclasses
 import importlib
 import inspect
-import re
 import sys
 import traceback
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,17 +19,11 @@ from rich.console import Console
 from rich.text import Text
 from torch import Tensor
 
-from shared.command.cells import Chosen, Places, choose, imported, run_folder
+from shared.command.cells import Chosen, Places, choose, imported
 from shared.command.running import print_ending, run_waiting
-from shared.command.settings import checked_term, kwargs_of, typed, with_settings
+from shared.command.settings import kwargs_of, typed, with_settings
 from shared.errors import UserError, suggestion
-from shared.experiment.config import (
-    USER_TIER,
-    canonical,
-    changed,
-    differing,
-    short_text,
-)
+from shared.experiment.config import USER_TIER, changed, differing, short_text
 from shared.experiment.frame import finished
 from shared.experiment.randomness import seed_everything
 from shared.experiment.tables import Cell, Column, Row, Table, Tier
@@ -40,30 +32,22 @@ from shared.pairs import cosine, two_views
 from shared.ranges import without_effect
 from shared.report.console import empty_grid, say
 from shared.report.statistics import summarise
-from shared.report.wording import DASH, TIER_NOTES, shown_metric, summary_text
+from shared.report.wording import TIER_NOTES, shown_metric, summary_text
 
-HASH = re.compile("[0-9a-f]{64}")  # of a loss's source, or of the weights that training starts from
-UNTRAINED = (
-    "which is neither trained nor saved here: give a number as an nn.Parameter to shared.term and "
-    "train with shared.Criterion, see docs/losses.md"
-)
 # Batches on which a loss is tried: the number of instances, and how far apart two views of one are,
 # None being independent.
 TRIED: tuple[tuple[int, float | None], ...] = ((3, None), (64, None), (64, 0.1), (64, 1.0))
 
 
-def run_with_settings(options: argparse.Namespace, places: Places) -> int:
+def run_with_settings(options: Namespace, places: Places) -> int:
     """Run the chosen cells with the changes of ``--set``, and print the results."""
     console = Console()
     declared = choose(options)
-    chosen = [
-        dataclasses.replace(selection, cells=apply_settings(selection.cells, options.set))
-        for selection in declared
-    ]
+    chosen = [Chosen(table, apply_settings(cells, options.set)) for table, cells in declared]
     folder = places.runs / USER_TIER
     say(console, f"These runs are yours, in {folder}; they enter no table and no report.")
-    for before, after in zip(declared, chosen, strict=True):
-        print_changes(console, f"{after.table.address} as declared", before.cells, after.cells)
+    for (table, before), (_, after) in zip(declared, chosen, strict=True):
+        print_changes(console, f"{table.address} as declared", before, after)
     pool = run_waiting(chosen, places, options, console)
     for selected in chosen if not pool.interrupted else ():
         _print_numbers(console, selected, options.set, places)
@@ -87,50 +71,30 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
         raise UserError(_error_line(error, file)) from error
     if Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
         raise UserError(f"{file}: another module is called {file.stem!r}; rename the file")
-    function = _function_of(module, name, file)
-    known = kwargs_of(function)
-    numbers = {}
+    defined = {
+        key: value
+        for key, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__
+    }
+    if name not in defined:
+        has = suggestion(name, defined, "it has") if defined else "; it has none"
+        raise UserError(f"{file} defines no function {name!r}{has}")
+    known = kwargs_of(defined[name])
+    numbers: dict[str, Any] = {}
     for setting in settings:
         key, _, text = (part.strip() for part in setting.partition("="))
-        if key not in known:
-            if key in list(inspect.signature(function).parameters)[2:]:
-                raise UserError(
-                    f"{name}: {key} is not given by name alone; put a * before it, as in "
-                    f"def {name}(pairs, similarity, *, {key})"
-                )
-            takes = suggestion(key, known, "it takes by name") if known else "; it takes none"
-            raise UserError(f"{name} takes no number {key!r}{takes}")
         if key in numbers:
             raise UserError(f"--with {name}: {key} is given twice; give it once")
-        numbers[key] = typed(f"{name}'s {key}", text, known[key])
-    loss = checked_term(function, 1.0, numbers)
-    first, second = _check_call(loss, file), _check_call(loss, file)
-    if not torch.allclose(first, second, rtol=0.0, atol=0.0, equal_nan=True):
-        raise UserError(
-            f"{file}: {name} gives other values when it is called again with the same arguments "
-            f"and seed: it keeps a state, which no checkpoint holds; make it a function of its "
-            f"arguments, and of torch's global generator where it draws"
-        )
-    _check_gradient(loss)
+        if known and key not in known:
+            raise UserError(f"{name} takes no number {key!r}{suggestion(key, known, 'it takes')}")
+        numbers[key] = typed(f"{name}'s {key}", text, known.get(key, Any))
+    loss = Term(defined[name], numbers)
+    try:
+        loss.check()
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    _check(loss, file)
     return loss
-
-
-def _function_of(module: ModuleType, name: str, file: Path) -> Callable[..., Any]:
-    """The function of that name that the user's file defines."""
-    visible = {key: value for key, value in vars(module).items() if inspect.isfunction(value)}
-    defined = {key: value for key, value in visible.items() if value.__module__ == module.__name__}
-    if name in defined:
-        return defined[name]
-    if inspect.isclass(getattr(module, name, None)):
-        raise UserError(f"{file}: {name} is a class; a loss is a function (pairs, similarity)")
-    if name in visible:
-        home = visible[name].__module__
-        raise UserError(
-            f"{file}: {name} is imported from {home}; define a function in {file.name} that "
-            f"calls it"
-        )
-    has = suggestion(name, defined, "it has") if defined else "; it defines none"
-    raise UserError(f"{file} has no function {name!r}{has}")
 
 
 def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> Row:
@@ -139,15 +103,12 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> Row:
     Among the rows that train with a loss: the row ``wanted``, else the one that most of the paper's
     claims compare with, else the first that the paper gives, else the first.
     """
+    rows, where = trainable_rows(table, tier), table.address
     if wanted is not None:
         label = table.cells(tier, row=wanted)[0].row
-        rows = [row for row in trainable_rows(table, tier) if row.label == label]
-        if not rows:
-            raise UserError(f"{table.address}: {label} trains with no loss")
-        return rows[0]
-    rows = trainable_rows(table, tier)
+        rows, where = [row for row in rows if row.label == label], f"{where}: {label}"
     if not rows:
-        raise UserError(f"{table.address} has no row that trains with a loss")
+        raise UserError(f"{where} trains with no loss")
     counts = Counter(pair.baseline for claim in table.claims for pair in claim.comparisons)
     if not any(counts[row.label] for row in rows):
         return max(rows, key=lambda row: row.published is not None)
@@ -156,15 +117,13 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> Row:
 
 def trainable_rows(table: Table, tier: Tier) -> list[Row]:
     """The rows that train with a replaceable loss."""
-    objectives: dict[str, Any] = {}
-    for cell in table.cells(tier):
-        if getattr(cell.config, "train", True):
-            objectives.setdefault(cell.row, getattr(cell.config, "objective", None))
-    return [
-        row
-        for row in table.rows
-        if not row.baseline and isinstance(objectives.get(row.label), Objective)
-    ]
+    trained = {
+        cell.row
+        for cell in table.cells(tier)
+        if getattr(cell.config, "train", True)
+        and isinstance(getattr(cell.config, "objective", None), Objective)
+    }
+    return [row for row in table.rows if row.label in trained and not row.baseline]
 
 
 def with_loss(cell: Cell, loss: Term, label: str) -> Cell:
@@ -177,49 +136,43 @@ def with_loss(cell: Cell, loss: Term, label: str) -> Cell:
     return dataclasses.replace(cell, row=label, config=config, own=True)
 
 
-def _check_call(loss: Term, file: Path) -> Tensor:
-    """The values of a loss; refuses one that fails, has no value for each anchor, or no gradient.
+def _check(loss: Term, file: Path) -> None:
+    """Refuse a loss that fails, keeps a state, or whose gradient is 0 on every batch of ``TRIED``.
 
-    Every call has the same arguments and the same state of the global generators.
+    A hinge may be inactive on one of them. Each is tried twice, with the same arguments and state
+    of the global generators.
     """
-    seed_everything(0)  # checkpoints hold their states, and a run seeds its own
-    generator = torch.Generator().manual_seed(0)
-    views = [torch.randn(3, 4, generator=generator, requires_grad=True) for _ in range(2)]
-    pairs = two_views(*views)
-    name = loss.function.__name__
-    try:
-        value = loss(pairs, cosine(pairs.anchor, pairs.candidate))
-    except (Exception, SystemExit) as error:  # whatever the user's function raises
-        raise UserError(f"{name}: {_error_line(error, file)}") from error
-    if not value.requires_grad:
-        raise UserError(f"{name} has no gradient: its value does not depend on the embeddings")
-    if any(all(leaf is not view for view in views) for leaf in _leaves(value)):
-        raise UserError(f"{name} makes a parameter or module itself, {UNTRAINED}")
-    return value.detach().double()
-
-
-def _check_gradient(loss: Term) -> None:
-    """Refuse a loss whose gradient is 0 on each of several batches: a run would train nothing.
-
-    A hinge may be inactive on one of them, so that they differ in size and in how near views are.
-    """
-    generator = torch.Generator().manual_seed(0)
+    name, learns = loss.function.__name__, False
     for count, distance in TRIED:
-        first, noise = torch.randn(2, count, 16, generator=generator)
+        first, noise = torch.randn(2, count, 16, generator=torch.Generator().manual_seed(0))
         second = noise if distance is None else first + distance * noise
         views = [view.requires_grad_() for view in (first, second)]
         pairs = two_views(*views)
-        try:
-            value = loss(pairs, cosine(pairs.anchor, pairs.candidate))
-            found = torch.autograd.grad(value.sum(), views, allow_unused=True)
-        except (Exception, SystemExit):  # whatever the user's function raises, the run says
-            return
-        if any(each is not None and each.any() for each in found):  # NaN is said by the run, too
-            return
-    raise UserError(
-        f"{loss.function.__name__} has a gradient of 0 on all {len(TRIED)} batches that it was "
-        f"tried on, and would train nothing; look for what detaches, rounds or clamps"
-    )
+        values = []
+        for _ in range(2):
+            seed_everything(0)  # checkpoints hold these states, and a run seeds its own
+            try:
+                value = loss(pairs, cosine(pairs.anchor, pairs.candidate))
+                if value.requires_grad:
+                    gradients = torch.autograd.grad(value.sum(), views, allow_unused=True)
+            except (Exception, SystemExit) as error:  # whatever the user's function raises
+                raise UserError(f"{name}: {_error_line(error, file)}") from error
+            if not value.requires_grad:
+                raise UserError(f"{name} has no gradient: its value depends on no embedding")
+            if any(all(leaf is not view for view in views) for leaf in _leaves(value)):
+                raise UserError(f"{name} makes a parameter or module, which nothing here trains")
+            values.append(value)
+        if not torch.allclose(values[0], values[1], rtol=0.0, atol=0.0, equal_nan=True):
+            raise UserError(
+                f"{file}: {name} gives other values when it is called again with the same "
+                f"arguments and seed; make it a function of these, without a state of its own"
+            )
+        learns |= any(each is not None and bool(each.any()) for each in gradients)  # NaN, too
+    if not learns:
+        raise UserError(
+            f"{name} has a gradient of 0 on all {len(TRIED)} batches that it was tried on, and "
+            f"would train nothing; look for what detaches, rounds or clamps"
+        )
 
 
 def _leaves(value: Tensor) -> Iterator[Tensor]:
@@ -244,10 +197,7 @@ def _error_line(error: BaseException, file: Path) -> str:
     ]
     line = getattr(error, "lineno", None) or (lines[-1] if lines else None)
     where = f"{file}, line {line}" if line else str(file)
-    text = f"{where}: {type(error).__name__}: {error}".splitlines()[0]
-    if isinstance(error, ImportError) and "no known parent package" in text:
-        text += "; name a file beside the package, with a function that calls the one in it"
-    return text
+    return f"{where}: {type(error).__name__}: {error}".splitlines()[0]
 
 
 def apply_settings(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
@@ -258,31 +208,27 @@ def apply_settings(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell
     varied = []
     untrained = [getattr(cell.config, "epochs", 1) == 0 for cell in cells]
     for cell, stays in zip(cells, untrained, strict=True):
-        kept = ("epochs",) if stays and not all(untrained) else ()
-        given = [text for text in settings if text.partition("=")[0].strip() not in kept]
+        kept = "epochs" if stays and not all(untrained) else ""
+        given = [text for text in settings if text.partition("=")[0].strip() != kept]
         try:
             config = with_settings(cell.config, given)
         except UserError as error:
             raise UserError(f"{cell.row}: {error}") from None
         varied.append(dataclasses.replace(cell, config=config, own=True))
     names = {setting.partition("=")[0].partition(".")[0].strip() for setting in settings}
-    for cell in varied[:1]:
-        _check_protocols(cell, names)
+    # A protocol that the domain does not have would be missed only after the training.
+    protocols = imported(cells[0].domain).protocols
+    known = protocols() if protocols else ()
+    for name in {"protocol", "beside"} & names:
+        value = getattr(varied[0].config, name, None)
+        if known and value not in (None, *known):
+            raise UserError(f"no protocol {value!r}{suggestion(str(value), known, 'there are')}")
     unused = [without_effect(cell.config, names) for cell in varied]
-    for name in sorted(set.intersection(*map(set, unused)) if unused else ()):
+    for name in sorted(set.intersection(*map(set, unused))):
         raise UserError(
             f"--set {name} has no effect in any chosen row: it needs {unused[0][name]}; omit it"
         )
     return tuple(varied)
-
-
-def _check_protocols(cell: Cell, names: set[str]) -> None:
-    """Refuse a new protocol that the domain does not have, before anything is trained for it."""
-    protocols = imported(cell.domain).protocols
-    for name in {"protocol", "beside"} & names:
-        value = getattr(cell.config, name, None)
-        if protocols is not None and value is not None and value not in protocols():
-            raise UserError(f"no protocol {value!r}{suggestion(value, protocols(), 'there are')}")
 
 
 def print_changes(
@@ -291,7 +237,7 @@ def print_changes(
     """Print which fields of the configurations change, and in which rows if not in all."""
     rows_by_change: dict[str, dict[str, None]] = {}
     for old, new in zip(before, after, strict=True):
-        for path, *values in differing(canonical(old.config), canonical(new.config)):
+        for path, *values in differing(old.content, new.content):
             text = f"{path}: {' -> '.join(map(short_text, values))}"
             rows_by_change.setdefault(text, {})[old.row] = None
     count = len({cell.row for cell in before})
@@ -301,9 +247,7 @@ def print_changes(
 
 
 def column_metrics(
-    table: Table,
-    columns: Iterable[Column],
-    results: Mapping[str, Collection[Mapping[str, Any]]],
+    table: Table, columns: Iterable[Column], results: Mapping[str, Collection[Mapping[str, Any]]]
 ) -> dict[str, str]:
     """By the label of a column the metric that it shows; columns of one run show none twice.
 
@@ -326,33 +270,30 @@ def _print_numbers(
     console: Console, chosen: Chosen, settings: Sequence[str], places: Places
 ) -> None:
     """Print rows and columns of numbers without published ones, and where the runs are."""
-    table, tier = chosen.table, chosen.cells[0].tier
-    by_row: dict[str, dict[str, list[Mapping[str, Any]]]] = {}  # by column and row, over seeds
-    results: dict[str, list[Mapping[str, Any]]] = {cell.column: [] for cell in chosen.cells}
+    table, tier = chosen.table, chosen.tier
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}  # by row and column, over seeds
+    results: dict[str, list[Mapping[str, Any]]] = {}
     for cell in chosen.cells:
-        of_row = by_row.setdefault(cell.column, {}).setdefault(cell.row, [])
-        if (record := finished(cell, places.runs)) is not None:
-            of_row.append(record.result["metrics"])
-            results[cell.column].append(record.result["metrics"])
+        record = finished(cell, places.runs)
+        metrics = [record.result["metrics"]] if record else []
+        found.setdefault((cell.row, cell.column), []).extend(metrics)
+        results.setdefault(cell.column, []).extend(metrics)
     columns = [column for column in table.columns_of(tier) if column.label in results]
     shown = column_metrics(table, columns, results)
     grid = empty_grid(["method", *shown], left=["method"])
-    texts: dict[str, dict[str, str]] = {cell.row: {} for cell in chosen.cells}
-    for column, metric in shown.items():
-        for row, metrics in by_row[column].items():
-            values = [float(scores[metric]) for scores in metrics]
-            texts[row][column] = summary_text(summarise(values) if values else None)
-    for row, by_column in texts.items():
-        grid.add_row(Text(row), *(by_column.get(column, DASH) for column in shown))
+    for row in dict.fromkeys(row for row, _ in found):
+        values = (
+            [float(metrics[metric]) for metrics in found.get((row, column), ())]
+            for column, metric in shown.items()
+        )
+        grid.add_row(Text(row), *(summary_text(summarise(v) if v else None) for v in values))
     # Never the tier alone, which would read as the paper's setting.
     title = f"{table.address} ({tier} tier, changed by {', '.join(settings)})"
     console.print(Text(title, style="bold"), soft_wrap=True)
-    names = ", ".join(
-        f"{metric} ({table.unit_of(metric)})" for metric in dict.fromkeys(shown.values())
-    )
-    console.print(Text(f"{names}, mean ± deviation over seeds"))
+    names = (f"{metric} ({table.unit_of(metric)})" for metric in dict.fromkeys(shown.values()))
+    console.print(Text(f"{', '.join(names)}, mean ± deviation over seeds"))
     if note := TIER_NOTES[tier]:
         console.print(Text(note, style="bold yellow"))
     console.print(grid)
-    for folder in dict.fromkeys(run_folder(places, cell) for cell in chosen.cells):
+    for folder in dict.fromkeys(places.runs / cell.folder for cell in chosen.cells):
         say(console, f"  {folder}")

@@ -1,25 +1,30 @@
-"""What would run and what it would take: cells, their times, missing data; nothing is trained."""
+"""What would run and what it would take: cells, their times, missing data; nothing is trained.
 
-import csv
+A plan is a table, or the lines of an array job: each the words of one call of the command line.
+"""
+
+import itertools
 import json
+import math
+import shlex
 import statistics
+from argparse import Namespace
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from shared.command.cells import Places, imported
+from shared.command.cells import Chosen, Places, encoder_of, experiment_of, missing_data
 from shared.command.progress import duration
-from shared.experiment.config import Config, canonical
-from shared.experiment.data import MissingData
-from shared.experiment.frame import Frame, finished
-from shared.experiment.records import ENCODER_PROCESSOR, Record
+from shared.errors import not_installed
+from shared.experiment.config import Config
+from shared.experiment.frame import Frame, finished, unfinished
+from shared.experiment.records import ENCODER_PROCESSOR
 from shared.experiment.tables import Cell, Table
 from shared.objective import Objective
-from shared.report.console import empty_grid, unbroken
+from shared.report.console import empty_grid, say, unbroken
 from shared.report.wording import counted
 
 # Sources of a time, the best first; ~ marks those that no run on this machine measured.
@@ -28,14 +33,6 @@ SOURCES = {
     "recorded": "~ from committed records of other machines",
     "column": "~ as other rows of the column took",
 }
-MEASURED = Path(__file__).resolve().parents[2] / "docs" / "measured.csv"
-# Fields of configurations that change the time of a step; those that a domain lacks are omitted.
-FIELDS = (
-    *("method", "backbone", "stem", "image_size", "small_crops", "symmetric", "mixed"),
-    *("encoder", "embedding", "hidden", "vocabulary", "bidirectional", "layers"),
-    *("contrastive", "crop", "filters", "clip_frames", "size", "width", "network", "chunk"),
-    *("head_hidden", "precision"),
-)
 
 
 @dataclass(frozen=True)
@@ -83,22 +80,14 @@ def plan_table(
     grid.add_section()
     grid.add_row("all", *_columns(list(costs.values())))
     parts: list[RenderableType] = [Text(f"{table.address}: {table.title}", style="bold"), grid]
-    parts += [unbroken(f"Data to get first: {data}") for data in missing_data(cells, places)]
-    parts += [Text(line) for line in _notes(costs, cells, places, jobs)]
-    return Group(*parts)
-
-
-def missing_data(cells: Sequence[Cell], places: Places) -> list[MissingData]:
-    """The datasets that unfinished cells need and that are missing."""
-    by_text: dict[str, MissingData] = {}
+    to_get: dict[str, None] = {}
     for cell in cells:
-        missing = imported(cell.domain).experiment(cell.config).missing
-        if missing is None:
-            continue
-        of_cell = {str(data): data for data in missing(cell.config, places.data)}
-        if not by_text.keys() >= of_cell.keys() and finished(cell, places.runs) is None:
-            by_text.update(of_cell)
-    return list(by_text.values())
+        lacking = [str(data) for data in missing_data(cell, places.data)]
+        if not to_get.keys() >= {*lacking} and finished(cell, places.runs) is None:
+            to_get |= dict.fromkeys(lacking)
+    parts += [unbroken(f"Data to get first: {data}") for data in to_get]
+    parts += [Text(line) for line in _notes(costs, cells, jobs)]
+    return Group(*parts)
 
 
 def costs_of(
@@ -118,28 +107,31 @@ def costs_of(
     cells = tuple({cell.address: cell for cell in cells}.values())
     seen = set() if seen is None else seen
     tier = cells[0].tier
-    seconds: defaultdict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    seconds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     done = set(recorded)
     for line in (line for name in table.tiers for line in frame.of(table, name)):
         if line.record is None or line.source is None:
             continue
-        here = line.source.origin == "run"
-        if not here and _on_accelerator(line.record):
-            continue  # tells nothing about a core
-        of_config = seconds[_without_seed(line.record.config)]
-        of_config["measured" if here else "recorded"].append(line.record.result["seconds"])
+        here, environment = line.source.origin == "run", line.record.environment
         if here and line.tier == tier and line.measurement:
             done.add(line.record.address)
+        facts, hardware = environment.get("facts", {}), environment["hardware"]
+        # An accelerator, also of another run that trained the encoder, tells nothing about a core.
+        if here or not (ENCODER_PROCESSOR in facts or hardware.get("accelerators")):
+            source = "measured" if here else "recorded"
+            taken = line.record.result["seconds"]
+            seconds[_without_seed(line.record.config), source].append(taken)
     known: dict[tuple[str, str], tuple[float, str]] = {}
     trained: dict[tuple[str, str], bool] = {}
     for cell in (*cells, *table.cells(tier)):
         pair = (cell.row, cell.run_name)
         trained.setdefault(pair, trains(cell.config))
-        by_source = seconds.get(_without_seed(canonical(cell.config)), {})
         for source in ("measured", "recorded"):
-            if pair not in known and by_source.get(source):
-                known[pair] = statistics.median(by_source[source]), source
+            taken = seconds.get((_without_seed(cell.content), source))
+            if pair not in known and taken:
+                known[pair] = statistics.median(taken), source
     costs: Costs = {}
+    time: tuple[float | None, str]
     for pair in dict.fromkeys((cell.row, cell.run_name) for cell in cells):
         of_pair = [cell for cell in cells if (cell.row, cell.run_name) == pair]
         left = {cell.key for cell in of_pair if cell.address not in done} - seen
@@ -150,11 +142,12 @@ def costs_of(
             for other in known
             if other[1] == pair[1] and trained[other] == trained[pair]
         ]
-        time, source = known.get(pair) or (
-            (statistics.median_high(others), "column") if others else (None, "unknown")
-        )
+        if pair in known:
+            time = known[pair]
+        else:
+            time = (statistics.median_high(others), "column") if others else (None, "unknown")
         finished_here = sum(cell.address in done for cell in of_pair)
-        costs[pair] = Cost(finished_here, len(of_pair), len(left), time, source)
+        costs[pair] = Cost(finished_here, len(of_pair), len(left), *time)
     return costs
 
 
@@ -171,60 +164,10 @@ def trains(config: Config) -> bool:
     )
 
 
-def side_by_side(costs: Iterable[Cost], jobs: int) -> float:
-    """Seconds of all unfinished runs, ``jobs`` at a time; at least those of the longest."""
-    costs = list(costs)
-    longest = max((cost.seconds or 0.0 for cost in costs if cost.runs), default=0.0)
-    return max(sum(cost.time for cost in costs) / jobs, longest)
-
-
-def kind_of(domain: str, config: Config) -> str:
-    """What the time of a training step depends on, as text."""
-    fields = {name: getattr(config, name) for name in FIELDS if hasattr(config, name)}
-    if domain == "graph":  # whose batches are as large as the graphs of a data set
-        fields["dataset"] = getattr(config, "dataset", None)
-    objective = getattr(config, "objective", None)
-    if isinstance(objective, Objective):
-        loss = objective.loss
-        solver = loss.kwargs.get("solver", "closed_form")
-        fields["loss"] = f"max_margin {solver}" if loss.identity == "max_margin" else "softmax"
-        fields["penalties"] = ",".join(term.identity for term in objective.penalties)
-        fields["projection"] = objective.projection and dict(objective.projection.kwargs)
-    fields["batch"] = getattr(config, "batch_size", 0)
-    texts = (
-        f"{name}={value}" for name, value in fields.items() if value not in (None, False, (), "")
-    )
-    return f"{domain} {type(config).__name__} {' '.join(texts)}"
-
-
-def on_gpu(cells: Iterable[Cell]) -> str | None:
-    """The hours of trainings whose kind of step was measured on a GPU, as text; None without any.
-
-    docs/measured.csv has what one GPU took for a step of four kinds.
-    """
-    if not MEASURED.is_file():  # without a checkout
-        return None
-    with MEASURED.open(newline="") as stream:
-        lines = {line["kind"]: line for line in csv.DictReader(stream)}
-    hours: defaultdict[str, float] = defaultdict(float)
-    number = 0
-    for cell in {cell.key: cell for cell in cells if trains(cell.config)}.values():
-        steps = imported(cell.domain).experiment(cell.config).steps
-        line = lines.get(kind_of(cell.domain, cell.config))
-        if line and steps and (count := steps(cell.config)):
-            number += 1
-            hours[line["device"]] += count * float(line["seconds_with_graphs"]) / 3600
-    if not hours:
-        return None
-    text = ", ".join(f"{value:.1f} hours on an {device}" for device, value in hours.items())
-    return f"training of {counted(number, 'cell')} takes about {text}"
-
-
-def _on_accelerator(record: Record) -> bool:
-    """Whether a run computed on an accelerator, or may have an encoder that another run did."""
-    environment = record.environment
-    in_part = ENCODER_PROCESSOR in environment.get("facts", {})
-    return in_part or bool(environment["hardware"].get("accelerators"))
+def steps_of(cell: Cell) -> int | None:
+    """The training steps of a cell; None where it trains nothing, or no one can tell."""
+    steps = experiment_of(cell).steps
+    return steps(cell.config) if steps and trains(cell.config) else None
 
 
 def _without_seed(config: Mapping[str, object]) -> str:
@@ -249,16 +192,17 @@ def _columns(costs: Sequence[Cost]) -> tuple[str, str, str, str]:
     )
 
 
-def _notes(costs: Costs, cells: Sequence[Cell], places: Places, jobs: int) -> Iterator[str]:
-    """The time of all, its sources, the hours on a GPU, and how to time what was never timed."""
+def _notes(costs: Costs, cells: Sequence[Cell], jobs: int) -> Iterator[str]:
+    """The time of all, its sources, and how to time what was never timed."""
     waiting = {pair: cost for pair, cost in costs.items() if cost.runs}
     known = [cost for cost in waiting.values() if cost.seconds is not None]
     left, chosen = sum(cost.left for cost in costs.values()), sum(c.seeds for c in costs.values())
     text = f"{left} of {chosen} cells to run"
     if known:
-        at_once = f", {duration(side_by_side(known, jobs))} at --jobs {jobs}" * (jobs > 1)
+        whole, slowest = sum(cost.time for cost in known), max(cost.seconds or 0 for cost in known)
+        at_once = f", {duration(max(whole / jobs, slowest))} at --jobs {jobs}" * (jobs > 1)
         about = "about" if len(known) == len(waiting) else "at least"
-        text += f": {about} {duration(sum(cost.time for cost in known))} of one core{at_once}"
+        text += f": {about} {duration(whole)} of one core{at_once}"
         used = [SOURCES[name] for name in SOURCES if any(cost.source == name for cost in known)]
         text += f". Times: {'; '.join(used)}"
     yield f"{text}."
@@ -268,13 +212,11 @@ def _notes(costs: Costs, cells: Sequence[Cell], places: Places, jobs: int) -> It
     if left and not all(by_run.values()):
         yield f"Left in {', '.join(f'{run} ({n})' for run, n in by_run.items() if n)}."
     to_run = [cell for cell in cells if (cell.row, cell.run_name) in waiting]
-    if hours := on_gpu(cell for cell in to_run if finished(cell, places.runs) is None):
-        yield f"On a GPU the {hours}."
     unknown = [cell for cell in to_run if waiting[cell.row, cell.run_name].seconds is None]
-    counts = [_steps(cell) for cell in {cell.key: cell for cell in unknown}.values()]
     if unknown:
-        steps, batch = max(counts)
-        size = f" a cell has up to {steps:,} steps of {batch:,};" * bool(steps)
+        longest = max(unknown, key=lambda cell: steps_of(cell) or 0)
+        steps, batch = steps_of(longest), getattr(longest.config, "batch_size", 0)
+        size = f" a cell has up to {steps:,} steps of {batch:,};" if steps else ""
         first = unknown[0]
         column = "" if first.run else f" --column {first.column!r}"
         yield (
@@ -282,9 +224,60 @@ def _notes(costs: Costs, cells: Sequence[Cell], places: Places, jobs: int) -> It
         )
 
 
-def _steps(cell: Cell) -> tuple[int, int]:
-    """The training steps of a cell and the size of a batch; zeros where it trains nothing."""
-    steps = imported(cell.domain).experiment(cell.config).steps
-    if steps is None or not trains(cell.config):
-        return 0, 0
-    return steps(cell.config) or 0, getattr(cell.config, "batch_size", 0)
+def lines_of(
+    chosen: Sequence[Chosen], places: Places, options: Namespace, console: Console
+) -> list[str]:
+    """The lines of a plan, at most ``options.cells``: cells of one encoder are on one line."""
+    by_encoder: dict[str, list[str]] = {}
+    for cell in _runnable(chosen, places, console):
+        by_encoder.setdefault(encoder_of(cell) or cell.key, []).append(cell.address)
+    tasks = _joined(list(by_encoder.values()), options.cells)
+    return [shlex.join(["--cell", *addresses]) for addresses in tasks]
+
+
+def lines_of_comparison(
+    chosen: Sequence[Chosen], places: Places, options: Namespace, console: Console
+) -> list[str]:
+    """The lines of a comparison: each has all rows, in one column, of some seeds."""
+    seeds_of: dict[str, dict[str, None]] = {}  # by column
+    for cell in _runnable(chosen, places, console):
+        seeds_of.setdefault(cell.column, {})[str(cell.seed)] = None
+    words = ["compare", *options.words, "--tier", options.tier]
+    given = [("--row", ":".join([row, *settings])) for row, settings in options.row]
+    given += [("--records", str(folder)) for folder in options.records]
+    given += [("--set", setting) for setting in options.set]
+    given += [("--with", ",".join([f"{file}:{name}", *rest])) for file, name, rest in options.loss]
+    given += [("--rows", ",".join(options.rows))] if options.rows else []
+    for name in ("table", "against", "data"):
+        given += [(f"--{name}", str(value))] if (value := getattr(options, name)) else []
+    words += itertools.chain(*given)
+    room = max(1, options.cells // max(1, len(seeds_of)))  # lines of a column
+    return [
+        shlex.join([*words, "--column", column, "--seeds", ",".join(some)])
+        for column, seeds in seeds_of.items()
+        for some in _joined([[seed] for seed in seeds], room)
+    ]
+
+
+def _runnable(chosen: Sequence[Chosen], places: Places, console: Console) -> Iterator[Cell]:
+    """The unfinished cells whose data and extra are here; says which others are left out."""
+    cells = {cell.key: cell for selected in chosen for cell in selected.cells}
+    left_out = Counter[str]()
+    for cell in unfinished(cells.values(), places.runs):
+        lacks = [data.remedy for data in missing_data(cell, places.data)]
+        lacks += [f"{name} is not installed" for name in not_installed(cell.domain)]
+        if lacks:
+            left_out["; ".join(lacks)] += 1
+        else:
+            yield cell
+    for why, number in left_out.items():
+        say(console, f"{counted(number, 'cell')} left out: {why}")
+
+
+def _joined(groups: Sequence[Sequence[str]], most: int) -> list[list[str]]:
+    """The groups, with neighbours joined so that there are at most ``most``."""
+    size = math.ceil(len(groups) / most) or 1
+    return [
+        [item for group in groups[start : start + size] for item in group]
+        for start in range(0, len(groups), size)
+    ]

@@ -6,7 +6,7 @@ import os
 import signal
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
@@ -15,58 +15,41 @@ from typing import Any
 from rich.console import Console
 
 from shared.command import devices, server
-from shared.command.cells import Places, encoder_of, imported, run_folder
-from shared.command.outcome import INTERRUPTED, Outcome
-from shared.command.progress import Main, Watch, watching
+from shared.command.cells import Places, encoder_of, imported, missing_data
+from shared.command.progress import INTERRUPTED, Main, Outcome, Watch, watching
 from shared.errors import UserError
 from shared.experiment.config import Config
-from shared.experiment.data import MissingData
-from shared.experiment.records import Reason
-from shared.experiment.run_folders import is_locked, stop_signals
-from shared.experiment.store import is_stored
+from shared.experiment.records import Reason, read_json
+from shared.experiment.run_folders import archive, is_locked, stop_signals
+from shared.experiment.store import discard, is_stored
 from shared.experiment.tables import Cell
 from shared.report.console import say
 from shared.report.wording import counted
 
 
 class Pool:
-    """Runs cells in parallel, each in its own process that starts with everything imported.
+    """Runs cells in parallel, each in its own process, forked from :mod:`shared.command.server`.
 
-    Processes are forked from a server that has imported the domain and trained nothing, which is
-    fast, and safe for threads, CUDA and renderers. Of cells that share an encoder one trains it,
-    and the others start once it is stored.
-
-    Attributes:
-        interrupted: whether cells were left unfinished since the command was asked to stop.
-        outcomes: by address, why a cell has no result.
+    Of cells that share an encoder one trains it, and the others start once it is stored.
     """
 
     def __init__(
-        self,
-        places: Places,
-        options: Namespace,
-        console: Console,
-        *,
-        main: Main | None = None,
+        self, places: Places, options: Namespace, console: Console, main: Main | None = None
     ) -> None:
         self.places = places
         self.options = options
         self.console = console
-        self.main = main
-        self.jobs = options.jobs or default_jobs(options.threads)
-        self.interrupted = False
-        self.outcomes: dict[str, str] = {}
+        self.main = main or {}
+        self.jobs = jobs_of(options)
+        self.interrupted = False  # whether cells were left unfinished
+        self.outcomes: dict[str, str] = {}  # by address, why a cell has no result
         self._waiting: list[Cell] = []
         self._encoders: dict[str, tuple[Path, str]] = {}  # by address, the store and its entry
         # By the pipe that a process talks through: its cell, the process and its device.
         self._running: dict[Any, tuple[Cell, Any, str | None]] = {}
-        self._devices = visible_devices()
 
-    def run(self, cells: list[Cell], before: Callable[[], None] | None = None) -> None:
-        """Run cells of one domain, with distinct keys; ``outcomes`` has those without a result.
-
-        ``before`` is called just before the first one starts.
-        """
+    def run(self, cells: list[Cell]) -> None:
+        """Run cells of one domain, with distinct keys; ``outcomes`` has those without a result."""
         workers = max(1, cores() // min(self.jobs, len(cells)))
         self._waiting, stopping = list(cells), False
         self._encoders = {
@@ -77,21 +60,22 @@ class Pool:
         with stop_requests() as requests, watching(self.console, len(cells), self.main) as watch:
             watch.print_once(cells[0], devices.check())
             server.start(cells[0].domain)
-            if before is not None:
-                before()
+            if self.options.again:  # only now, when they can start
+                move_aside(cells, self.places, self.console)
             while self._running or (self._waiting and not requests):
                 while len(self._running) < self.jobs and not requests and (cell := self._next()):
                     self._start(cell, workers)
                     watch.started(cell)
+                processes = [process for _, process, _ in self._running.values()]
                 if requests and not stopping:
                     stopping = True
                     self.console.print(
                         "stopping after running cells have saved; Ctrl-C again stops at once"
                     )
-                    for _, process, _ in self._running.values():
+                    for process in processes:
                         process.terminate()
                 if len(requests) > 1:
-                    for _, process, _ in self._running.values():
+                    for process in processes:
                         process.kill()
                 for pipe in wait(list(self._running), timeout=0.2):
                     self._listen(pipe, watch, stopping=bool(requests))
@@ -103,18 +87,14 @@ class Pool:
 
         Those that another command runs come last.
         """
-        in_training = {
-            encoder
-            for cell, _, _ in self._running.values()
-            if (encoder := self._encoders.get(cell.address)) and not is_stored(*encoder)
-        }
-        free = [
-            cell for cell in self._waiting if self._encoders.get(cell.address) not in in_training
-        ]
-        if not free:
-            return None
-        cell = min(free, key=lambda cell: is_locked(run_folder(self.places, cell)))
-        self._waiting.remove(cell)
+        of_running = (self._encoders.get(cell.address) for cell, *_ in self._running.values())
+        in_training = {encoder for encoder in of_running if encoder and not is_stored(*encoder)}
+        waiting = self._waiting
+        free = (cell for cell in waiting if self._encoders.get(cell.address) not in in_training)
+        runs = self.places.runs
+        cell = min(free, key=lambda cell: is_locked(runs / cell.folder), default=None)
+        if cell is not None:
+            waiting.remove(cell)
         return cell
 
     def _start(self, cell: Cell, workers: int) -> None:
@@ -122,8 +102,8 @@ class Pool:
         context = multiprocessing.get_context("forkserver")
         pipe, pipe_of_process = context.Pipe()
         counts = Counter(device for _, _, device in self._running.values())
-        several = len(self._devices) > 1
-        device = min(self._devices, key=lambda device: counts[device]) if several else None
+        names = visible_devices()
+        device = min(names, key=lambda name: counts[name]) if len(names) > 1 else None
         process = context.Process(
             target=_run_in_process,
             args=(pipe_of_process, device, (cell, self.places, self.options, workers)),
@@ -132,10 +112,8 @@ class Pool:
         try:
             process.start()
         except (EOFError, ConnectionError) as error:
-            raise UserError(
-                "the process that cells are forked from has ended; it needs 2 GB of memory and "
-                "address space: free some, or raise ulimit -v"
-            ) from error
+            text = "the process that cells are forked from has ended; free 2 GB of memory"
+            raise UserError(f"{text} and address space") from error
         pipe_of_process.close()
         self._running[pipe] = (cell, process, device)
 
@@ -160,7 +138,7 @@ class Pool:
             self.interrupted = True
         elif message.kind != "done":
             self.outcomes[cell.address] = message.why
-            message.note(run_folder(self.places, cell))
+            message.note(self.places.runs / cell.folder)
         watch.ended(cell, message)
 
     def leave_out(self, cells: list[Cell]) -> list[Cell]:
@@ -171,11 +149,16 @@ class Pool:
         by_reason: dict[str, list[Cell]] = {}
         tried: set[str] = set()
         for cell in cells:
-            for data in self._missing(cell):
-                if not (data.how or self.options.no_download or data.name in tried):
-                    self._fetch(cell, data.name)
-                    tried.add(data.name)
-            why = "; ".join(data.remedy for data in self._missing(cell))
+            for data in missing_data(cell, self.places.data):
+                if data.how or self.options.no_download or data.name in tried:
+                    continue
+                tried.add(data.name)
+                say(self.console, f"fetching {data.name} ...")
+                try:
+                    imported(cell.domain).fetch(data.name, self.places.data)
+                except (UserError, OSError) as error:
+                    say(self.console, f"fetching {data.name} failed: {error}")
+            why = "; ".join(data.remedy for data in missing_data(cell, self.places.data))
             by_reason.setdefault(why, []).append(cell)
         left = by_reason.pop("", [])
         for why, without in by_reason.items():
@@ -185,36 +168,20 @@ class Pool:
             self.outcomes |= {cell.address: why for cell in without}
         return left
 
-    def _missing(self, cell: Cell) -> Sequence[MissingData]:
-        find = imported(cell.domain).experiment(cell.config).missing
-        return find(cell.config, self.places.data) if find else ()
-
-    def _fetch(self, cell: Cell, name: str) -> None:
-        """Try to fetch a dataset that a cell lacks."""
-        say(self.console, f"fetching {name} ...")
-        try:
-            imported(cell.domain).fetch(name, self.places.data)
-        except (UserError, OSError) as error:
-            say(self.console, f"fetching {name} failed: {error}")
-
 
 def _run_in_process(
     pipe: Connection, device: str | None, arguments: tuple[Cell, Places, Namespace, int]
 ) -> None:
-    """The process of one cell: run it, and send its outcome through the pipe.
-
-    The device is set before anything uses the GPUs; renderers read the variable, too.
-    """
-    if device is not None:
+    """The process of one cell: run it, and send its outcome through the pipe."""
+    if device is not None:  # before anything uses the GPUs; renderers read the variable, too
         os.environ["CUDA_VISIBLE_DEVICES"] = device
+    from shared.command.worker import run_cell  # needs torch, the pool does not
 
     def send(message: Any) -> None:
         with contextlib.suppress(OSError):  # the parent is gone; the files say it all
             pipe.send(message)
 
-    from shared.command.worker import run_cell  # needs torch, the pool does not
-
-    send(run_cell(*arguments, lambda *message: send(message)))
+    send(run_cell(*arguments, report=lambda *message: send(message)))
 
 
 @contextlib.contextmanager
@@ -241,26 +208,22 @@ def _describe_end(code: int | None, config: Config) -> str:
     """Why a process ended without a word."""
     if code is None or code >= 0:
         return f"its process ended with code {code} and no message"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
-    text = f"its process was ended by signal {-code} ({name})"
     if -code != signal.SIGKILL:
-        return text
+        return f"its process was ended by signal {-code} ({signal.strsignal(-code)})"
     size = getattr(config, "batch_size", None)
     lower = "--jobs" if size is None else f"--jobs or batch_size ({size})"
-    return f"{text}, as the system does when memory runs out; lower {lower}"
+    return f"its process was killed (SIGKILL), as it is when memory runs out; lower {lower}"
 
 
-def default_jobs(threads: int) -> int:
-    """How many cells run at a time by default: one per GPU, else as many as the cores allow."""
-    return len(visible_devices()) or max(1, cores() // threads)
+def jobs_of(options: Namespace) -> int:
+    """How many cells run at a time; by default one per GPU, else as many as the cores allow."""
+    return options.jobs or len(visible_devices()) or max(1, cores() // options.threads)
 
 
 def cores() -> int:
     """The number of cores that this process may use, by its affinity and its Slurm task."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        count = len(os.sched_getaffinity(0))
-    else:
-        count = os.cpu_count() or 1
+    on_linux = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if on_linux else os.cpu_count() or 1
     return min(count, int(os.environ.get("SLURM_CPUS_PER_TASK", count)))
 
 
@@ -274,3 +237,17 @@ def visible_devices() -> tuple[str, ...]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = map(str, range(count)) if named is None else named.split(",")
     return tuple(name.strip() for name in names)[:count]
+
+
+def move_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
+    """Move the runs of the cells aside, and say so; delete their encoders from the store."""
+    moved = []
+    for cell in cells:
+        if (folder := places.runs / cell.folder).exists():
+            environment, store = folder / "environment.json", places.store_of(cell)
+            if store and environment.is_file():
+                discard(store, read_json(environment))
+            moved.append(archive(folder))
+    if moved:
+        folders = f"{moved[0]}{', ...' if len(moved) > 1 else ''}"
+        say(console, f"moved {counted(len(moved), 'run')} aside: {folders}")

@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from shared.command import devices
-from shared.command.cells import Chosen, Places, run_folder
-from shared.command.outcome import Outcome
-from shared.command.pool import cores
-from shared.command.progress import watching
-from shared.command.running import main_metrics, move_aside, show_tables, unfinished_cells
+from shared.command.cells import Chosen, Places
+from shared.command.pool import cores, move_aside
+from shared.command.progress import Outcome, watching
+from shared.command.running import main_metrics, show_tables, unfinished_cells
 from shared.command.worker import lost, run_cell
 from shared.distributed import all_gather_objects, initialise, is_lost, rank, world_size
 from shared.errors import UserError
 from shared.experiment.records import Reason
 from shared.experiment.run_folders import INTERRUPTED
+from shared.experiment.tables import Cell
 
 
 def take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> int:
@@ -34,31 +34,29 @@ def take_part(chosen: Sequence[Chosen], places: Places, options: Namespace) -> i
     initialise()
     (cell,) = chosen[0].cells
     try:
-        outcome = _outcome_of_cell(chosen, places, options)
+        outcome = _work_on(cell, chosen, places, options)
     except UserError as error:
         outcome = Outcome(Reason.REFUSED, f"{Reason.REFUSED}: {error}")
     except RuntimeError as error:
         if not is_lost(error):
             raise
         outcome = Outcome(Reason.FAILED, lost(world_size()))
-    match outcome.kind:
-        case "done":
-            show_tables(chosen, places, {}, Console())
-        case "interrupted":
-            if rank() == 0:
-                print("interrupted; rerun the same command to resume")
-            return INTERRUPTED
-        case _ if outcome.why:
-            failure = run_folder(places, cell) / "failure.json"
-            if not (failure.exists() and failure.stat().st_mtime >= started):
-                outcome.note(failure.parent)
-            print(f"{cell.address}: {outcome.why}", file=sys.stderr, flush=True)
-            return 1
+    if outcome.kind == "done":
+        show_tables(chosen, places, {}, Console())
+    elif outcome.kind == "interrupted":
+        if rank() == 0:
+            print("interrupted; rerun the same command to resume")
+        return INTERRUPTED
+    elif outcome.why:
+        failure = places.runs / cell.folder / "failure.json"
+        if not (failure.exists() and failure.stat().st_mtime >= started):
+            outcome.note(failure.parent)
+        print(f"{cell.address}: {outcome.why}", file=sys.stderr, flush=True)
+        return 1
     return 0
 
 
-def _outcome_of_cell(chosen: Sequence[Chosen], places: Places, options: Namespace) -> Outcome:
-    (cell,) = chosen[0].cells
+def _work_on(cell: Cell, chosen: Sequence[Chosen], places: Places, options: Namespace) -> Outcome:
     console = Console(quiet=rank() > 0)  # only the first process prints
     has_work = False
     if rank() == 0:

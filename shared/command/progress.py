@@ -3,6 +3,9 @@
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import (
@@ -15,8 +18,8 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from shared.command.outcome import Outcome
 from shared.experiment.records import Reason
+from shared.experiment.run_folders import record_failure
 from shared.experiment.tables import Cell
 from shared.report.console import say
 from shared.report.wording import counted
@@ -28,16 +31,33 @@ LEAST = 20  # minimal characters of a label on a narrow terminal
 Main = Mapping[str, tuple[str, str]]
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """How the work of a process on a cell ended."""
+
+    # "helper done" is of a process that is not needed after training.
+    kind: Literal["done", "helper done", "interrupted"] | Reason
+    why: str = ""  # why there is no result, in one line
+    trace: str = ""  # the traceback of an error
+    result: Mapping[str, Any] | None = None  # of the finished run
+
+    def note(self, folder: Path) -> None:
+        """Write a failure to the folder of the run; what is refused may be of another run."""
+        if self.kind in (Reason.NOT_RUN, Reason.FAILED):
+            with contextlib.suppress(OSError):  # a full disk has been reported already
+                record_failure(folder, self.why, self.trace)
+
+
+INTERRUPTED = Outcome("interrupted", "interrupted, state saved")
+
+
 @contextlib.contextmanager
-def watching(console: Console, total: int, main: Main | None = None) -> Iterator["Watch"]:
+def watching(console: Console, total: int, main: Main) -> Iterator["Watch"]:
     """Show the progress of ``total`` cells while the block runs."""
-    label = TextColumn(
-        "{task.description}",
-        markup=False,
-        table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
-    )
+    # The label shrinks first, so that counts and times are never cut.
+    room = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     bars = Progress(
-        label,  # shrinks first, so that counts and times are never cut
+        TextColumn("{task.description}", markup=False, table_column=room),
         BarColumn(bar_width=16),
         MofNCompleteColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
@@ -46,7 +66,7 @@ def watching(console: Console, total: int, main: Main | None = None) -> Iterator
         disable=not console.is_terminal,
     )
     with bars:
-        yield Watch(bars, total, main or {})
+        yield Watch(bars, total, main)
 
 
 class Watch:
@@ -55,6 +75,7 @@ class Watch:
     def __init__(self, bars: Progress, total: int, main: Main) -> None:
         self.bars = bars
         self.main = main
+        self._done, self._total = 0, total
         self._all = bars.add_task("cells", total=total)
         self._running: dict[str, TaskID] = {}
         self._printed = time.monotonic()
@@ -63,8 +84,8 @@ class Watch:
 
     def started(self, cell: Cell) -> None:
         """A process was started."""
-        if self.bars.disable and not self._running and not self._count(self._all)[0]:
-            self._print(f"{counted(self._count(self._all)[1], 'cell')} to run")
+        if self.bars.disable and not self._running and not self._done:
+            self._print(f"{counted(self._total, 'cell')} to run")
         label = f"{label_of(cell)}: starting"
         self._running[cell.address] = self.bars.add_task(label, total=None)
 
@@ -87,44 +108,36 @@ class Watch:
                 self._print(line)
 
     def ended(self, cell: Cell, outcome: Outcome) -> None:
-        """A cell ended: print one line, its main metric or why there is none.
-
-        Without a terminal only where one is due, and for each cell without a result: the table
-        follows.
-        """
+        """Print the main metric of a cell or why there is none, without a terminal if it is due."""
         self.bars.remove_task(self._running.pop(cell.address))
         self.bars.advance(self._all)
-        done, total = self._count(self._all)
-        count, text = f"[{done}/{total}] ", sentence(outcome, *self.main.get(cell.address, ()))
-        label, failed = label_of(cell), isinstance(outcome.kind, Reason)
+        self._done += 1
+        count = f"[{self._done}/{self._total}] "
+        label, text = label_of(cell), sentence(outcome, *self.main.get(cell.address, ()))
         if not self.bars.disable:
             room = max(LEAST, self.bars.console.width - len(count) - len(text) - 2)
             label = label if len(label) <= room else f"{label[: room - 1]}…"
+        failed = isinstance(outcome.kind, Reason)
         if failed:
             again, self._why = text == self._why, text
             text = "the same" if again else text
-        if failed or not self.bars.disable or done % TENTH == 0 or self._is_due():
+        if failed or not self.bars.disable or self._done % TENTH == 0 or self._is_due():
             self._print(f"{count}{label}: {text}")
 
     def tick(self) -> None:
         """Print a line when it is due; bars refresh by themselves."""
         if self.bars.disable and self._running and self._is_due():
-            _, *running = self.bars.tasks
-            first, others = running[0], len(running) - 1
+            _, first, *others = self.bars.tasks
             text = first.description
             if first.total:
                 text += f" {first.completed:.0f} of {first.total:.0f}"
             if (left := first.time_remaining) is not None:
                 text += f", about {duration(left)} left"
-            more = f"; and {others} more" if others else ""
-            self._print("{}/{} done; ".format(*self._count(self._all)) + text + more)
+            more = f"; and {len(others)} more" if others else ""
+            self._print(f"{self._done}/{self._total} done; {text}{more}")
 
     def _is_due(self) -> bool:
         return time.monotonic() - self._printed >= EVERY
-
-    def _count(self, bar: TaskID) -> tuple[int, int]:
-        task = self.bars.tasks[self.bars.task_ids.index(bar)]
-        return int(task.completed), int(task.total or 0)
 
     def _print(self, text: str) -> None:
         self._printed = time.monotonic()

@@ -11,22 +11,21 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from shared.command import cells
 from shared.errors import UserError, describe_os_error, program, suggestion
 from shared.experiment.checkout import of_checkout
+from shared.experiment.data import data_root
 from shared.experiment.tables import TIERS
 from shared.notices import show_plain_warnings
-
-if TYPE_CHECKING:
-    from shared.command.cells import Places
 
 USAGE = """\
 Reproduces four papers on margins in contrastive learning (LMCL, CLLR, MMCL and
@@ -54,13 +53,14 @@ All options of a verb: ./reproduce.sh plan --help; of a run: run --help
 """
 INTERRUPTED = 75  # as shared.experiment.run has it, which takes seconds to be imported
 STOPPED = "interrupted; the same command starts again"
-LAST_SEED = 2**32 - 1  # numpy takes no larger one
 MOST_SEEDS = 10_000  # of a table; more are a mistyped range
 CHECKOUT_ONLY = ("test", "benchmark", "docs")
 
 
 class Parser(argparse.ArgumentParser):
     """Reports errors in one line, like every command of the suite."""
+
+    words: list[str]  # the names of the positional arguments, those in brackets optional
 
     def error(self, message: str) -> NoReturn:
         """Raise a parsing error."""
@@ -117,34 +117,29 @@ def _imports_end_cleanly() -> Iterator[None]:
 
 
 def _main(arguments: list[str]) -> int:
+    first, *rest = arguments or [""]
+    usage = USAGE.replace("./reproduce.sh", program())
     if not arguments:
-        print(_usage(), end="", file=sys.stderr)
+        print(usage, end="", file=sys.stderr)
         return 2
-    if arguments[0] == "help" and arguments[1:2] and arguments[1] in VERBS:
-        return VERBS[arguments[1]](["--help"])
-    if arguments[0] in ("-h", "--help", "help"):
-        print(_usage(), end="")
+    if first == "help" and rest and rest[0] in VERBS:
+        return VERBS[rest[0]](["--help"])
+    if first in ("-h", "--help", "help"):
+        print(usage, end="")
         return 0
-    if arguments[0] in CHECKOUT_ONLY:  # reproduce.sh handles them itself
-        raise UserError(
-            f"{arguments[0]} needs the checkout: clone the repository, then "
-            f"./reproduce.sh {arguments[0]}"
-        )
-    if arguments[0] in ("--version", "version"):
+    if first in ("--version", "version"):
         print(_version())
         return 0
-    verb = "run"
-    if arguments[0] in VERBS:
-        verb = arguments.pop(0)
-    elif arguments[0].startswith("-") and (
-        late := [argument for argument in arguments if argument in VERBS]
-    ):
+    if first in CHECKOUT_ONLY:  # reproduce.sh handles them itself
+        raise UserError(
+            f"{first} needs the checkout: clone the repository, then ./reproduce.sh {first}"
+        )
+    if first in VERBS:
+        return VERBS[first](rest)
+    late = [argument for argument in arguments if argument in VERBS]
+    if first.startswith("-") and late:
         raise UserError(f"the verb comes first: {program()} {late[0]} ...")
-    return VERBS[verb](arguments)
-
-
-def _usage() -> str:
-    return USAGE.replace("./reproduce.sh", program())
+    return _run(arguments)
 
 
 def _version() -> str:
@@ -163,163 +158,128 @@ def _run(arguments: Sequence[str]) -> int:
     parser = _parser("run", "DOMAIN PAPER", "Run the cells of a paper's tables, and print them.")
     _takes_cells(parser)
     _takes_work(parser)
-    _takes_again(parser)
-    _takes_settings(parser)
+    _takes_training(parser)
     options, places = _parsed(parser, arguments)
-    on_several_processes = _on_several_processes(options)
+    several = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"  # by torchrun
+    if several and (len(options.cell or ()) != 1 or options.set):
+        raise UserError("several processes share one run: name it by --cell ADDRESS, without --set")
     _say_first(options)
-    from shared.command import running
-    from shared.command.cells import choose
-
-    if on_several_processes:
+    if several:
         from shared.command import processes
 
-        return processes.take_part(choose(options), places(), options)
+        return processes.take_part(cells.choose(options), places, options)
     if options.set:
         from shared.command import own
 
-        return own.run_with_settings(options, places())
-    return running.run_cells(choose(options), places(), options)
+        return own.run_with_settings(options, places)
+    from shared.command import running
+
+    return running.run_cells(cells.choose(options), places, options)
 
 
 def _compare(arguments: Sequence[str], *, plan_only: bool = False) -> int:
-    parser = _compare_parser()
-    if plan_only:
-        _takes_cells_of_array(parser)
-    options, places = _parsed(parser, arguments, words=("DOMAIN", "[PAPER]"))
-    if len(options.words) < 2 and options.data is None:
-        raise UserError(f"{parser.prog} takes DOMAIN PAPER, or DOMAIN with --data of your own")
-    options.tier = options.tier or ("paper" if options.data is None else "short")
-    if not (options.rows or options.row or options.loss or options.data):
-        raise UserError("compare needs rows: --rows hcl,dcl or --row, or a loss with --with")
-    options.plan_only = plan_only
-    if options.cells is None:
-        _say_first(options)
-    from shared.command import compare
-
-    return compare.compare(options, places())
-
-
-def _compare_parser() -> Parser:
     what = "Compare rows of a table with a baseline, yours among them, as a table to publish."
-    parser = _parser("compare", "DOMAIN PAPER", what)
+    parser = _parser("compare", "DOMAIN [PAPER]", what)
     add = parser.add_argument
     add("--rows", type=_names, default=(), metavar="NAME,...", help="rows, by parts of addresses")
-    add(
-        "--against",
-        metavar="ROW",
-        help="the baseline; default: the row that most claims are made against, if it is chosen",
-    )
+    text = "the baseline; default: the row that most claims are made against, if it is chosen"
+    add("--against", metavar="ROW", help=text)
     text = "a row by label or address, also with settings; may be repeated"
     add("--row", action="append", default=[], type=_row, metavar="ROW[:NAME=VALUE]...", help=text)
-    _takes_columns(parser)
+    _takes_choice(parser, row=False)
     add("--tier", type=_tier, help=f"{', '.join(TIERS)}; default: paper, on your data short")
     add("--data", type=_path, help="your data: a folder, for graphs a file; needs no PAPER")
-    add(
-        "--with",
-        dest="loss",
-        action="append",
-        default=[],
-        type=_loss,
-        metavar="FILE.py:LOSS[,NUMBER=...]",
-        help="your own loss as one more row: the baseline with its loss replaced",
-    )
-    _takes_settings(parser)
+    text = "your own loss as one more row: the baseline with its loss replaced"
+    form = "FILE.py:LOSS[,NUMBER=...]"
+    add("--with", dest="loss", action="append", default=[], type=_loss, metavar=form, help=text)
     add("--to", type=_path, metavar="FOLDER", help="write table, pictures and records there")
     add("--replace", action="store_true", help="with --to: rows and seeds there may go")
     text = "records of others, as in the folder records/ of a comparison; may be repeated"
     add("--records", action="append", default=[], type=_path, metavar="FOLDER", help=text)
     _takes_work(parser)
-    _takes_again(parser)
-    parser.set_defaults(cell=None, cells=None, plan_only=False, processes=None)
-    return parser
+    _takes_training(parser)
+    parser.set_defaults(cell=None, cells=None, plan_only=plan_only)
+    if plan_only:
+        _takes_cells_of_array(parser)
+    options, places = _parsed(parser, arguments)
+    if options.data is None and len(options.words) < 2:
+        raise UserError(f"{parser.prog} takes DOMAIN PAPER, or DOMAIN with --data of your own")
+    if not (options.rows or options.row or options.loss or options.data):
+        raise UserError("compare needs rows: --rows hcl,dcl or --row, or a loss with --with")
+    options.tier = options.tier or ("paper" if options.data is None else "short")
+    if options.cells is None:
+        _say_first(options)
+    from shared.command import compare
+
+    return compare.compare(options, places)
 
 
 def _plan(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["compare"]:
         return _compare(arguments[1:], plan_only=True)
-    parser = _parser(
-        "plan", "DOMAIN PAPER", "Print what would run and what it would cost; run nothing."
-    )
+    what = "Print what would run and what it would cost; run nothing."
+    parser = _parser("plan", "DOMAIN PAPER", what)
     _takes_cells(parser)
     _takes_work(parser)
     _takes_cells_of_array(parser)
     parser.set_defaults(again=False)
     options, places = _parsed(parser, arguments)
     from shared.command import running
-    from shared.command.cells import choose
 
-    return running.plan_cells(choose(options), places(), options)
+    return running.plan_cells(cells.choose(options), places, options)
 
 
 def _report(arguments: Sequence[str]) -> int:
     parser = _parser("report", "", "Write results/ from every finished run of the tables.")
-    add = parser.add_argument
-    add(
-        "--replace",
-        action="store_true",
-        help="replace committed records by new runs of their cells, and list both numbers",
-    )
-    options, places = _parsed(parser, arguments, words=())
+    text = "replace committed records by new runs of their cells, and list both numbers"
+    parser.add_argument("--replace", action="store_true", help=text)
+    options, places = _parsed(parser, arguments)
     from shared.command import verbs
 
-    return verbs.report(places(), replace=options.replace)
+    return verbs.report(places, replace=options.replace)
 
 
 def _figures(arguments: Sequence[str]) -> int:
     parser = _parser("figures", "DOMAIN PAPER", "Draw a paper's figures from finished runs.")
     parser.add_argument("--to", type=_path, help="where to; default: exports/figures")
-    options, places = _parsed(parser, arguments, words=("DOMAIN", "PAPER"))
+    options, places = _parsed(parser, arguments)
     from shared.command import verbs
 
     domain, paper = options.words
-    return verbs.draw(domain, paper, places(), options.to)
+    return verbs.draw(domain, paper, places, options.to)
 
 
 def _film(arguments: Sequence[str]) -> int:
     parser = _parser("film", "DOMAIN PAPER", "Film the models of finished runs.")
     _takes_tier(parser)
-    options, places = _parsed(parser, arguments, words=("DOMAIN", "PAPER"))
+    options, places = _parsed(parser, arguments)
     from shared.command import verbs
 
     domain, paper = options.words
-    return verbs.film(domain, paper, options.tier, places())
+    return verbs.film(domain, paper, options.tier, places)
 
 
 def _export(arguments: Sequence[str]) -> int:
     parser = _parser("export", "RUN", "Write the model of a finished run, by folder or address.")
-    add = parser.add_argument
-    add("--to", type=_path, help="where to; default: exports/ADDRESS")
-    add("--domain", help="whose run it is, for folders outside --runs")
-    options, places = _parsed(parser, arguments, words=("RUN",))
+    parser.add_argument("--to", type=_path, help="where to; default: exports/ADDRESS")
+    parser.add_argument("--domain", help="whose run it is, for folders outside --runs")
+    options, places = _parsed(parser, arguments)
     from shared.command import verbs
 
-    run = options.words[0]
-    return verbs.export(run, _path(run), options.domain, options.to, places())
+    return verbs.export(options.words[0], options.domain, options.to, places)
 
 
 def _evaluate(arguments: Sequence[str]) -> int:
     what = "Score a trained model, of this project or another, with a domain's protocols."
     parser = _parser("evaluate", "DOMAIN MODEL", what)
     add = parser.add_argument
-    add(
-        "--data",
-        help="vision, video: a folder of classes, or a data set; graph: a data set; text: tasks",
-    )
+    text = "vision, video: a folder of classes, or a data set; graph: a data set; text: tasks"
+    add("--data", help=text)
     add("--protocol", type=_names, default=(), metavar="NAME,...", help="default: the domain's")
-    add(
-        "--seed",
-        type=int,
-        default=0,
-        help="seed of a protocol's random draws (text: it has none); default: 0",
-    )
-    add(
-        "--allow-missing",
-        dest="skip_damaged",
-        action="store_const",
-        const=True,
-        help="vision, video: omit files of the folder that cannot be decoded, and list them",
-    )
+    text = "seed of a protocol's random draws (text: it has none); default: 0"
+    add("--seed", type=int, default=0, help=text)
+    text = "vision, video: omit files of the folder that cannot be decoded, and list them"
+    add("--allow-missing", dest="skip_damaged", action="store_const", const=True, help=text)
     add("--out", type=_path, metavar="FILE.json", help="also write the numbers there")
     add = parser.add_argument_group("vision").add_argument
     add("--backbone", help="resnet50, any name of timm, ...; default: the ResNet that fits")
@@ -328,57 +288,48 @@ def _evaluate(arguments: Sequence[str]) -> int:
     add("--prefix", help="prefix of the keys to load; default: the only one that fits")
     add("--heads", type=_positive, help="attention heads of a transformer; default: timm's")
     add("--size", type=_positive, help="size of the images in pixels; default: the data's")
-    add(
-        "--statistics",
-        help="colour statistics to normalise with: a data set, or none; default: the data's",
-    )
+    text = "colour statistics to normalise with: a data set, or none; default: the data's"
+    add("--statistics", help=text)
     add = parser.add_argument_group("video").add_argument
     add("--split", help="of UCF-101 or HMDB51: 1, 2, 3, or all, for their mean; default: 1")
-    options, places = _parsed(parser, arguments, words=("DOMAIN", "MODEL"))
+    options, places = _parsed(parser, arguments)
     if options.data and _path(options.data).exists():
         options.data = str(_path(options.data))
     from shared.command import verbs
 
-    return verbs.evaluate(options.words[0], _path(options.words[1]), options, places())
+    return verbs.evaluate(options.words[0], _path(options.words[1]), options, places)
 
 
 def _data(arguments: Sequence[str]) -> int:
     parser = _parser("data", "DOMAIN", "Download the missing data of a domain, verify the rest.")
-    parser.add_argument("--dataset", help="one dataset")
-    parser.add_argument(
-        "--prepare",
-        type=_positive,
-        nargs="?",
-        const=256,
-        metavar="SIDE",
-        help="vision: also decode its images once, the shorter side reduced to SIDE pixels (256)",
-    )
-    options, places = _parsed(parser, arguments, words=("DOMAIN",))
+    add = parser.add_argument
+    add("--dataset", help="one dataset")
+    text = "vision: also decode its images once, the shorter side reduced to SIDE pixels (256)"
+    add("--prepare", type=_positive, nargs="?", const=256, metavar="SIDE", help=text)
+    options, places = _parsed(parser, arguments)
     from shared.command import verbs
 
-    return verbs.fetch(options.words[0], options.dataset, places(), options.prepare)
+    return verbs.fetch(options.words[0], options.dataset, places, options.prepare)
 
 
 def _verify(arguments: Sequence[str]) -> int:
-    parser = _parser(
-        "verify", "[DOMAIN]", "Check every record and every finished run of the tables."
-    )
+    what = "Check every record and every finished run of the tables."
+    parser = _parser("verify", "[DOMAIN]", what)
     add = parser.add_argument
     add("--rerun", type=_positive, metavar="N", help="run the cells of N records again")
     add("--pages", action="store_true", help="make text and CSV files again, and compare them")
     _takes_choice(parser)
     _takes_work(parser)
-    options, places = _parsed(parser, arguments, words=("[DOMAIN]",))
-    if options.rerun is None:
-        choice = ("table", "row", "column", "seeds")
-        if stray := [name for name in choice if getattr(options, name) is not None]:
-            raise UserError(
-                f"--{stray[0]} chooses what --rerun N runs again; every record is checked: "
-                f"add --rerun, or omit --{stray[0]}"
-            )
+    options, places = _parsed(parser, arguments)
+    choice = ("table", "row", "column", "seeds")
+    stray = [name for name in choice if getattr(options, name) is not None]
+    if stray and options.rerun is None:
+        raise UserError(
+            f"--{stray[0]} chooses what --rerun N runs again; add --rerun, or omit --{stray[0]}"
+        )
     from shared.command import verbs
 
-    return verbs.verify_records(options.words[0] if options.words else None, places(), options)
+    return verbs.verify_records(next(iter(options.words), None), places, options)
 
 
 # The verbs; without one the verb is "run".
@@ -398,6 +349,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 
 def _parser(verb: str, words: str, what: str) -> Parser:
     parser = Parser(prog=f"{program()} {verb}", description=what, allow_abbrev=False)
+    parser.words = words.split()
     parser.add_argument("words", nargs="*", metavar=words or "WORD", help=argparse.SUPPRESS)
     parser.usage = f"%(prog)s {words} [OPTION ...]".replace("  ", " ")
     add = parser.add_argument_group("folders, relative to the current one").add_argument
@@ -409,40 +361,18 @@ def _parser(verb: str, words: str, what: str) -> Parser:
 
 
 def _takes_tier(parser: Parser) -> None:
-    parser.add_argument(
-        "--tier", type=_tier, default="paper", help=f"{', '.join(TIERS)}; default: paper"
-    )
+    text = f"{', '.join(TIERS)}; default: paper"
+    parser.add_argument("--tier", type=_tier, default="paper", help=text)
 
 
-def _takes_choice(parser: Parser) -> None:
-    text = "a row, by label or part of an address; may be repeated"
-    parser.add_argument("--row", action="append", help=text)
-    _takes_columns(parser)
-
-
-def _takes_columns(parser: Parser) -> None:
+def _takes_choice(parser: Parser, *, row: bool = True) -> None:
     add = parser.add_argument
+    if row:
+        text = "a row, by label or part of an address; may be repeated"
+        add("--row", action="append", help=text)
     add("--table", help="one table, by number or name")
     add("--column", action="append", help="a column, by label; may be repeated")
     add("--seeds", type=_seeds, help="for example 0-4 or 0,2,5-7; default: those of the table")
-
-
-def _takes_settings(parser: Parser) -> None:
-    add = parser.add_argument
-    add(
-        "--set",
-        action="append",
-        metavar="NAME=VALUE",
-        default=[],
-        help="change a field of the configuration, or objective.NUMBER; enters no table",
-    )
-    add(
-        "--watch",
-        type=_positive,
-        metavar="N",
-        help="show a score of the encoder every N epochs (text: 100 N steps, rl: 20 N updates); "
-        "enters no result",
-    )
 
 
 def _takes_cells(parser: Parser) -> None:
@@ -462,10 +392,13 @@ def _takes_work(parser: Parser) -> None:
     add("--allow-missing", action="store_true", help=text)
 
 
-def _takes_again(parser: Parser) -> None:
-    parser.add_argument(
-        "--again", action="store_true", help="move the chosen runs aside, and start over"
-    )
+def _takes_training(parser: Parser) -> None:
+    add = parser.add_argument
+    text = "change a field of the configuration, or objective.NUMBER; enters no table"
+    add("--set", action="append", metavar="NAME=VALUE", default=[], help=text)
+    text = "show a score of the encoder every N epochs (text: 100 N steps, rl: 20 N updates); "
+    add("--watch", type=_positive, metavar="N", help=f"{text}enters no result")
+    add("--again", action="store_true", help="move the chosen runs aside, and start over")
 
 
 def _takes_cells_of_array(parser: Parser) -> None:
@@ -474,76 +407,40 @@ def _takes_cells_of_array(parser: Parser) -> None:
     parser.add_argument("--cells", type=_positive, nargs="?", const=500, metavar="N", help=text)
 
 
-def _on_several_processes(options: argparse.Namespace) -> bool:
-    """Whether torchrun has started several processes for one run; refuses what they cannot do."""
-    count = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
-    if count > 1 and (len(options.cell or ()) != 1 or options.set):
-        raise UserError(
-            f"{count} processes share one run of the tables; name it by --cell ADDRESS, without "
-            f"--set"
-        )
-    return count > 1
-
-
-def _parsed(
-    parser: Parser, arguments: Sequence[str], words: tuple[str, ...] | None = None
-) -> tuple[argparse.Namespace, "Callable[[], Places]"]:
-    """The options, and a function that makes the places, which imports more.
-
-    ``words`` are the positional arguments; None for DOMAIN PAPER, or none with ``--cell``.
-    """
+def _parsed(parser: Parser, arguments: Sequence[str]) -> tuple[argparse.Namespace, cells.Places]:
+    """The options and the folders that they name."""
     options, unknown = parser.parse_known_intermixed_args(arguments)
-    known = parser.format_help().replace(",", " ").split()
     for argument in unknown:
         name = argument.partition("=")[0]
-        has = [option for option in known if option.startswith("--")]
-        raise UserError(f"no option {name}{suggestion(name, has, 'there are')}")
-    if "" in options.words:
-        raise UserError(f"{parser.prog}: an empty word; name {' '.join(words or [])}".rstrip())
-    count = len(options.words)
-    if words is None:
-        words = () if options.cell else ("DOMAIN", "PAPER")
-    if options.words and words and "DOMAIN" in words[0]:
-        _check_domain(*options.words)
-    if not len([word for word in words if word[0] != "["]) <= count <= len(words):
-        takes, got = " ".join(words) or "no words", " ".join(options.words) or "none"
+        known = re.findall(r"--[\w-]+", parser.format_help())
+        raise UserError(f"no option {name}{suggestion(name, known, 'there are')}")
+    words = [] if getattr(options, "cell", None) else parser.words
+    if options.words and words and words[0].strip("[]") == "DOMAIN":
+        domain, *others = options.words
+        known = [*cells.DOMAINS, *VERBS, *CHECKOUT_ONLY]
+        near = suggestion(domain, known, "domains and verbs are")
+        if others and others[0] in cells.DOMAINS:
+            near = f": the domain comes first, as in {others[0]} {domain}"
+        if domain not in cells.DOMAINS:
+            raise UserError(f"no domain {domain!r}{near}")
+    needed = [word for word in words if word[0] != "["]
+    if "" in options.words or not len(needed) <= len(options.words) <= len(words):
+        takes, got = " ".join(words) or "no words", shlex.join(options.words) or "none"
         raise UserError(f"{parser.prog} takes {takes}; got {got}; see: {parser.prog} --help")
-    return options, lambda: _places(options)
-
-
-def _check_domain(word: str, *others: str) -> None:
-    """Refuse a word that is not a domain; suggest a domain or a verb."""
-    if word not in cells.DOMAINS:
-        near = suggestion(word, [*cells.DOMAINS, *VERBS, "docs", "test"])
-        if not near.startswith(":"):
-            near = suggestion(word, cells.DOMAINS, "domains are")
-            near += "" if near.startswith(":") else f"; verbs are: {', '.join(VERBS)}"
-            if others and others[0] in cells.DOMAINS:
-                near = f": the domain comes first, as in {others[0]} {word}"
-        raise UserError(f"no domain {word!r}{near}")
-
-
-def _places(options: argparse.Namespace) -> "Places":
-    from shared.command.cells import Places
-    from shared.experiment.data import data_root
-
-    places = Places(options.runs, options.results, data_root(options.data_root))
+    places = cells.Places(options.runs, options.results, data_root(options.data_root))
     folders = {"--runs": places.runs, "--results": places.results}
     folders["--data-root" if options.data_root else "SUITE_DATA"] = places.data
     for option, path in folders.items():
-        if path.is_symlink() and not path.exists():
-            raise UserError(f"{option} {path}: a link that leads nowhere; replace it by a folder")
-        if path.exists() and not path.is_dir():
-            raise UserError(f"{option} {path}: a file; name a folder")
-    return places
+        if (path.exists() or path.is_symlink()) and not path.is_dir():
+            raise UserError(f"{option} {path} is no folder; name one, or a new one")
+    return options, places
 
 
 def _say_first(options: argparse.Namespace) -> None:
     """Print a first line at once: importing torch and the tables takes a while."""
-    if os.environ.get("RANK", "0") != "0":
-        return
-    what = " ".join(options.cell or ()) or f"{'/'.join(options.words)}, {options.tier} tier"
-    print(f"{what}: reading the tables", flush=True)
+    if os.environ.get("RANK", "0") == "0":
+        what = " ".join(options.cell or ()) or f"{'/'.join(options.words)}, {options.tier} tier"
+        print(f"{what}: reading the tables", flush=True)
 
 
 def _path(text: str) -> Path:
@@ -566,7 +463,7 @@ def _seeds(text: str) -> tuple[int, ...]:
         numbers = range(0)
         if first.isdecimal() and (last.isdecimal() or not dash):
             numbers = range(int(first), int(last or first) + 1)
-        if not numbers or numbers[-1] > LAST_SEED or len(seeds) + len(numbers) > MOST_SEEDS:
+        if not numbers or numbers[-1] >= 2**32 or len(seeds) + len(numbers) > MOST_SEEDS:
             raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds like 0,2,5-7")
         seeds += numbers
     return tuple(dict.fromkeys(seeds))

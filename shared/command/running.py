@@ -1,20 +1,17 @@
 """Running chosen cells, each in its own process, and measuring the tables that they fill."""
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 
 from rich.console import Console
 
-from shared.command.array import lines_of, print_lines
-from shared.command.cells import Chosen, Places, imported, run_folder
-from shared.command.plan import plan_table, trains
-from shared.command.pool import Pool, default_jobs
+from shared.command.cells import Chosen, Places
+from shared.command.plan import lines_of, plan_table, steps_of
+from shared.command.pool import Pool, jobs_of
 from shared.errors import UserError, first_of, lacking, not_installed, program
 from shared.experiment.frame import Frame, load, unfinished
-from shared.experiment.records import read_json
-from shared.experiment.run_folders import INTERRUPTED, archive, check_config
-from shared.experiment.store import discard
+from shared.experiment.run_folders import INTERRUPTED, check_config
 from shared.experiment.tables import Cell
 from shared.report.console import Terminal, say
 from shared.report.measuring import measure, narrowed
@@ -23,7 +20,7 @@ from shared.report.wording import counted, named_seeds, published_value
 FEW = 2  # commits that are listed by name
 
 
-def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
+def plan_cells(chosen: Sequence[Chosen], places: Places, options: Namespace) -> int:
     """Print which cells are done and what the rest would cost; returns the exit code.
 
     With ``--cells`` print the cells still to run instead, as lines of an array job.
@@ -32,27 +29,27 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
     _distinct_runs(chosen, places)
     _print_undeclared_seeds(chosen, console)
     frame = joined(chosen, places)
-    to_run = _without_recorded(chosen, frame, places, options, console)
+    to_run = _without_recorded(chosen, frame, options, console)
     if options.cells is not None:
-        print_lines(lines_of(to_run, places, options, console))
+        for line in lines_of(to_run, places, options, console):
+            print(line)
         return 0
-    jobs = options.jobs or default_jobs(options.threads)
     seen: set[str] = set()
     left = {cell.address for selected in to_run for cell in selected.cells}
     for selected in chosen:
         recorded = {cell.address for cell in selected.cells} - left
         if len(recorded) < len(selected.cells):
-            plan = plan_table(selected.table, selected.cells, places, frame, jobs, seen, recorded)
+            plan = plan_table(*selected, places, frame, jobs_of(options), seen, recorded)
             console.print(plan, crop=False)
     return 0
 
 
-def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
+def run_cells(chosen: Sequence[Chosen], places: Places, options: Namespace) -> int:
     """Run the unfinished cells, and print their tables; returns the exit code."""
     console = Console()
     _print_undeclared_seeds(chosen, console)
     frame = joined(chosen, places)
-    to_run = _without_recorded(chosen, frame, places, options, console)
+    to_run = _without_recorded(chosen, frame, options, console)
     pool = run_waiting(to_run, places, options, console)
     if not pool.interrupted:
         records = frame if to_run != list(chosen) else None
@@ -62,52 +59,40 @@ def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namesp
 
 def joined(chosen: Sequence[Chosen], places: Places) -> Frame:
     """The tables of the chosen cells with their runs, and but for the smoke tier their records."""
-    cells = [cell for selected in chosen for cell in selected.cells]
-    smoke = cells[0].tier == "smoke"
+    smoke = chosen[0].tier == "smoke"
     return load(
         [selected.table for selected in chosen],
         runs=places.runs,
         results=None if smoke else places.results,
         tiers=("smoke",) if smoke else ("paper", "short"),
-        also=cells,
+        also=[cell for selected in chosen for cell in selected.cells],
     )
 
 
 def _without_recorded(
-    chosen: Sequence[Chosen],
-    frame: Frame,
-    places: Places,
-    options: argparse.Namespace,
-    console: Console,
+    chosen: Sequence[Chosen], frame: Frame, options: Namespace, console: Console
 ) -> list[Chosen]:
-    """The cells but for those with a committed record and no run here, whose number is printed.
-
-    With ``--again`` and ``--cell`` all of them.
-    """
+    """The cells but for those whose number is that of a committed record, which is printed."""
     if options.again or options.cell:
         return list(chosen)
     to_run = []
-    for selected in chosen:
-        table, tier = selected.table, selected.cells[0].tier
-        records = {
-            line.measurement.cell.address: line.measurement.record
-            for line in frame.of(table, tier)
-            if line.measurement and line.source and line.source.origin == "record"
+    for table, cells in chosen:
+        commits = {
+            found.cell.address: str(found.record.environment["commit"])[:7]
+            for line in frame.of(table, cells[0].tier)
+            if line.counts and line.source and line.source.origin == "record"
+            if (found := line.measurement)
         }
-        recorded = (cell for cell in selected.cells if cell.address in records)
-        skipped = {cell.address for cell in unfinished(recorded, places.runs)}
-        if skipped:
-            commits = sorted({str(records[name].environment["commit"])[:7] for name in skipped})
-            names = ", ".join(commits) if len(commits) <= FEW else f"of {len(commits)} commits"
-            number, all_of_them = len(skipped), len(skipped) == len(selected.cells)
-            have = f"{counted(number, 'cell')} {'has' if number == 1 else 'have'}"
-            text = f"nothing to train: all {have}" if all_of_them and number > 1 else have
-            say(
-                console,
-                f"{table.address}: {text} committed results ({names}); to train "
-                f"{'it' if number == 1 else 'them'} here add --again",
-            )
-        rest = tuple(cell for cell in selected.cells if cell.address not in skipped)
+        recorded = {cell.address for cell in cells if cell.address in commits}
+        rest = tuple(cell for cell in cells if cell.address not in recorded)
+        if recorded:
+            names = sorted({commits[address] for address in recorded})
+            of = ", ".join(names) if len(names) <= FEW else f"of {len(names)} commits"
+            one = len(recorded) == 1
+            all_of = "" if rest or one else "nothing to train: all "
+            have = f"{all_of}{counted(len(recorded), 'cell')} {'has' if one else 'have'}"
+            again = f"to train {'it' if one else 'them'} here add --again"
+            say(console, f"{table.address}: {have} committed results ({of}); {again}")
         if rest:
             to_run.append(Chosen(table, rest))
     return to_run
@@ -115,20 +100,18 @@ def _without_recorded(
 
 def _print_undeclared_seeds(chosen: Sequence[Chosen], console: Console) -> None:
     """Print which seeds no table declares, and what becomes of them."""
-    for selected in chosen:
-        table, cells = selected.table, selected.cells
-        rows = {row.label: row for row in table.rows}
+    for table, cells in chosen:
+        declared = {(cell.row, cell.column, cell.seed) for cell in table.cells(cells[0].tier)}
         seeds_of_row: dict[str, set[int]] = {cell.row: set() for cell in cells}
         for cell in cells:
-            column = table.column_of(cell.tier, cell.column)
-            if cell.seed not in table.seeds_of(cell.tier, rows[cell.row], column):
+            if (cell.row, cell.column, cell.seed) not in declared:
                 seeds_of_row[cell.row].add(cell.seed)
-        labels_of_seeds: dict[tuple[int, ...], list[str]] = {}
-        for label, undeclared in seeds_of_row.items():
-            if undeclared:
-                labels_of_seeds.setdefault(tuple(sorted(undeclared)), []).append(label)
-        for seeds, labels in labels_of_seeds.items():
-            where = "" if len(labels) == len(seeds_of_row) else f" of {'; '.join(labels)}"
+        rows_of_seeds: dict[tuple[int, ...], list[str]] = {}
+        for row, undeclared in seeds_of_row.items():
+            rows_of_seeds.setdefault(tuple(sorted(undeclared)), []).append(row)
+        rows_of_seeds.pop((), None)
+        for seeds, rows in rows_of_seeds.items():
+            where = "" if len(rows) == len(seeds_of_row) else f" of {'; '.join(rows)}"
             what = f"{named_seeds(seeds)}{where} {'is' if len(seeds) == 1 else 'are'} not declared"
             text = f"{table.address}: {what}: run and kept, in no table; compare uses them"
             say(console, text)
@@ -145,31 +128,29 @@ def show_tables(
 
     Committed records of the frame ``records`` are shown where there is no run.
     """
-    for selected in chosen:
-        table, tier = selected.table, selected.cells[0].tier
+    for table, cells in chosen:
+        tier = cells[0].tier
         frame = load([table], runs=places.runs, tiers=(tier,), status=outcomes, before=records)
         measured = measure(table, tier, frame.of(table, tier))
         rows, columns, seeds = (
-            {getattr(cell, name) for cell in selected.cells} for name in ("row", "column", "seed")
+            {getattr(cell, name) for cell in cells} for name in ("row", "column", "seed")
         )
         terminal = Terminal(narrowed(measured, rows, columns, seeds), places.results)
         console.print(terminal, crop=False)
-    if chosen and chosen[0].cells[0].tier == "smoke":
+    if chosen and chosen[0].tier == "smoke":
         words = f"{chosen[0].table.domain} {chosen[0].table.paper}"
         say(console, f"The tables: {program()} {words}; their cost: {program()} plan {words}")
 
 
 def run_waiting(
-    chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
+    chosen: Sequence[Chosen], places: Places, options: Namespace, console: Console
 ) -> Pool:
     """Run the unfinished cells; the returned pool has the outcomes of those without a result."""
     waiting = unfinished_cells(chosen, places, options, console)
-    pool = Pool(places, options, console, main=main_metrics(chosen))
+    pool = Pool(places, options, console, main_metrics(chosen))
     _check_known(waiting)
     if with_data := pool.leave_out(waiting):
-        pool.run(
-            with_data, (lambda: move_aside(with_data, places, console)) if options.again else None
-        )
+        pool.run(with_data)
         # What this command left to another one may be done by now.
         without = [cell for cell in waiting if cell.address in pool.outcomes]
         left = {cell.address for cell in unfinished(without, places.runs)}
@@ -183,13 +164,10 @@ def _check_known(cells: Sequence[Cell]) -> None:
         if libraries := not_installed(domain):
             raise UserError(lacking(domain, f"{', '.join(libraries)} not installed"))
     for cell in cells:
-        steps = imported(cell.domain).experiment(cell.config).steps
-        if steps is not None and trains(cell.config) and steps(cell.config) == 0:
+        if steps_of(cell) == 0:
             size = getattr(cell.config, "batch_size", None)
-            raise UserError(
-                f"{cell.address}: batch_size {size} is larger than its training data; lower it: "
-                f"--set batch_size=N"
-            )
+            why = f"batch_size {size} is larger than its training data"
+            raise UserError(f"{cell.address}: {why}; lower it: --set batch_size=N")
 
 
 def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
@@ -198,21 +176,18 @@ def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
     No published number applies to a user's cells or to the embedded data of smoke.
     """
     metrics: dict[str, tuple[str, str]] = {}
-    for selected in chosen:
-        table = selected.table
+    for table, cells in chosen:
         labels = {row.label: row.published for row in table.rows}
-        for cell in selected.cells:
-            label = labels.get(cell.row)  # a user's row is in no table
-            value = table.published.value(label, cell.column) if label else None
-            applies = value is not None and cell.tier != "smoke" and not cell.own
-            published = published_value(value) if applies else ""
+        for cell in cells:
             metric = table.metric_of(table.column_of(cell.tier, cell.column))
-            metrics.setdefault(cell.address, (metric, published))
+            label = None if cell.own or cell.tier == "smoke" else labels.get(cell.row)
+            value = table.published.value(label, cell.column) if label else None
+            metrics.setdefault(cell.address, (metric, published_value(value) if value else ""))
     return metrics
 
 
 def unfinished_cells(
-    chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
+    chosen: Sequence[Chosen], places: Places, options: Namespace, console: Console
 ) -> list[Cell]:
     """The unfinished cells, or with --again all of them."""
     places.runs.mkdir(parents=True, exist_ok=True)
@@ -248,18 +223,5 @@ def _distinct_runs(chosen: Sequence[Chosen], places: Places, *, again: bool = Fa
     cells: dict[str, Cell] = {}
     for cell in (cell for selected in chosen for cell in selected.cells):
         if cells.setdefault(cell.key, cell) is cell and not again:
-            check_config(run_folder(places, cell), cell.config)
+            check_config(places.runs / cell.folder, cell.config)
     return list(cells.values())
-
-
-def move_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
-    """Move the runs of the cells aside, and say so; delete their encoders from the store."""
-    moved = []
-    for cell in cells:
-        if (folder := run_folder(places, cell)).exists():
-            if (environment := folder / "environment.json").is_file():
-                discard(places.store_of(cell) or places.store, read_json(environment))
-            moved.append(archive(folder))
-    if moved:
-        folders = f"{moved[0]}{', ...' if len(moved) > 1 else ''}"
-        say(console, f"moved {counted(len(moved), 'run')} aside: {folders}")

@@ -11,7 +11,7 @@ from shared.errors import UserError, suggestion
 from shared.experiment.config import AnyConfig
 from shared.experiment.initial import InitialWeights
 from shared.functions import loaded
-from shared.objective import Objective, Term
+from shared.objective import Objective, Projection, Term
 from shared.projection import LowRankProjection
 from shared.ranges import require_ranges
 
@@ -31,7 +31,7 @@ def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
     fields = {item.name: hints[item.name] for item in dataclasses.fields(config)}
     names = [setting.partition("=")[0].strip() for setting in settings]
     values: dict[str, Any] = {}
-    numbers: dict[str, dict[str, str]] = {}  # of an objective, by field, then by name
+    numbers: dict[str, str] = {}  # of the objective
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))
         if names.count(name) > 1:
@@ -46,15 +46,16 @@ def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
             raise UserError(f"--set {name}: no field {field!r}{known}")
         value = getattr(config, field)
         if isinstance(value, Objective) and dot:
-            numbers.setdefault(field, {})[number] = text
+            values[field], numbers[number] = value, text
         elif dot or Objective in (fields[field], *get_args(fields[field])):
             what = "set its numbers, as in objective.temperature=0.1, or --with a loss"
             what = f"it has no part {number!r}" if dot else what
             raise UserError(f"--set {name}: {field} is {value!r}; {what}")
         else:
             values[field] = typed(f"--set {name}", text, fields[field])
-    for field, texts in numbers.items():
-        values[field] = _with_numbers(getattr(config, field), texts)
+    for field, value in values.items():
+        if isinstance(value, Objective):
+            values[field] = _with_numbers(value, numbers)
     new = dataclasses.replace(config, **values)
     try:
         require_ranges(new)
@@ -95,58 +96,37 @@ def kwargs_of(function: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
-def checked_term(function: Callable[..., Any], weight: float, kwargs: Mapping[str, Any]) -> Term:
-    """The term; an invalid one raises a UserError."""
-    try:
-        made = Term(function, kwargs, weight)
-        made.check()
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    return made
-
-
 def _with_numbers(objective: Objective, texts: Mapping[str, str]) -> Objective:
     """The objective with numbers changed, all at once: two may be valid only together."""
-    terms = {
-        "": objective.loss,
-        **{penalty.function.__name__: penalty for penalty in objective.penalties},
-    }
-    projection = objective.projection
+    parts: dict[str, Term | Projection] = {"": objective.loss}
+    parts |= {penalty.function.__name__: penalty for penalty in objective.penalties}
+    if objective.projection:
+        parts["projection"] = objective.projection
     hints: dict[str, Any] = {}
-    for prefix, part in terms.items():
-        start = f"{prefix}." if prefix else ""
-        hints |= {start + name: hint for name, hint in kwargs_of(part.function).items()}
-        hints |= {f"{prefix}.weight": float} if prefix else {}
-    if projection:
-        known = kwargs_of(LowRankProjection.__init__)
-        hints |= {"projection.weight": float}
-        hints |= {f"projection.{name}": hint for name, hint in known.items()}
-    changes: dict[str, dict[str, Any]] = {}  # by term, then by number
+    for prefix, part in parts.items():
+        takes = kwargs_of(part.function if isinstance(part, Term) else LowRankProjection.__init__)
+        takes |= {"weight": float} if prefix else {}
+        hints |= {f"{prefix}.{name}".lstrip("."): hint for name, hint in takes.items()}
+    changes: dict[str, dict[str, Any]] = {}  # by part, then by number
     for path, text in texts.items():
         if path not in hints:
             others = suggestion(path, hints, "there are")
             raise UserError(f"--set objective.{path}: {objective!r} has no {path!r}{others}")
         prefix, _, name = path.rpartition(".")
         changes.setdefault(prefix, {})[name] = typed(f"--set objective.{path}", text, hints[path])
-
-    def new(part: Term, prefix: str = "") -> Term:
-        if prefix not in changes:
-            return part
-        kwargs = {**part.kwargs, **changes[prefix]}
-        weight = kwargs.pop("weight", part.weight) if prefix else part.weight
-        return checked_term(part.function, weight, kwargs)
-
-    if projection and "projection" in changes:
-        kwargs = {**projection.kwargs, **changes["projection"]}
-        weight = kwargs.pop("weight", projection.weight)
+    for prefix, numbers in changes.items():
+        part = parts[prefix]
+        weight = numbers.pop("weight", part.weight)
         try:
-            projection = dataclasses.replace(projection, weight=weight, kwargs=kwargs)
+            new = dataclasses.replace(part, weight=weight, kwargs={**part.kwargs, **numbers})
+            if isinstance(new, Term):
+                new.check()
         except ValueError as error:
             raise UserError(str(error)) from None
-    penalties = tuple(new(penalty, penalty.function.__name__) for penalty in objective.penalties)
-    return dataclasses.replace(
-        objective, loss=new(objective.loss), penalties=penalties, projection=projection
-    )
+        parts[prefix] = new
+    projection = parts.pop("projection", None)
+    loss, *penalties = parts.values()
+    return Objective(loss, tuple(penalties), projection)  # type: ignore[arg-type]
 
 
 def _value(text: str, hint: Any) -> Any:

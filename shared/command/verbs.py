@@ -3,25 +3,23 @@
 matplotlib takes a while to import: only the verbs that draw do so.
 """
 
-import argparse
 import contextlib
 import dataclasses
+import filecmp
 import json
-import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table as Grid
 
 from shared.command import cells, verify
-from shared.command.cells import Places, domain_of, find_cell, run_folder, tables_of_paper
-from shared.command.rerun import run_again
+from shared.command.cells import Places, domain_of, find_cell, tables_of_paper
 from shared.errors import UserError, program, suggestion
 from shared.experiment.checkout import of_checkout
 from shared.experiment.domain import EvaluationRequest
@@ -38,20 +36,11 @@ if TYPE_CHECKING:
 
 README = "README.md"  # has the outcomes of the project's own results in short
 TEXTS = (".md", ".csv")  # what verify --pages makes again and compares
-NO_RECORDS = (
-    "note: no committed records below {}; they come with the checkout, not with the package"
-)
 EXPORTS = "exports"  # no committed files are there
 # Options of evaluate that only some domains have.
 DOMAIN_OPTIONS = (
-    "backbone",
-    "stem",
-    "prefix",
-    "heads",
-    "size",
-    "statistics",
-    "skip_damaged",
-    "split",
+    *("backbone", "stem", "prefix", "heads", "size", "statistics"),  # vision
+    *("skip_damaged", "split"),
 )
 
 
@@ -68,8 +57,6 @@ def report(places: Places, *, replace: bool = False) -> int:
         print(line)
     results = write_results(places, frame)
     written = sum(bool(measured.records) for measured in results.tables)
-    if not written:
-        print(NO_RECORDS.format(places.results))
     for paper in pages.PAPERS:
         print(pages.sentence(results, paper))
     print(f"{counted(written, 'table')}; the summary of all: {places.results / pages.SUMMARY}")
@@ -114,16 +101,13 @@ def write_results(places: Places, frame: Frame, *, to: Path | None = None) -> "R
 
 def _measured_twice(frame: Frame, *, replace: bool) -> Iterator[str]:
     """Lines on cells that have a committed record and another, finished run."""
-    by_cell: dict[tuple[str, str], dict[Origin, Measurement]] = {}
+    found: dict[Origin, dict[tuple[str, str], Measurement]] = {"record": {}, "run": {}}
     for line in frame:
         if (measured := line.measurement) is not None and line.source is not None:
-            cell = (measured.cell.address, measured.cell.column)
-            by_cell.setdefault(cell, {})[line.source.origin] = measured
-    pairs = [
-        (by_origin["record"], by_origin["run"])
-        for by_origin in by_cell.values()
-        if len({measured.record.sha256 for measured in by_origin.values()}) == 2
-    ]
+            cell = measured.cell
+            found[line.source.origin][cell.address, cell.column] = measured
+    both = ((old, found["run"].get(cell)) for cell, old in found["record"].items())
+    pairs = [(old, new) for old, new in both if new and new.record.sha256 != old.record.sha256]
     for old, new in pairs if replace else ():
         yield f"{new.cell.address}: {_number_text(old)} is replaced by {_number_text(new)}"
     if pairs and not replace:
@@ -142,21 +126,17 @@ def _number_text(measured: Measurement) -> str:
     return f"{metric} {record.result['metrics'][metric]:.2f} ({commit})"
 
 
-def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
+def verify_records(domain: str | None, places: Places, options: Namespace) -> int:
     """Check records and finished runs; with ``--rerun`` run some recorded cells again."""
     console = Console()
     checked = verify.check(cells.every_table(domain), places.results, places.runs, domain)
     console.print(verify.summary(checked))
-    if not any(group.committed for group in checked.groups):
-        print(NO_RECORDS.format(places.results))
-    faults = [*checked.faults]
-    if options.pages:
-        faults += _outdated_pages(places)
+    faults = [*checked.faults, *(_outdated_pages(places) if options.pages else ())]
     for note in checked.notes:
         print(f"note: {note}")
     if options.rerun:
         compared = 0
-        for outcome in run_again(checked.matched, places, options, console):
+        for outcome in verify.run_again(checked.matched, places, options, console):
             text = ": ".join(filter(None, (outcome.address, outcome.text)))
             compared += outcome.compared
             if outcome.fault:
@@ -171,27 +151,24 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
 
 
 def _outdated_pages(places: Places) -> list[str]:
-    """The texts and CSV files below ``results`` that the committed records do not give."""
+    """The texts and CSV files below ``results`` that are not what the committed records give."""
     with tempfile.TemporaryDirectory() as folder:
         to = Path(folder) / "results"
         frame = whole_frame(dataclasses.replace(places, runs=Path(folder) / "runs"))
         write_results(places, frame, to=to)
-        return list(_other_texts(places.results, to))
-
-
-def _other_texts(results: Path, rebuilt: Path) -> Iterator[str]:
-    """The pages and CSV files below ``results`` that differ from those in ``rebuilt``."""
-    expected, existing = (
-        {file.relative_to(folder) for kind in TEXTS for file in folder.rglob(f"*{kind}")}
-        for folder in (rebuilt, results)
-    )
-    for name in sorted(name for name in expected | existing if "figures" not in name.parts):
-        if name not in expected:
-            yield f"{results / name}: no record gives this file; delete it"
-        elif name not in existing:
-            yield f"{results / name} is missing; run {program()} report"
-        elif (results / name).read_bytes() != (rebuilt / name).read_bytes():
-            yield f"{results / name} is not what the records give; run {program()} report"
+        names = {
+            str(name)
+            for root in (places.results, to)
+            for kind in TEXTS
+            for file in root.rglob(f"*{kind}")
+            if "figures" not in (name := file.relative_to(root)).parts
+        }
+        _, differing, one_sided = filecmp.cmpfiles(places.results, to, names, shallow=False)
+    return [
+        f"{places.results / name} is not what the records give: {program()} report writes it, or "
+        f"delete it"
+        for name in sorted((*differing, *one_sided))
+    ]
 
 
 def print_faults(faults: Sequence[str]) -> int:
@@ -201,7 +178,7 @@ def print_faults(faults: Sequence[str]) -> int:
     return 1 if faults else 0
 
 
-def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int:
+def draw(domain: str, paper: str, places: Places, to: Path | None) -> int:
     """Draw the figures of a paper, and print their paths."""
     from shared.report.figures import write as write_figures
 
@@ -209,19 +186,12 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
     figures = domain_of(domain).figures
     if figures is None:
         raise UserError(f"{domain} draws no figures")
-    files = write_figures(
-        domain_of(domain).tables,
-        figures(),
-        paper,
-        places.runs,
-        places.results,
-        places.data,
-        to or of_checkout(EXPORTS) / "figures",
-    )
+    to = to or of_checkout(EXPORTS) / "figures"
+    folders = (places.runs, places.results, places.data, to)
+    files = write_figures(domain_of(domain).tables, figures(), paper, *folders)
     if not files:
         raise UserError(f"{domain}/{paper}: no figure can be drawn")
-    for file in files:
-        print(file)
+    print(*files, sep="\n")
     return 0
 
 
@@ -233,48 +203,39 @@ def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
         raise UserError(f"{domain} films nothing")
     files = record_video(paper, tier, places.runs)
     if not files:
-        raise UserError(
-            f"there is no policy to film: {domain}/{paper} has no finished run of an agent in the "
-            f"{tier} tier"
-        )
-    for file in files:
-        print(file)
+        raise UserError(f"there is no policy to film: no finished run of {domain}/{paper}, {tier}")
+    print(*files, sep="\n")
     return 0
 
 
-def export(run: str, folder: Path, domain: str | None, target: Path | None, places: Places) -> int:
+def export(run: str, domain: str | None, to: Path | None, places: Places) -> int:
     """Write the model of a finished run, given by folder or address, and print its path."""
-    address = Path(run)
-    if not (folder / "config.json").exists():
-        try:
-            cell = find_cell(run).cells[0]
-        except UserError:
-            raise UserError(
-                f"no run {run!r}: neither the folder of a run nor the address of a cell"
-            ) from None
-        folder = run_folder(places, cell)
-        if not (folder / "config.json").exists():
-            raise UserError(f"{run} has no run in {places.runs}/; run it with --cell {run}")
-    else:
+    folder = Path(run).expanduser()
+    if (folder / "config.json").exists():
         address = Path(folder.resolve().name)
         with contextlib.suppress(ValueError):  # it is elsewhere
             address = folder.resolve().relative_to(places.runs.resolve())
-    home = next((part for part in address.parts if part in cells.DOMAINS), "")
-    if domain is None and not home:
-        raise UserError(
-            f"{folder} is not in a domain's folder of runs; name the domain with --domain"
-        )
-    domain = domain or home
+    else:
+        try:
+            (cell,) = find_cell(run).cells
+        except UserError as error:
+            raise UserError(f"no folder of a run, and no cell, {run!r}: {error}") from None
+        address, folder = Path(run), places.runs / cell.folder
+        if not (folder / "config.json").exists():
+            raise UserError(f"{run} has no run in {places.runs}/; run it with --cell {run}")
+    domain = domain or next((part for part in address.parts if part in cells.DOMAINS), None)
+    if domain is None:
+        raise UserError(f"{folder} is in no domain's folder; name the domain with --domain")
     write = domain_of(domain).export
     if write is None:
         raise UserError(f"{domain} exports no models")
     if read_record(folder, str(address)) is None:
         raise UserError(f"{folder}: the run is not finished; it needs a result.json to be exported")
-    print(write(folder, target or of_checkout(EXPORTS) / address))
+    print(write(folder, to or of_checkout(EXPORTS) / address))
     return 0
 
 
-def fetch(domain: str, dataset: str | None, places: Places, side: int | None = None) -> int:
+def fetch(domain: str, dataset: str | None, places: Places, side: int | None) -> int:
     """Download missing datasets and verify the others; print a line for each.
 
     With ``side``, decode the images of the dataset with so many pixels of the shorter side.
@@ -288,67 +249,32 @@ def fetch(domain: str, dataset: str | None, places: Places, side: int | None = N
     if dataset is not None and dataset not in datasets:
         known = suggestion(dataset, datasets, "it has")
         raise UserError(f"{domain} has no dataset {dataset!r}{known}")
-    failed: dict[str, str] = {}
+    failed = False
     for name in [dataset] if dataset is not None else datasets:
         started = time.monotonic()
         try:
             content = provider.fetch(name, places.data)
             if side is not None and provider.prepare is not None:
                 provider.prepare(name, places.data, side)
-            seconds = time.monotonic() - started
-            print(f"{name}: ready in {places.data} ({seconds:.1f} s)")
-            if content:
-                print(content)
         except UserError as error:
-            failed[name] = str(error)
-    if dataset is not None:
-        for text in failed.values():
-            print(text, file=sys.stderr)
-    else:
-        for line in _missing_datasets(domain, failed):
-            print(line, file=sys.stderr)
-        for line in _runnable_tables(domain, places) if failed else ():
-            print(line)
+            failed = True
+            print(error, file=sys.stderr)
+            continue
+        print(f"{name}: ready in {places.data} ({time.monotonic() - started:.1f} s)")
+        if content:
+            print(content)
     return 1 if failed else 0
 
 
-def _missing_datasets(domain: str, failed: Mapping[str, str]) -> Iterator[str]:
-    """A line for each reason why datasets are not there, with their names."""
-    by_reason: dict[str, list[str]] = {}
-    for name, text in failed.items():
-        reason = text.removeprefix(name).removeprefix(":").strip().partition(";")[0]
-        reason = re.sub(r"download from \S+ failed", "download failed", reason)
-        by_reason.setdefault(reason.partition(": get ")[0], []).append(name)
-    for reason, names in by_reason.items():
-        yield f"not there: {', '.join(names)} ({reason})"
-    if failed:
-        yield f"where to put one: {program()} data {domain} --dataset {next(iter(failed))}"
-
-
-def _runnable_tables(domain: str, places: Places) -> Iterator[str]:
-    """A line on the tables with a column whose data are there, if the domain can tell."""
-    provider = domain_of(domain)
-    if all(experiment.missing is None for experiment in provider.experiments):
-        return
-    names: dict[str, None] = {}
-    for table in cells.every_table(domain):
-        for tier in (tier for tier in table.tiers if tier != "smoke"):
-            name = f"{table.paper}/{table.name}" + f" ({tier})" * (tier != "paper")
-            for cell in {cell.column: cell for cell in reversed(table.cells(tier))}.values():
-                missing = provider.experiment(cell.config).missing
-                if missing is None or not missing(cell.config, places.data):
-                    names[name] = None
-    yield f"tables with data, in a column at least: {', '.join(names) or 'those of --tier smoke'}"
-
-
-def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places) -> int:
+def evaluate(name: str, model: Path, options: Namespace, places: Places) -> int:
     """Score a model with protocols of a domain, print the numbers, write them with ``--out``."""
     domain = domain_of(name)
     if domain.score is None:
         raise UserError(f"{name} cannot score models; vision, text, graph and video can")
-    domain_options = {option: getattr(options, option) for option in DOMAIN_OPTIONS}
     domain_options = {
-        option: str(value) for option, value in domain_options.items() if value is not None
+        option: str(value)
+        for option in DOMAIN_OPTIONS
+        if (value := getattr(options, option)) is not None
     }
     if unknown := sorted(domain_options.keys() - set(domain.scored_by)):
         option = unknown[0].replace("_", "-")
@@ -359,22 +285,26 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
     if not model.exists():
         raise UserError(f"{model}: there is no such file or folder; give a trained model")
     console = Console()
+    request = EvaluationRequest(
+        model=model,
+        data=options.data,
+        protocols=options.protocol,
+        data_root=places.data,
+        seed=options.seed,
+        options=domain_options,
+        say=partial(say, console),
+    )
     try:
-        scores = domain.score(
-            EvaluationRequest(
-                model=model,
-                data=options.data,
-                protocols=options.protocol,
-                data_root=places.data,
-                seed=options.seed,
-                options=domain_options,
-                say=partial(say, console),
-            )
-        )
+        scores = domain.score(request)
     except (ValueError, FloatingPointError) as error:  # caused by the user's data or network
         on = f" on {options.data}" if options.data else ""
         raise UserError(f"{model}{on}: {error}") from error
-    console.print(_grid({name: score["metrics"] for name, score in scores.protocols.items()}))
+    grid = empty_grid(("protocol", "metric", "value"), left=("protocol", "metric"))
+    for protocol, score in scores.protocols.items():
+        for metric, value in score["metrics"].items():
+            if isinstance(value, int | float):
+                grid.add_row(protocol, metric, f"{value:.2f}")
+    console.print(grid)
     if out is not None:
         content = {"domain": name, "seed": options.seed, **scores.facts}
         content["protocols"] = scores.protocols
@@ -382,13 +312,3 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
         write_atomically(out, json.dumps(content, indent=2) + "\n")
         say(console, f"written to {out}")
     return 0
-
-
-def _grid(scores: Mapping[str, Mapping[str, Any]]) -> Grid:
-    """A line for each number of each protocol."""
-    grid = empty_grid(("protocol", "metric", "value"), left=("protocol", "metric"))
-    for protocol, metrics in scores.items():
-        for metric, value in metrics.items():
-            if isinstance(value, int | float):
-                grid.add_row(protocol, metric, f"{value:.2f}")
-    return grid

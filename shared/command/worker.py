@@ -12,8 +12,8 @@ from functools import partial
 from shared import functions
 from shared.capture import CaptureFailed
 from shared.command import devices
-from shared.command.cells import Places, imported, run_folder
-from shared.command.outcome import INTERRUPTED, Outcome
+from shared.command.cells import Places, imported
+from shared.command.progress import INTERRUPTED, Outcome
 from shared.distributed import all_gather_objects, is_lost, world_size
 from shared.errors import UserError, describe_os_error, lacking
 from shared.experiment.config import USER_TIER, canonical, run_key
@@ -36,8 +36,7 @@ def run_cell(
     """Run a cell, unless another process has done so by now.
 
     ``report`` is called with the name of a method of :class:`shared.command.progress.Watch` and its
-    arguments after the cell: what the run shows next. ``workers`` are processes or threads that the
-    run may use.
+    arguments after the cell. ``workers`` are processes or threads that the run may use.
     """
     set_up_torch(options.threads, deterministic=options.deterministic)
     show_plain_warnings()
@@ -46,7 +45,7 @@ def run_cell(
         why = "the source of its loss changed since the command began; start it again"
         return Outcome(Reason.REFUSED, f"{Reason.REFUSED}: {why}")
     run = Run(
-        run_folder(places, cell),
+        places.runs / cell.folder,
         cell.config,
         tier=USER_TIER if cell.own else cell.tier,
         workers=workers,
@@ -106,13 +105,11 @@ def _outcome_of(error: BaseException, run: Run, domain: str) -> Outcome:
             why = lacking(domain, error)
         case OSError():
             why = describe_os_error(error)
-        case UserError():
+        case FloatingPointError() if run.saved_step is not None:
+            file = run.folder / "checkpoint.pt"
+            why = f"{error}; last good checkpoint: {file} at step {run.saved_step}"
+        case UserError() | FloatingPointError():
             why = str(error)
-        case FloatingPointError():
-            why = str(error)
-            if run.saved_step is not None:
-                file = run.folder / "checkpoint.pt"
-                why += f"; last good checkpoint: {file} at step {run.saved_step}"
         case Exception() if is_lost(error):
             return Outcome(Reason.FAILED, lost(run.processes), traceback.format_exc())
         case _ if _is_out_of_memory(error):
@@ -140,8 +137,7 @@ def set_up_torch(threads: int, *, deterministic: bool) -> None:
     if deterministic:
         # The value that torch's documentation names for cuBLAS and for recurrent layers alike.
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"
-    # Filling would write every new tensor twice, for reads of uninitialised memory. The name
-    # exists only at run time, so mypy does not see it.
+    # Filling would write every new tensor twice. The name exists only at run time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = not deterministic  # its choice can be another in each process
 
@@ -171,8 +167,8 @@ def _stop_with_parent(run: Run) -> None:
 def _is_out_of_memory(error: BaseException) -> bool:
     import torch
 
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
     # The CPU allocator raises a plain RuntimeError with one of these phrases.
     words = ("not enough memory", "can't allocate memory")
-    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in words)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in words)
+    )

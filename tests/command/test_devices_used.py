@@ -60,12 +60,6 @@ def test_torch_is_asked_for_gpus_unless_linux_shows_none(monkeypatch: pytest.Mon
     assert devices.may_have_gpu()
 
 
-def test_the_tests_of_a_gpu_need_one(idle: pytest.MonkeyPatch) -> None:
-    idle.setattr(torch.cuda, "init", lambda: fails("Found no NVIDIA driver on your system"))
-    with pytest.raises(SystemExit, match="2"):
-        devices.need("test --gpu")
-
-
 def test_the_summary_of_a_gpu_s_tests_has_its_steps_and_what_failed() -> None:
     step = {"step": "CURL", "milliseconds": 12.34, "host": 1.2, "waits": 0, "gigabytes": 3.21}
     passed = SimpleNamespace(duration=2.0, user_properties=[("step", step), ("other", 1)])

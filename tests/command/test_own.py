@@ -62,7 +62,7 @@ def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
         ("def f(pairs, s, *, weight=1.0):\n    return s.sum(1)\n", ["weight=2"], "weight"),
         ("def f(pairs, s, *, t=1.0):\n    return s.sum(1)\n", ["t=1"] * 2, "twice"),
         ("def f(pairs, s, *, t: float = 1.0):\n    return s.sum(1)\n", ["t=warm"], "'warm'"),
-        ("def f(pairs, s, t=1.0):\n    return s.sum(1)\n", ["t=2"], "put a * before it"),
+        ("def f(pairs, s, t=1.0):\n    return s.sum(1)\n", ["t=2"], "after a *"),
         ("def f(pairs, s):\n    return s.sum()\n", [], "(6,)"),
         ("def f(pairs, s):\n    return 1\n", [], "tensor"),
         ("def f(pairs, s):\n    return s.sum(1).detach()\n", [], "no gradient"),
@@ -76,8 +76,8 @@ def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
         ("from .b import f\n", [], "package"),
         ("f = lambda pairs, s: s.sum(1)\n", [], "lambda"),
         ("f = 3\n", [], "'f'"),
-        ("class f:\n    pass\n", [], "class"),
-        ("from shared.losses import info_nce as f\n", [], "shared.losses"),
+        ("class f:\n    pass\n", [], "'f'"),
+        ("from shared.losses import info_nce as f\n", [], "'f'"),
         (f"{TORCH}def f(p, s):\n    return torch.nn.Linear(6, 6)(s).sum(1)\n", [], "parameter"),
         *(
             (body, [], "called again")

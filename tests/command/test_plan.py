@@ -1,7 +1,5 @@
 """The plan: what is done and what the rest takes, row by row and column by column."""
 
-import csv
-import dataclasses
 import io
 import json
 import re
@@ -9,7 +7,6 @@ from collections.abc import Sequence
 from multiprocessing import forkserver
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -17,9 +14,8 @@ from toy.program import AtOnce
 from toy.tables import TABLES as TOY
 
 from graph.tables import TABLE_4
-from shared.command import plan
-from shared.command.cells import Chosen, Places, every_table, run_folder, tables_of
-from shared.command.plan import Cost, costs_of, kind_of, plan_table, side_by_side, trains
+from shared.command.cells import Chosen, Places, tables_of
+from shared.command.plan import Cost, costs_of, plan_table
 from shared.command.running import joined
 from shared.experiment.config import canonical_json, slug
 from shared.experiment.frame import Frame
@@ -51,7 +47,7 @@ def text_of(
 
 def finish(here: Places, cell: Cell, seconds: float) -> None:
     """A finished run, as far as a plan looks at it."""
-    folder = run_folder(here, cell)
+    folder = here.runs / cell.folder
     folder.mkdir(parents=True, exist_ok=True)  # shared by cells of equal configuration
     (folder / "config.json").write_text(canonical_json(cell.config))
     environment = {
@@ -81,16 +77,6 @@ def test_a_table_has_a_line_for_every_row_and_one_for_all(tmp_path: Path) -> Non
     assert sum(bool(re.search(r" 0/\d+ ", line)) for line in lines) == len(rows) + 1
 
 
-def test_cells_side_by_side_take_as_long_as_the_longest() -> None:
-    def cost(runs: int, seconds: float) -> Cost:
-        return Cost(0, runs, runs, seconds, "measured")
-
-    assert side_by_side([cost(1, 60.0)], 2) == 60.0
-    assert side_by_side([cost(4, 60.0)], 2) == 120.0
-    assert side_by_side([cost(3, 10.0), cost(1, 60.0)], 2) == 60.0
-    assert side_by_side([cost(0, 60.0)], 2) == side_by_side([], 2) == 0.0
-
-
 def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Path) -> None:
     (table,) = TOY["toy"]
     here, cells = places(tmp_path), table.cells("paper")
@@ -107,6 +93,8 @@ def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Pat
     assert "plain 2/6 4 2.0 min, unknown 2.0 min or more" in words
     assert "all 2/12 10 2.0 min to ~2.0 min, unknown 8.0 min or more" in words
     assert "10 of 12 cells to run: at least 8.0 min of one core, 4.0 min at --jobs 2." in words
+    words = " ".join(text_of(table, here, jobs=9).split())
+    assert "8.0 min of one core, 2.0 min at --jobs 9." in words  # as long as the longest
     # Seeds beyond the declared ones take what those took; so does a row that is chosen alone.
     chosen = table.cells("paper", row="plain", column="left", seeds=[7])
     assert costs_of(table, chosen, of(table, chosen, here))["plain", "left"].source == "measured"
@@ -133,24 +121,6 @@ def test_rows_cost_what_their_records_say(tmp_path: Path) -> None:
     words = " ".join(text_of(TABLE_4, here).split())
     assert "Times: ~ from committed records of other machines; ~ as other rows" in words
     assert "a cell has up to " in words
-    (number,) = re.findall(r"On a GPU the training of (\d+) cells takes about [\d.]+ hours", words)
-    of_kind = [cell for cell in TABLE_4.cells("paper") if cell.column == "DD"]
-    assert 0 < int(number) < len(of_kind)  # neither with penalties nor by max_margin
-
-
-def test_a_kind_of_step_is_named_by_what_it_takes() -> None:
-    """Each kind that was measured on a GPU is one of a table."""
-    of_papers = [table for table in every_table() if "paper" in table.tiers]
-    cells = [cell for table in of_papers for cell in table.cells("paper")]
-    kinds = {kind_of(cell.domain, cell.config) for cell in cells if trains(cell.config)}
-    with plan.MEASURED.open() as stream:
-        assert {line["kind"] for line in csv.DictReader(stream)} <= kinds
-    (cell, *_) = (cell for cell in cells if cell.table_address == "vision/margins/table-2")
-    kind = kind_of("vision", cell.config)
-    longer: Any = dataclasses.replace(cell.config, seed=9, epochs=3)  # type: ignore[call-arg]
-    assert kind_of("vision", longer) == kind
-    for changes in ({"batch_size": 64}, {"backbone": "resnet50"}, {"precision": "float32"}):
-        assert kind_of("vision", dataclasses.replace(cell.config, **changes)) != kind  # type: ignore[type-var]
 
 
 def test_data_that_are_not_there_are_named_with_the_remedy(tmp_path: Path) -> None:

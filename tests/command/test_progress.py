@@ -9,8 +9,7 @@ from toy.tables import TABLES
 
 from shared.command import progress
 from shared.command.cells import Chosen
-from shared.command.outcome import INTERRUPTED, Outcome
-from shared.command.progress import duration, sentence, watching
+from shared.command.progress import INTERRUPTED, Outcome, duration, sentence, watching
 from shared.command.running import main_metrics
 from shared.experiment.records import Reason
 
@@ -109,7 +108,7 @@ def test_without_a_terminal_every_tenth_cell_has_a_line(clock: Clock) -> None:
     console = Console(file=io.StringIO(), width=80)
     console.get_time = clock
     cells = [replace(CELLS[0], row=str(number)) for number in range(26)]
-    with watching(console, 26) as watch:
+    with watching(console, 26, {}) as watch:
         for cell in cells:
             watch.started(cell)
             clock.now += 2

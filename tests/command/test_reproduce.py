@@ -21,7 +21,7 @@ from toy.tables import TABLES, run_of
 
 from shared.command import cells, reproduce, running, worker
 from shared.command.plan import trains
-from shared.command.pool import Pool, default_jobs
+from shared.command.pool import Pool, jobs_of
 from shared.experiment.checkout import ROOT, of_checkout
 from shared.experiment.published import load_notes, with_claims
 from shared.experiment.run import Run
@@ -90,10 +90,7 @@ def test_cells_without_their_data_are_planned_and_say_how_to_get_them(
     both = [f"toy/partial/figure-3/curve/far/seed-{seed}" for seed in (0, 1)]
     assert f"{', '.join(both)}: not run: data missing; fetch" in err
     configs = [json.loads(file.read_text()) for file in tmp_path.glob("runs/toy/*/*/config.json")]
-    assert {(each["kind"], each["offset"]) for each in configs} == {
-        ("works", 0.0),
-        ("works", 5.0),
-    }
+    assert {(each["kind"], each["offset"]) for each in configs} == {("works", 0.0), ("works", 5.0)}
     at_once(*arguments, "--tier", "smoke")
     assert len(list(tmp_path.glob("runs/toy/*/*/config.json"))) == len(configs) + 1
 
@@ -102,7 +99,7 @@ def test_cells_without_their_data_are_planned_and_say_how_to_get_them(
 def test_threads_and_jobs_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     for threads, jobs in ((1, 8), (3, 2), (16, 1)):
-        assert default_jobs(threads) == jobs
+        assert jobs_of(Namespace(jobs=None, threads=threads)) == jobs
 
 
 def test_a_package_that_is_not_installed_names_the_extra(tmp_path: Path) -> None:
@@ -306,7 +303,7 @@ def test_a_changed_configuration_stops_before_anything_runs(
         (("--runs", "x", "report"), "./reproduce.sh report"),
         (("report", "--results", ""), "--results"),
         (("--cell", "toy/toy/table-1/plain/left"), "addressed as"),
-        (("--cell", "toy/toy/table-7/plain/left/seed-0"), "toy/toy/table-7"),
+        (("--cell", "toy/toy/table-7/plain/left/seed-0"), "'table-7'"),
         (("data", "toy", "--dataset", "cars"), "toys"),
         (("toy",), "DOMAIN PAPER"),
         (("status",), "verbs are"),
@@ -369,19 +366,19 @@ def test_cells_of_one_encoder_wait_until_the_first_has_stored_it(tmp_path: Path)
     places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
     pool = Pool(places, Namespace(threads=1, jobs=2), Console(quiet=True))
     first, second, other = pool._waiting = [*TABLES["toy"][0].cells("paper")][:3]
-    pool._encoders = {cell.address: (places.store, "encoder") for cell in (first, second)}
+    store = tmp_path / "encoders"
+    pool._encoders = {cell.address: (store, "encoder") for cell in (first, second)}
     assert pool._next() == first
     pool._running["pipe"] = (first, None, None)
     assert pool._next() == other
     assert pool._next() is None
-    (places.store / "encoder-data").mkdir(parents=True)
-    (places.store / "encoder-data" / "SHA256SUMS").touch()
+    (store / "encoder-data").mkdir(parents=True)
+    (store / "encoder-data" / "SHA256SUMS").touch()
     assert pool._next() == second
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [("claims.toml", "[[claim]\n"), ("claims.toml", ""), ("notes.toml", "a = ")],
+    ("name", "text"), [("claims.toml", "[[claim]\n"), ("claims.toml", ""), ("notes.toml", "a = ")]
 )
 def test_a_damaged_file_of_published_numbers_is_one_line(
     tmp_path: Path, name: str, text: str
@@ -531,7 +528,7 @@ def test_cells_that_another_command_runs_come_last(tmp_path: Path) -> None:
     places = cells.Places(tmp_path / "runs", tmp_path / "results", tmp_path)
     pool = Pool(places, Namespace(threads=1, jobs=1), Console(quiet=True))
     first, second, *_ = pool._waiting = [*TABLES["toy"][0].cells("paper")][:3]
-    with Run(cells.run_folder(places, first), first.config):
+    with Run(places.runs / first.folder, first.config):
         assert pool._next() == second
     assert pool._next() == first
 

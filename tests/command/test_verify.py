@@ -6,15 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from toy.program import AtOnce
 from toy.tables import TABLES, run_of
 
-from shared.command import rerun, verify
+from shared.command import verify
+from shared.command.cells import Places
 from shared.command.pool import Pool
 from shared.experiment.environment import arithmetic_used
 from shared.experiment.frame import Measurement
@@ -81,8 +84,8 @@ def test_records_as_they_were_written_have_no_fault(tmp_path: Path, records: lis
     [
         (lambda r: changed(r, {}, {"accuracy": 180.0}), "accuracy is 180"),
         (lambda r: changed(r, {}, {"accuracy": "nan"}), "no finite accuracy"),
-        (lambda r: changed(r, {}, {"norm": "inf"}), "norm is inf"),
-        (lambda r: changed(r, {}, {"details": {"curve": [1.0, "nan"]}}), "details.curve"),
+        (lambda r: changed(r, {}, {"norm": "inf"}), '"norm": "inf"'),
+        (lambda r: changed(r, {}, {"details": {"curve": [1.0, "nan"]}}), '[1.0, "nan"'),
         # Reading refuses the numbers themselves, at any depth.
         (lambda r: changed(r, {}, {"details": {"curve": [1.0, float("nan")]}}), "NaN"),
         (lambda r: changed(r, {}, {"norm": float("-inf")}), "-Infinity"),
@@ -102,8 +105,7 @@ def test_records_as_they_were_written_have_no_fault(tmp_path: Path, records: lis
         ),
         (
             lambda r: changed(
-                dataclasses.replace(r, address=f"{PLACE}/seed-9", config=r.config | {"seed": 9}),
-                {},
+                dataclasses.replace(r, address=f"{PLACE}/seed-9", config=r.config | {"seed": 9}), {}
             ),
             "not among the declared",
         ),
@@ -255,10 +257,10 @@ def test_another_rounding_is_held_to_that_of_another_code_path(
         recorded = counted(changed(first, environment))
     value = first.result["metrics"]["accuracy"]
 
-    def compared(off: float, rounded: float) -> rerun.Rerun:
+    def compared(off: float, rounded: float) -> verify.Rerun:
         anew = changed(first, {}, {"accuracy": value + off})
         other = changed(first, PATH, {"accuracy": value + off + rounded})
-        return rerun.compare(recorded, anew, lambda: other)
+        return verify.compare(recorded, anew, lambda: other)
 
     for off, rounded, (fault, known), end in (
         (1.6, 0.0, (True, True), "by 0: "),
@@ -271,7 +273,7 @@ def test_another_rounding_is_held_to_that_of_another_code_path(
         assert word in outcome.text
         assert f"accuracy differs by {off:+g}" in outcome.text
         assert end in outcome.text
-    outcome = rerun.compare(recorded, first, lambda: pytest.fail("nothing is to be explained"))
+    outcome = verify.compare(recorded, first, lambda: pytest.fail("nothing is to be explained"))
     assert (outcome.fault, outcome.text.split("; ")[0]) == (False, "equal to the bit")
     assert word in outcome.text
 
@@ -302,33 +304,39 @@ def test_what_rounding_does_not_explain_cannot_be_compared(
         found = path()
         return None if found is None else changed(first, found)
 
-    outcome = rerun.compare(counted(changed(first, environment)), anew, elsewhere)
+    outcome = verify.compare(counted(changed(first, environment)), anew, elsewhere)
     assert (outcome.fault, outcome.compared) == (False, False)
     assert words in outcome.text
 
 
 def test_other_data_are_a_fault(records: list[Record]) -> None:
     first, *_ = records
-    outcome = rerun.compare(counted(first), changed(first, {"data": {"toys": "ab"}}), lambda: None)
+    outcome = verify.compare(counted(first), changed(first, {"data": {"toys": "ab"}}), lambda: None)
     assert outcome.fault
     assert "data" in outcome.text
 
 
 def test_in_place_of_a_cell_without_data_comes_another(
-    done: Path, tmp_path: Path, records: list[Record]
+    done: Path, tmp_path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = [counted(record, seed=seed) for seed, record in enumerate(records)]
     far = dataclasses.replace(every[1].cell, column="far")
     away = Measurement(TABLE, far, dataclasses.replace(records[1], address=far.address))
     asked: list[list[int]] = []
 
-    def start(cells: list[Cell]) -> dict[str, str]:
+    def run(self: Pool, cells: list[Cell]) -> None:
         asked.append([cell.seed for cell in cells])
+        shutil.copytree(done / "runs", self.places.runs, dirs_exist_ok=True)
         far = [cell for cell in cells if cell.column == "far"]
-        return {cell.address: f"{Reason.NOT_RUN}: data missing" for cell in far}
+        self.outcomes |= {cell.address: f"{Reason.NOT_RUN}: data missing" for cell in far}
 
+    monkeypatch.setattr(Pool, "run", run)
+    monkeypatch.setattr(verify, "shuffled", list)
+    names = ("table", "row", "column", "seeds")
+    options = Namespace(rerun=2, jobs=1, threads=1, **dict.fromkeys(names))
+    places = Places(tmp_path / "runs", tmp_path / "results", tmp_path / "data")
     order = [every[0], away, every[2]]
-    outcomes = list(rerun.run_and_compare(order, 2, done / "runs", start, lambda _: None))
+    outcomes = list(verify.run_again(order, places, options, Console(quiet=True)))
     assert asked == [[0, 1], [2]]
     assert [(each.fault, each.text) for each in outcomes] == [
         (False, "equal to the bit"),
@@ -339,8 +347,8 @@ def test_in_place_of_a_cell_without_data_comes_another(
 
 def test_a_sample_is_a_matter_of_the_number_alone(records: list[Record]) -> None:
     every = [counted(records[0], seed=seed) for seed in range(20)]
-    order = [each.cell.seed for each in rerun.shuffled(every)]
-    assert order == [each.cell.seed for each in rerun.shuffled(reversed(every))]
+    order = [each.cell.seed for each in verify.shuffled(every)]
+    assert order == [each.cell.seed for each in verify.shuffled(reversed(every))]
     assert sorted(order) == list(range(20)) != order
 
 
