@@ -264,8 +264,7 @@ def _on_data(
         dataclasses.replace(
             claim,
             comparisons=tuple(
-                dataclasses.replace(pair, columns=(), beside="")
-                for pair in claim.comparisons
+                dataclasses.replace(pair, columns=(), beside="") for pair in claim.comparisons
             ),
         )
         for claim in table.claims

@@ -3,6 +3,7 @@
 A plan is a table, or the lines of an array job: each the words of one call of the command line.
 """
 
+import csv
 import itertools
 import json
 import math
@@ -10,8 +11,9 @@ import shlex
 import statistics
 from argparse import Namespace
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -33,6 +35,14 @@ SOURCES = {
     "recorded": "~ from committed records of other machines",
     "column": "~ as other rows of the column took",
 }
+MEASURED = Path(__file__).resolve().parents[2] / "docs" / "measured.csv"
+# Fields of configurations that change the time of a step; those that a domain lacks are omitted.
+FIELDS = (
+    *("method", "backbone", "stem", "image_size", "small_crops", "symmetric", "mixed"),
+    *("encoder", "embedding", "hidden", "vocabulary", "bidirectional", "layers"),
+    *("contrastive", "crop", "filters", "clip_frames", "size", "width", "network", "chunk"),
+    *("head_hidden", "precision"),
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ def plan_table(
         if not to_get.keys() >= {*lacking} and finished(cell, places.runs) is None:
             to_get |= dict.fromkeys(lacking)
     parts += [unbroken(f"Data to get first: {data}") for data in to_get]
-    parts += [Text(line) for line in _notes(costs, cells, jobs)]
+    parts += [Text(line) for line in _notes(costs, cells, places, jobs)]
     return Group(*parts)
 
 
@@ -164,6 +174,44 @@ def trains(config: Config) -> bool:
     )
 
 
+def kind_of(domain: str, config: Config) -> str:
+    """What the time of a training step depends on, as text."""
+    fields = {name: getattr(config, name, None) for name in FIELDS}
+    if domain == "graph":  # whose batches are as large as the graphs of a data set
+        fields["dataset"] = getattr(config, "dataset", None)
+    objective = getattr(config, "objective", None)
+    if isinstance(objective, Objective):
+        loss = objective.loss
+        solver = loss.kwargs.get("solver", "closed_form")
+        fields["loss"] = f"max_margin {solver}" if loss.identity == "max_margin" else "softmax"
+        fields["penalties"] = ",".join(term.identity for term in objective.penalties)
+        fields["projection"] = objective.projection and dict(objective.projection.kwargs)
+    fields["batch"] = getattr(config, "batch_size", 0)
+    used = {name: value for name, value in fields.items() if value not in (None, False, (), "")}
+    texts = (f"{name}={value}" for name, value in used.items())
+    return f"{domain} {type(config).__name__} {' '.join(texts)}"
+
+
+def on_gpu(cells: Iterable[Cell]) -> str | None:
+    """The hours of trainings whose kind of step was measured on a GPU, as text; None without any.
+
+    docs/measured.csv has what one GPU took for a step of four kinds.
+    """
+    if not MEASURED.is_file():  # without a checkout
+        return None
+    with MEASURED.open(newline="") as stream:
+        lines = {line["kind"]: line for line in csv.DictReader(stream)}
+    hours: defaultdict[str, float] = defaultdict(float)
+    number = 0
+    for cell in {cell.key: cell for cell in cells}.values():
+        steps, line = steps_of(cell), lines.get(kind_of(cell.domain, cell.config))
+        if steps and line:
+            number += 1
+            hours[line["device"]] += steps * float(line["seconds_with_graphs"]) / 3600
+    text = ", ".join(f"{value:.1f} hours on an {device}" for device, value in hours.items())
+    return f"training of {counted(number, 'cell')} takes about {text}" if number else None
+
+
 def steps_of(cell: Cell) -> int | None:
     """The training steps of a cell; None where it trains nothing, or no one can tell."""
     steps = experiment_of(cell).steps
@@ -192,8 +240,8 @@ def _columns(costs: Sequence[Cost]) -> tuple[str, str, str, str]:
     )
 
 
-def _notes(costs: Costs, cells: Sequence[Cell], jobs: int) -> Iterator[str]:
-    """The time of all, its sources, and how to time what was never timed."""
+def _notes(costs: Costs, cells: Sequence[Cell], places: Places, jobs: int) -> Iterator[str]:
+    """The time of all, its sources, the hours on a GPU, and how to time what was never timed."""
     waiting = {pair: cost for pair, cost in costs.items() if cost.runs}
     known = [cost for cost in waiting.values() if cost.seconds is not None]
     left, chosen = sum(cost.left for cost in costs.values()), sum(c.seeds for c in costs.values())
@@ -212,6 +260,8 @@ def _notes(costs: Costs, cells: Sequence[Cell], jobs: int) -> Iterator[str]:
     if left and not all(by_run.values()):
         yield f"Left in {', '.join(f'{run} ({n})' for run, n in by_run.items() if n)}."
     to_run = [cell for cell in cells if (cell.row, cell.run_name) in waiting]
+    if hours := on_gpu(cell for cell in to_run if finished(cell, places.runs) is None):
+        yield f"On a GPU the {hours}."
     unknown = [cell for cell in to_run if waiting[cell.row, cell.run_name].seconds is None]
     if unknown:
         longest = max(unknown, key=lambda cell: steps_of(cell) or 0)

@@ -1,5 +1,7 @@
 """The plan: what is done and what the rest takes, row by row and column by column."""
 
+import csv
+import dataclasses
 import io
 import json
 import re
@@ -7,6 +9,7 @@ from collections.abc import Sequence
 from multiprocessing import forkserver
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,8 +17,9 @@ from toy.program import AtOnce
 from toy.tables import TABLES as TOY
 
 from graph.tables import TABLE_4
-from shared.command.cells import Chosen, Places, tables_of
-from shared.command.plan import Cost, costs_of, plan_table
+from shared.command import plan
+from shared.command.cells import Chosen, Places, every_table, tables_of
+from shared.command.plan import Cost, costs_of, kind_of, plan_table, trains
 from shared.command.running import joined
 from shared.experiment.config import canonical_json, slug
 from shared.experiment.frame import Frame
@@ -121,6 +125,24 @@ def test_rows_cost_what_their_records_say(tmp_path: Path) -> None:
     words = " ".join(text_of(TABLE_4, here).split())
     assert "Times: ~ from committed records of other machines; ~ as other rows" in words
     assert "a cell has up to " in words
+    (number,) = re.findall(r"On a GPU the training of (\d+) cells takes about [\d.]+ hours", words)
+    of_kind = [cell for cell in TABLE_4.cells("paper") if cell.column == "DD"]
+    assert 0 < int(number) < len(of_kind)  # neither with penalties nor by max_margin
+
+
+def test_a_kind_of_step_is_named_by_what_it_takes() -> None:
+    """Each kind that was measured on a GPU is one of a table."""
+    of_papers = [table for table in every_table() if "paper" in table.tiers]
+    cells = [cell for table in of_papers for cell in table.cells("paper")]
+    kinds = {kind_of(cell.domain, cell.config) for cell in cells if trains(cell.config)}
+    with plan.MEASURED.open() as stream:
+        assert {line["kind"] for line in csv.DictReader(stream)} <= kinds
+    (cell, *_) = (cell for cell in cells if cell.table_address == "vision/margins/table-2")
+    kind = kind_of("vision", cell.config)
+    longer: Any = dataclasses.replace(cell.config, seed=9, epochs=3)  # type: ignore[call-arg]
+    assert kind_of("vision", longer) == kind
+    for changes in ({"batch_size": 64}, {"backbone": "resnet50"}, {"precision": "float32"}):
+        assert kind_of("vision", dataclasses.replace(cell.config, **changes)) != kind  # type: ignore[type-var]
 
 
 def test_data_that_are_not_there_are_named_with_the_remedy(tmp_path: Path) -> None:
