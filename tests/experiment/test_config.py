@@ -13,10 +13,9 @@ from graph.config import Config
 from graph.tables import TABLES
 from shared.command.cells import DOMAINS, tables_of
 from shared.experiment.config import added, canonical, differences, option, upgraded_config
-from shared.experiment.records import read_records
 from shared.experiment.tables import Table
 from shared.report.measuring import Measured
-from tests.stages.measured import measure
+from tests.stages.measured import measure, read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = read_records(ROOT / "results")

@@ -16,8 +16,8 @@ from shared.command.cells import DOMAINS, tables_of
 from shared.errors import UserError
 from shared.experiment.config import canonical, canonical_json, run_key, slug
 from shared.experiment.published import load_notes, load_published
-from shared.experiment.records import read_records
 from shared.experiment.tables import Claim, Column, Row, Seeds, Tier, Value
+from tests.stages.measured import read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = TABLES["toy"][0]

@@ -15,7 +15,7 @@ from shared.command.cells import every_table
 from shared.experiment.config import canonical
 from shared.experiment.data import is_approximate
 from shared.experiment.published import with_claims
-from shared.experiment.records import Record, read_records
+from shared.experiment.records import Record
 from shared.experiment.tables import Claim, Published, Seeds, Setting, Table, Tuned, Value
 from shared.experiment.templates import escaped
 from shared.lazy import info_nce, margin_nce, max_margin
@@ -36,7 +36,7 @@ from shared.report.pages import ADDITIONAL, Results, first_page, paper_page, wri
 from shared.report.pictures import shown_by
 from shared.report.wording import POST_HOC
 from tests.rules6 import differences
-from tests.stages.measured import measure
+from tests.stages.measured import measure, read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = (70.0, 71.0, 69.0)
