@@ -415,7 +415,6 @@ class Table:
             self._faults_of_labels(),
             self._faults_of_metrics(),
             self._faults_of_seeds(),
-            self._faults_of_published(),
             self._faults_of_claims(),
             self._faults_of_runs(),
         )
@@ -431,8 +430,7 @@ class Table:
         The cells are those that it has made.
         """
         table = copy.copy(self)
-        for name, value in judged.items():
-            object.__setattr__(table, name, value)
+        vars(table).update(judged)
         table._refuse(table._faults_of_claims())
         return table
 
@@ -450,18 +448,19 @@ class Table:
         for row in self.rows:
             if missing := set(row.in_columns) - columns:
                 yield f"{row.label}: changes in undeclared columns: {sorted(missing)}"
+        printed = {row.published for row in self.rows} - {None}
+        if odd := printed ^ set(self.published.rows):
+            yield f"published rows without a cell, or cells of none: {sorted(map(str, odd))}"
+        if missing := set(self.published.columns) - columns:
+            yield f"published columns without a cell: {sorted(missing)}"
 
     def _faults_of_metrics(self) -> Iterator[str]:
         if self.protocol != self.config.protocol:
             yield f"protocol {self.protocol!r} is not the configuration's {self.config.protocol!r}"
-        for unit in (self.unit, *self.units.values()):
-            if unit not in UNITS:
-                yield f"no unit {unit!r}; known are: {', '.join(UNITS)}"
+        if unknown := {self.unit, *self.units.values()} - UNITS.keys():
+            yield f"no unit {', '.join(map(repr, unknown))}; known are: {', '.join(UNITS)}"
         if missing := set(self.units) - set(self.also):
             yield f"units of metrics not in also: {sorted(missing)}"
-        for name in self.aggregates:
-            if name not in AGGREGATES:
-                yield f"no aggregate {name!r}; known are: {', '.join(AGGREGATES)}"
         if self.aggregates and len({self.metric_of(column) for column in self.columns}) > 1:
             yield "an aggregate over columns of different metrics"
 
@@ -480,27 +479,15 @@ class Table:
                 yield f"seeds of undeclared rows or columns: {sorted(missing)}"
             for tier in exception.tiers:
                 if unknown := set(exception.seeds) - set(self.seeds.get(tier, ())):
-                    where = list(exception.columns)
-                    yield f"seeds {sorted(unknown)} in {where} are none of the {tier} tier's"
+                    of = list(exception.columns)
+                    yield f"seeds {sorted(unknown)} in {of} are none of the {tier} tier's"
         for tier in self.tiers:
             for row, column in itertools.product(self.rows, self.columns_of(tier)):
-                applying = [
-                    exception.applies_to(tier, row.label, column.label)
-                    for exception in self.seed_exceptions
-                ]
-                if sum(applying) > 1:
+                where = tier, row.label, column.label
+                if sum(each.applies_to(*where) for each in self.seed_exceptions) > 1:
                     yield f"seeds of {row.label} in {column.label} are declared twice"
         if missing := set(itertools.chain(*self.post_hoc_seeds.values())) - rows:
             yield f"seeds added to undeclared rows: {sorted(missing)}"
-
-    def _faults_of_published(self) -> Iterator[str]:
-        printed = {row.published for row in self.rows} - {None}
-        for label in printed - set(self.published.rows):
-            yield f"no published row {label!r}"
-        if missing := set(self.published.rows) - printed:
-            yield f"published rows without a cell: {sorted(missing)}"
-        if missing := set(self.published.columns) - self._labels[1]:
-            yield f"published columns without a cell: {sorted(missing)}"
 
     def _faults_of_claims(self) -> Iterator[str]:
         """Claims about undeclared rows, columns or metrics."""
@@ -589,33 +576,23 @@ class Table:
         """
         if tier not in self.tiers:
             return ()
-        if row is None and column is None and seeds is None:
-            if tier not in self._declared:
-                self._declared[tier] = self._cells(tier, None, None, None)
+        declared = row is None and column is None and seeds is None
+        if declared and tier in self._declared:
             return self._declared[tier]
-        return self._cells(tier, row, column, seeds)
+        rows = _select(self.rows, row, f"{self.address} has no row")
+        columns = _select(
+            self.columns_of(tier), column, f"{self.address} has in the {tier} tier no column"
+        )
+        pairs = itertools.product(rows, columns)
+        cells = tuple(itertools.chain(*(self._cells_of(tier, *pair, seeds) for pair in pairs)))
+        if declared:
+            self._declared[tier] = cells
+        return cells
 
     @functools.cached_property
     def _declared(self) -> dict[Tier, tuple[Cell, ...]]:
         """Cache of all cells by tier: a report asks several times for thousands."""
         return {}
-
-    def _cells(
-        self,
-        tier: Tier,
-        row: str | Sequence[str] | None,
-        column: str | Sequence[str] | None,
-        seeds: Sequence[int] | None,
-    ) -> tuple[Cell, ...]:
-        rows = _select(self.rows, row, f"{self.address} has no row")
-        columns = _select(
-            self.columns_of(tier), column, f"{self.address} has in the {tier} tier no column"
-        )
-        return tuple(
-            cell
-            for selected_row, selected_column in itertools.product(rows, columns)
-            for cell in self._cells_of(tier, selected_row, selected_column, seeds)
-        )
 
     def _cells_of(
         self, tier: Tier, row: Row, column: Column, seeds: Sequence[int] | None
@@ -647,12 +624,6 @@ class Table:
             )
 
 
-def _addresses(item: Row | Column) -> set[str]:
-    """What a row or a column is selected by: its label, and the name of a shared run."""
-    names = {item.label, item.run} if isinstance(item, Column) else {item.label}
-    return {slug(name) for name in names if name}
-
-
 def _in_column(row: Row, column: Column, tier: Tier) -> Mapping[str, Any]:
     """The changes of ``row`` in ``column`` only."""
     if tier == "smoke":  # a row defined by column needs its method here, too
@@ -676,23 +647,25 @@ def _select(
         return items
     selected: list[_Labelled] = []
     for name in [wanted] if isinstance(wanted, str) else wanted:
-        named = [item for item in items if slug(name) in _addresses(item)]
-        if not named:  # a printed label selects all rows that measure it
-            named = [
-                item
-                for item in items
-                if isinstance(item, Row) and slug(item.published or "") == slug(name)
-            ]
+        # A label, the name of a shared run, or else the printed label of all rows that measure it.
+        named = [item for item in items if slug(name) in map(slug, _names(item))] or [
+            item
+            for item in items
+            if isinstance(item, Row) and slug(item.published or "") == slug(name)
+        ]
         if not named:
             raise UserError(f"{error} {name!r}{_nearest(name, [item.label for item in items])}")
         selected += named
     return tuple(item for item in items if item in selected)
 
 
+def _names(item: Row | Column) -> tuple[str, ...]:
+    return (item.label,) if isinstance(item, Row) else (item.label, item.run_name)
+
+
 def _nearest(wanted: str, labels: Sequence[str]) -> str:
     """The end of an error about an unknown label: the nearest ones, else all there are."""
-    containing = [label for label in labels if slug(wanted) and slug(wanted) in slug(label)]
+    if containing := [label for label in labels if slug(wanted) and slug(wanted) in slug(label)]:
+        return f": did you mean {' or '.join(containing[:4])}?"
     text = suggestion(wanted, labels)
-    if containing:
-        text = f": did you mean {' or '.join(containing[:4])}?"
     return text if "?" in text else f"; declared are: {' | '.join(labels)}"
