@@ -24,7 +24,7 @@ def record_own(
     domain, one of the ``known``, a notice says that it was not read.
     """
     name = getattr(config, field)
-    if run.has_recorded(name):
+    if name in run.recorded:
         return
     whole = sum(item.nbytes for item in content) <= HASHED
     digest = hashlib.sha256()

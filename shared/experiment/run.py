@@ -15,7 +15,6 @@ lines past the checkpoint, and an incomplete last line, are cut when the run res
 """
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -27,7 +26,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Protocol, Self
 
 import filelock
@@ -76,8 +75,8 @@ from shared.objective import SHARE_PREFIX
 from shared.precision import without_tf32
 from shared.ranges import require_ranges, require_words
 
-# Steps after which the loss is checked, where no line of the log is due before; on a GPU it is
-# read a step later, when the device has other work.
+# Steps after which the loss is checked, where no line of the log is due before; it is read a step
+# later, when a GPU has other work.
 CHECK_EVERY = 100
 OWN_DATA = "own"  # in a record, names the hash of data that a training was given
 # Signs of a training that has diverged and stayed finite: a loss that ends at this multiple of its
@@ -133,6 +132,8 @@ class Run:
         temporary: folders that :meth:`finish` deletes once the result is written.
         saved_step: the step of the checkpoint on disk; None without one.
         processes: the number of processes of the run.
+        environment: of the run, as far as it is known; :meth:`record` adds to it.
+        recorded: the data whose hashes were recorded since the run was entered.
         steps_taken: the number of training steps, those before a checkpoint included.
 
     Raises:
@@ -186,8 +187,9 @@ class Run:
         self.steps_taken = 0
         self._is_first = True
         self._random_states_of_others: list[dict[str, Any]] = []
+        self.environment: dict[str, Any] = {}
+        self.recorded: set[str] = set()
         self._data_before: Mapping[str, str] = {}  # hashes, of the checkpoint or result
-        self._recorded: set[str] = set()  # the data recorded since
         self._progress = progress
         self._show = show
         self._tracked: dict[str, Stateful] = {}
@@ -215,41 +217,40 @@ class Run:
             seed_everything(self.config.seed)
             listeners.append(self.keep_notice)
             on_exit.callback(listeners.remove, self.keep_notice)
-            on_exit.callback(self._close_logs)
             self._on_exit = on_exit.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._on_exit.close()
+    def __exit__(self, *error: object) -> None:
+        with self._on_exit:
+            for logger in self.loggers:
+                logger.close()
 
     def stop_on_signals(self) -> dict[signal.Signals, Any]:
         """Ask the run to stop on each signal that means it; returns the handlers until now."""
+
+        def ask_to_stop(number: int, frame: FrameType | None) -> None:
+            self.stopping = True
+
         before = {}
         for number in stop_signals():
             with contextlib.suppress(ValueError):  # not the main thread
-                before[number] = signal.signal(number, self._ask_to_stop)
+                before[number] = signal.signal(number, ask_to_stop)
         return before
-
-    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
-        self.stopping = True
 
     def _begin_or_continue(self) -> None:
         """Compare the folder with this run, and write configuration and environment into it."""
-        self._environment = current_environment(self.workers)
+        self.environment = current_environment(self.workers)
         if self.processes > 1:
-            self._environment["processes"] = self.processes
-            _check_alike(self._environment, self.config)
+            self.environment["processes"] = self.processes
+            _check_alike(self.environment, self.config)
         if self.allow_missing:
-            self._environment["allow_missing"] = True
-        if before := self._environment_before():
+            self.environment["allow_missing"] = True
+        file = self.folder / "environment.json"
+        if file.exists() and any((self.folder / name).exists() for name in RUN_OUTPUTS):
+            before = read_json(file)
             self._data_before = before["data"]
             if (self.folder / "checkpoint.pt").exists():
-                _carry_over_environment(before, self._environment)
+                _carry_over_environment(before, self.environment)
         if self._is_first:
             for part in self.folder.glob(".*.part"):  # partial files of killed processes
                 part.unlink(missing_ok=True)
@@ -258,10 +259,6 @@ class Run:
             if not (self.folder / "config.json").exists():
                 write_atomically(self.folder / "config.json", canonical_json(self.config))
             self._write_environment()
-
-    def _close_logs(self) -> None:
-        for logger in self.loggers:
-            logger.close()
 
     @property
     def seconds(self) -> float:
@@ -274,17 +271,6 @@ class Run:
         Raises:
             Conflict: the folder's checkpoint or result is of other files.
         """
-        self._check_same_data(fingerprints)
-        self._recorded |= fingerprints.keys()
-        self._environment["data"] |= fingerprints
-        self._write_environment()
-
-    def has_recorded(self, name: str) -> bool:
-        """Whether the hash of these data was noted since the run was entered."""
-        return name in self._recorded
-
-    def _check_same_data(self, fingerprints: Mapping[str, str]) -> None:
-        """Refuse to train on other data than the folder's checkpoint or result."""
         fields = ("dataset", "corpus", "task")
         trained_on = {OWN_DATA, *(getattr(self.config, field, None) for field in fields)}
         for name, digest in fingerprints.items():
@@ -295,26 +281,14 @@ class Run:
                     f"{before[:12]}, now {digest[:12]}); give the same, or rename the "
                     f"folder to start over; --again does so for a table's cells"
                 )
+        self.recorded |= fingerprints.keys()
+        self.environment["data"] |= fingerprints
+        self._write_environment()
 
     def record(self, **facts: str) -> None:
         """Note further facts about the environment of the run, by name."""
-        self._environment.setdefault("facts", {}).update(facts)
+        self.environment.setdefault("facts", {}).update(facts)
         self._write_environment()
-
-    @property
-    def environment(self) -> Mapping[str, Any]:
-        """The environment of the run, as far as it is known."""
-        return self._environment
-
-    def wait_for_another(self) -> None:
-        """Report that the run waits for another process.
-
-        Raises:
-            Interrupted: the run was asked to stop.
-        """
-        self.progress(0, 1, "waiting for another run")
-        if self.stopping:
-            raise Interrupted
 
     def continue_on_rank_zero(self) -> None:
         """From here on only the first process works; the others end.
@@ -416,15 +390,16 @@ class Run:
             done = step + 1
             logged = done % log_every == 0 or done == total
             if to_check is not None:  # of the step before
-                self._stop_if_not_finite(to_check.not_finite(), step * unit)
-                to_check = None
-            if logged or done % CHECK_EVERY == 0:
-                to_check = self.means.finiteness()
-            if to_check is not None and (logged or to_check.late.is_here):
-                self._stop_if_not_finite(to_check.not_finite(), done * unit)
-                to_check = None
+                self._stop_if_not_finite(to_check(), step * unit)
+            to_check = self.means.finiteness() if logged or done % CHECK_EVERY == 0 else None
             if logged:
-                means = _mean_of(all_gather_objects(self.means.take()))
+                self._stop_if_not_finite(to_check() if to_check else None, done * unit)
+                to_check = None
+                first_means, *others = all_gather_objects(self.means.take())
+                means = {
+                    name: sum((each[name] for each in others), mean) / (1 + len(others))
+                    for name, mean in first_means.items()
+                }
                 numbers = {**(also(step) if also else {}), **means}
                 due = self.watch and (done == total or done // log_every % self.watch == 0)
                 scores = self._scores() if due and self._is_first else {}
@@ -574,7 +549,7 @@ class Run:
             check()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if torch.cuda.is_available():
-            self._environment["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated()
+            self.environment["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated()
         (self.folder / "result.json").unlink(missing_ok=True)  # of an earlier finish of this run
         if shares := _median_shares(self.folder):
             self.record(**shares)
@@ -588,7 +563,7 @@ class Run:
             "finished": now(),
         }
         config = read_json(self.folder / "config.json")
-        result[HASH] = content_hash(config, self._environment, result)
+        result[HASH] = content_hash(config, self.environment, result)
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
         (self.folder / "failure.json").unlink(missing_ok=True)
         if not self.keep_checkpoint:
@@ -599,21 +574,15 @@ class Run:
 
     def keep_notice(self, text: str) -> None:
         """Add a warning of the training to the record."""
-        notices = self._environment.setdefault("notices", [])
+        notices = self.environment.setdefault("notices", [])
         if text not in notices:  # steps that are repeated give it again
             notices.append(text)
             self._write_environment()
 
-    def _environment_before(self) -> dict[str, Any]:
-        """The environment that the checkpoint or result was made in; empty without either."""
-        made = (self.folder / name for name in RUN_OUTPUTS)
-        file = self.folder / "environment.json"
-        return read_json(file) if file.exists() and any(map(Path.exists, made)) else {}
-
     def _write_environment(self) -> None:
         if not self._is_first or (self.folder / "result.json").exists():
             return  # the hash of a result includes the existing file
-        text = json.dumps(self._environment, indent=2) + "\n"
+        text = json.dumps(self.environment, indent=2) + "\n"
         write_atomically(self.folder / "environment.json", text)
 
     def _trim_log(self, step: int) -> None:
@@ -652,11 +621,14 @@ class Means:
             self._sums[name] = value
             self._counts[name] = self._counts.get(name, 0) + 1
 
-    def finiteness(self) -> "Finiteness | None":
-        """Which sums are finite, to be read later; None without any."""
+    def finiteness(self) -> Callable[[], str | None] | None:
+        """What finds later the first sum that is NaN or infinite now; None without any sum."""
         if not self._sums:
             return None
-        return Finiteness(tuple(self._sums), Late(*map(torch.isfinite, self._sums.values())))
+        names, late = tuple(self._sums), Late(*map(torch.isfinite, self._sums.values()))
+        return lambda: next(
+            (name for name, finite in zip(names, late.read(), strict=True) if not finite), None
+        )
 
     def take(self) -> dict[str, float]:
         """The means since the last call."""
@@ -676,31 +648,12 @@ class Means:
         self._sums, self._counts = sums, counts
 
 
-@dataclasses.dataclass(frozen=True)
-class Finiteness:
-    """Which parts of the loss are finite, by name."""
-
-    names: tuple[str, ...]
-    late: Late
-
-    def not_finite(self) -> str | None:
-        """The first part whose sum is NaN or infinite."""
-        by_name = zip(self.names, self.late.read(), strict=True)
-        return next((name for name, finite in by_name if not finite), None)
-
-
 def check_processes(config: Config, processes: int) -> None:
-    """Refuse a number of processes that the batch cannot be divided among.
-
-    Raises:
-        UserError: it does not divide the batch.
-    """
+    """Refuse a number of processes that the batch cannot be divided among."""
     size = getattr(config, "batch_size", 1)
-    if processes > 1 and size % processes:
-        divisors = ", ".join(str(number) for number in range(2, 17) if size % number == 0)
+    if size % processes:
         raise UserError(
-            f"batch_size {size} cannot be divided among {processes} processes; use one"
-            f"{f', or {divisors}' if divisors else ''}"
+            f"batch_size {size} cannot be divided among {processes} processes; use a divisor of it"
         )
 
 
@@ -769,13 +722,3 @@ def _check_alike(environment: Mapping[str, Any], config: Config) -> None:
                     f"process {number} has another {name} than process 0{shown}; give all "
                     f"processes of a run the same checkout and arguments"
                 )
-
-
-def _mean_of(by_process: list[dict[str, float]]) -> dict[str, float]:
-    """The mean over processes of each number; of one process, its numbers."""
-    if len(by_process) == 1:
-        return by_process[0]
-    return {
-        name: sum(numbers[name] for numbers in by_process) / len(by_process)
-        for name in by_process[0]
-    }

@@ -21,7 +21,7 @@ from shared.experiment.config import Config, canonical, canonical_json
 from shared.experiment.data import SUMS, build_once, check_sums, sha256_of, write_sums
 from shared.experiment.files import replacing, write_atomically
 from shared.experiment.records import ENCODER_PROCESSOR, computed_on, read_json
-from shared.experiment.run_folders import LOG
+from shared.experiment.run_folders import LOG, Interrupted
 
 if TYPE_CHECKING:
     from shared.experiment.run import Run
@@ -81,6 +81,11 @@ def pretrained(
         _fill(target, run, key, part, data, write, before)
         trained_here = True
 
+    def wait() -> None:
+        run.progress(0, 1, "waiting for another run")
+        if run.stopping:
+            raise Interrupted
+
     if run.processes > 1:
         # No process may wait for a lock while others wait for it.
         from shared.distributed import all_gather_objects
@@ -97,7 +102,7 @@ def pretrained(
             )
             trained_here = True
     else:
-        build_once(folder, build, (RECORD, SUMS), whole=_is_whole, waiting=run.wait_for_another)
+        build_once(folder, build, (RECORD, SUMS), whole=_is_whole, waiting=wait)
     run.record(**{FACT: key})
     if not trained_here:
         entry = read_json(folder / RECORD)
