@@ -154,6 +154,8 @@ def _is_whole(folder: Path) -> bool:
         return False
     try:
         check_sums(folder, "it is trained again")
+        if wrong := _not_finite(folder):
+            raise UserError(f"{folder}: {wrong} is NaN or infinite; it is trained again")
     except UserError as error:
         warnings.warn(str(error), stacklevel=2)
         return False
