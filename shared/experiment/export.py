@@ -74,10 +74,13 @@ def save_weights(module: nn.Module, folder: Path, metadata: Mapping[str, str]) -
 
     ``metadata`` is what rebuilding the network needs.
     """
-    state = {name: item.detach().cpu() for name, item in module.state_dict().items()}
+    named = module.state_dict()
+    prefix = len(wrapper_of(named))
+    state = {name[prefix:]: item.detach().cpu().contiguous() for name, item in named.items()}
+    metadata = {"format": "pt", **metadata}
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / FILE) as part:
-        part.write_bytes(_packed(state, metadata))
+        part.write_bytes(save(state, {**metadata, DIGEST: _digest(state, metadata)}))
 
 
 def read_weights(path: Path, needs: Sequence[str] = ()) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -216,14 +219,6 @@ def wrapper_of(state: Mapping[str, Tensor]) -> str:
     return next((w for w in WRAPPERS if all(name.startswith(w) for name in state)), "")
 
 
-def _packed(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """The content of a file of weights, under the names of the wrapped network."""
-    wrapper = wrapper_of(state)
-    state = {name.removeprefix(wrapper): item.contiguous() for name, item in state.items()}
-    metadata = {"format": "pt", **metadata}
-    return save(state, {**metadata, DIGEST: _digest(state, metadata)})
-
-
 def _digest(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     """SHA-256 over the metadata without it, and the name, type, shape and bytes of each tensor."""
     rest = {name: text for name, text in metadata.items() if name != DIGEST}
@@ -256,8 +251,8 @@ def export_run(
     record = read_record(folder, folder.name)
     if record is None:
         raise UserError(
-            f"{folder}: not a finished run (no result.json); run its cell first, or finish a run "
-            f"of your own: run.finish(metrics); without metrics save_encoder writes the encoder"
+            f"{folder}: not a finished run (no result.json); run its cell first, or end a run of "
+            f"your own with run.finish(metrics)"
         )
     if record.result["tier"] == "smoke":
         raise UserError(
@@ -279,17 +274,14 @@ def export_run(
         check_sums(files[0].parent, RUN_REMEDY, [file.name for file in files])
     export = describe(folder, record)
     with _new_folder(target.resolve()) as part:
-        sums = {}
         for name, source in export.files.items():
             (part / name).parent.mkdir(exist_ok=True)
             if isinstance(source, Path):
-                sums[name] = sha256_of(source)
                 shutil.copyfile(source, part / name)
             else:
-                sums[name] = hashlib.sha256(source).hexdigest()
                 (part / name).write_bytes(source)
+        sums = {name: sha256_of(part / name) for name in export.files}
         write_sums(part, sums)
-        check_sums(part, REMEDY, sums)
         (part / CARD).write_text(_card(export, record, sums), encoding="utf-8")
     return target
 
@@ -364,18 +356,15 @@ def loading(package: str, made_by: str, use: str = "") -> str:
     """
     module, _, name = function_name(made_by).rpartition(".")
     by_user = "@" in made_by
-    line = f"from {module} import {name}  # yours, which made the network"
-    import_own = [line] if by_user else []
-    argument = f", {name}" if by_user else ""
     return python_block(
         "from pathlib import Path",
         "",
         "import torch",
-        *import_own,
+        *([f"from {module} import {name}  # yours, which made the network"] * by_user),
         f"from {package}.export import load_encoder",
         "",
-        f'encoder = load_encoder(Path("."){argument})  # this folder; checks every SHA-256',
-        *([use] if use else []),
+        f'encoder = load_encoder(Path("."){f", {name}" * by_user})  # checks every SHA-256',
+        *([use] * bool(use)),
     )
 
 
