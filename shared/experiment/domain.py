@@ -39,11 +39,7 @@ class EvaluationRequest:
     say: Callable[[str], None] = print  # prints a line at once
 
     def chosen(self, known: Iterable[str], *default: str) -> tuple[str, ...]:
-        """The protocols to score with: the named ones, or those of the domain's default.
-
-        Raises:
-            UserError: one that is not ``known``.
-        """
+        """The protocols to score with: the named ones, all known, or the domain's default."""
         for protocol in self.protocols:
             if protocol not in known:
                 raise UserError(
@@ -150,31 +146,23 @@ class Domain:
             self.experiment(table.config)
 
     def experiment(self, config: Config) -> Experiment[Any]:
-        """The experiment of a configuration.
-
-        Raises:
-            ValueError: no experiment has configurations of its class.
-        """
-        for candidate in self.experiments:
-            if type(config) is candidate.config:
-                return candidate
-        known = ", ".join(candidate.config.__name__ for candidate in self.experiments)
-        kind = type(config).__name__
-        raise ValueError(f"{self.name} has no experiment with a {kind}; it has some with: {known}")
+        """The experiment of a configuration; ValueError if none has those of its class."""
+        by_class = {experiment.config: experiment for experiment in self.experiments}
+        if type(config) not in by_class:
+            known = ", ".join(kind.__name__ for kind in by_class)
+            kind = type(config).__name__
+            raise ValueError(f"{self.name} has no experiment with a {kind}; it has: {known}")
+        return by_class[type(config)]
 
     def measure(self, config: Config, run: "Run") -> Metrics:
-        """Run a configuration, and return the metrics of its protocol.
-
-        Raises:
-            ValueError: as :meth:`experiment`.
-            UserError: several processes, where the experiment takes one.
-        """
-        if run.processes > 1 and not self.experiment(config).several:
+        """Run a configuration, and return the metrics of its protocol."""
+        experiment = self.experiment(config)
+        if run.processes > 1 and not experiment.several:
             raise UserError(
                 f"a run of {self.name} with a {type(config).__name__} takes one process; start "
                 f"it without torchrun, and run seeds side by side with --jobs"
             )
-        metrics: Metrics = self.experiment(config).measure(config, run)
+        metrics: Metrics = experiment.measure(config, run)
         return metrics
 
 
@@ -189,8 +177,7 @@ def scores_of(
 ) -> Scores:
     """The scores of the model in a file by several protocols, see :func:`measure_protocol`.
 
-    data: name of what it is scored on. config: the configuration to score with. score: returns the
-    metrics. facts: further ones.
+    ``data`` is the name of what it is scored on, ``facts`` are further ones.
     """
     return Scores(
         facts={"model": str(file), "sha256": sha256_of(file), **facts, "data": data},

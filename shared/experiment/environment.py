@@ -53,7 +53,7 @@ def current_environment(workers: int) -> dict[str, Any]:
     It is published with the results, so it names no host and no user: the command is passed through
     :func:`redacted`.
     """
-    return {
+    environment = {
         **commit(),
         "command": redacted(os.environ.get("SUITE_COMMAND") or " ".join(sys.argv)),
         "started": now(),
@@ -71,12 +71,16 @@ def current_environment(workers: int) -> dict[str, Any]:
         },
         "arithmetic": arithmetic_used(),
         "tf32": tf32_allowed(),
-        **(_gpu_settings() if torch.cuda.is_available() else {}),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "threads": torch.get_num_threads(),
         "workers": workers,
         "data": {},
     }
+    if torch.cuda.is_available():  # other records keep their form
+        environment["graphs"] = graphs_wanted()
+        environment["cudnn_benchmark"] = torch.backends.cudnn.benchmark
+        environment["driver"] = driver()
+    return environment
 
 
 @functools.cache
@@ -86,15 +90,6 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     return versions
-
-
-def _gpu_settings() -> dict[str, Any]:
-    """What else affects the arithmetic on a GPU; other records keep their form."""
-    return {
-        "graphs": graphs_wanted(),
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "driver": driver(),
-    }
 
 
 @functools.cache

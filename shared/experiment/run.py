@@ -266,11 +266,7 @@ class Run:
         return self._seconds_before + time.monotonic() - self._started
 
     def record_data(self, **fingerprints: str) -> None:
-        """Note the hashes of the datasets used, by name.
-
-        Raises:
-            Conflict: the folder's checkpoint or result is of other files.
-        """
+        """Note the hashes of the datasets used, by name; not others than before a checkpoint."""
         fields = ("dataset", "corpus", "task")
         trained_on = {OWN_DATA, *(getattr(self.config, field, None) for field in fields)}
         for name, digest in fingerprints.items():
@@ -291,11 +287,7 @@ class Run:
         self._write_environment()
 
     def continue_on_rank_zero(self) -> None:
-        """From here on only the first process works; the others end.
-
-        Raises:
-            WorkerDone: in all processes but the first.
-        """
+        """From here on only the first process works; the others end by :class:`WorkerDone`."""
         if world_size() > 1:
             destroy()
             if not self._is_first:
@@ -419,15 +411,12 @@ class Run:
             self.checkpoint(total * unit, every=save_every / 10)
 
     def log(self, step: int, **numbers: float) -> None:
-        """Append one line to the log, and pass it on to the loggers.
-
-        Raises:
-            FloatingPointError: a number that is NaN or infinite; nothing is written.
-        """
+        """Append a line of finite numbers to the log, and pass it on to the loggers."""
         if not self._is_first:
             return
-        if wrong := [name for name, number in numbers.items() if not math.isfinite(number)]:
-            raise FloatingPointError(_not_finite_text(wrong[0], step))
+        for name, number in numbers.items():
+            if not math.isfinite(number):
+                raise FloatingPointError(_not_finite_text(name, step))
         line = {"step": step, "seconds": round(self.seconds, 3), **numbers}
         file = self.folder / LOG
         with naming("write", file), file.open("a") as stream:
@@ -530,19 +519,13 @@ class Run:
             "seconds": self.seconds,
             "objects": objects,
             "random": random_state(),
+            "random_of_others": self._random_states_of_others,
         }
-        if self._random_states_of_others:
-            state["random_of_others"] = self._random_states_of_others
-        file = self.folder / "checkpoint.pt"
-        with replacing(file) as part:
+        with replacing(self.folder / "checkpoint.pt") as part:
             write_state(part, state)
 
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the result, which ends the run. Only the first of several processes gets here.
-
-        Raises:
-            ValueError: metrics that are not numbers, texts or lists of such by name.
-        """
+        """Write the result, which ends the run: numbers, texts or lists of such by name."""
         self.continue_on_rank_zero()
         plain = _plain(metrics)
         for check in self.checks.values():
@@ -591,13 +574,11 @@ class Run:
         if not file.exists():
             return
         kept_lines = ""
-        for line in file.read_text(errors="replace").splitlines():
-            try:
+        with contextlib.suppress(ValueError, KeyError):  # a line cut off by a kill
+            for line in file.read_text(errors="replace").splitlines():
                 if json.loads(line)["step"] > step:
                     break
-            except (ValueError, KeyError):  # a line cut off by a kill
-                break
-            kept_lines += f"{line}\n"
+                kept_lines += f"{line}\n"
         write_atomically(file, kept_lines)
 
 
@@ -691,16 +672,15 @@ def _carry_over_environment(before: Mapping[str, Any], environment: dict[str, An
     Their warnings, the hashes of their data, that the code had changes, and commit and torch where
     these were others.
     """
-    notices = list(before.get("notices", []))
+    notices = dict.fromkeys(before.get("notices", []))
     versions_before, versions = (
         f"commit {entry['commit']}, torch {entry['versions']['torch']}"
         for entry in (before, environment)
     )
-    text = f"resumed from a checkpoint of {versions_before}"
-    if versions_before != versions and text not in notices:
-        notices.append(text)
+    if versions_before != versions:
+        notices[f"resumed from a checkpoint of {versions_before}"] = None
     if notices:
-        environment["notices"] = notices
+        environment["notices"] = list(notices)
     environment["data"] = dict(before["data"])
     environment["dirty"] = environment["dirty"] or before["dirty"]
 
