@@ -5,7 +5,6 @@ heavy when it is called (:class:`shared.lazy.LazyImport`), so that planning and 
 """
 
 import dataclasses
-import json
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -216,5 +215,4 @@ def measure_protocol(
         for metric, value in metrics.items():
             if isinstance(value, int | float):
                 request.say(f"{protocol}: {metric} {value:.2f}")
-        environment = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
-    return {"metrics": metrics, "environment": environment}
+    return {"metrics": metrics, "environment": run.environment}
