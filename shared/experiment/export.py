@@ -109,11 +109,9 @@ def is_exported(file: Path) -> bool:
     """Whether :func:`save_weights` left a file, by its metadata, whatever its name."""
     if not file.is_file() or not is_safetensors(file):
         return False
-    try:
-        with safe_open(file, framework="pt") as stream:
-            return DIGEST in (stream.metadata() or {})
-    except SafetensorError:
-        return False
+    with contextlib.suppress(SafetensorError), safe_open(file, framework="pt") as stream:
+        return DIGEST in (stream.metadata() or {})
+    return False
 
 
 def is_safetensors(file: Path) -> bool:
@@ -282,7 +280,20 @@ def export_run(
                 (part / name).write_bytes(source)
         sums = {name: sha256_of(part / name) for name in export.files}
         write_sums(part, sums)
-        (part / CARD).write_text(_card(export, record, sums), encoding="utf-8")
+        metrics = record.result["metrics"]
+        card = render(
+            Path(__file__).with_name("card.md.j2"),
+            export=export,
+            name="-".join([*export.name, *export.losses]).replace("_", "-").lower(),
+            metrics={n: value for n, value in numeric(metrics).items() if n not in export.left_out},
+            details=numeric(metrics.get("details", {})),
+            config=record.config,
+            result=record.result,
+            environment=record.environment,
+            files=sums,
+            written=canonical_json(record.config),
+        )
+        (part / CARD).write_text(card, encoding="utf-8")
     return target
 
 
@@ -302,23 +313,6 @@ def _new_folder(target: Path) -> Iterator[Path]:
 
 
 # The model card
-
-
-def _card(export: Export, record: Record, sums: Mapping[str, str]) -> str:
-    """The text of the card; ``sums`` are the SHA-256 of the files, by name."""
-    metrics = record.result["metrics"]
-    return render(
-        Path(__file__).with_name("card.md.j2"),
-        export=export,
-        name="-".join([*export.name, *export.losses]).replace("_", "-").lower(),
-        metrics={n: value for n, value in numeric(metrics).items() if n not in export.left_out},
-        details=numeric(metrics.get("details", {})),
-        config=record.config,
-        result=record.result,
-        environment=record.environment,
-        files=sums,
-        written=canonical_json(record.config),
-    )
 
 
 def numeric(content: Mapping[str, Any]) -> dict[str, float]:
@@ -349,10 +343,9 @@ def training_of(config: Mapping[str, Any], inputs: str) -> str:
 
 
 def loading(package: str, made_by: str, use: str = "") -> str:
-    """How to load an encoder, for the card.
+    """How to load an encoder of a package, for the card, with a line that uses it.
 
-    package: of this project. made_by: the network's name, canonical. use: a line with the
-    ``encoder``.
+    ``made_by`` is the canonical name of what makes the network.
     """
     module, _, name = function_name(made_by).rpartition(".")
     by_user = "@" in made_by

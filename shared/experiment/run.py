@@ -24,12 +24,12 @@ import signal
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, Self
 
-import filelock
 import torch
 from torch import Tensor, nn
 
@@ -54,16 +54,15 @@ from shared.experiment.randomness import (
 )
 from shared.experiment.records import HASH, content_hash, read_json
 from shared.experiment.run_folders import (
-    LOCK_WAIT,
     LOG,
     RUN_OUTPUTS,
     WATCHED,
     Conflict,
     Interrupted,
     WorkerDone,
-    acquire,
     check_config,
     check_same_processes,
+    locked,
     log_lines,
     stop_signals,
 )
@@ -196,7 +195,6 @@ class Run:
         self._restored_step = 0
         self._seconds_before = 0.0
         self._started = self._saved = time.monotonic()
-        self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
         self._on_exit = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -207,8 +205,7 @@ class Run:
         with contextlib.ExitStack() as on_exit:
             if self._is_first:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                acquire(self._lock, self.folder)
-                on_exit.callback(self._lock.release)
+                on_exit.enter_context(locked(self.folder))
             on_exit.enter_context(without_tf32())
             self._begin_or_continue()
             for number, handler in self.stop_on_signals().items():
@@ -617,16 +614,13 @@ class Means:
         self._sums, self._counts = {}, {}
         return means
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Any]:
         """Sums and counts."""
         return {"sums": self._sums, "counts": self._counts}
 
-    def load_state_dict(self, state: dict[str, object], /) -> None:
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Restore sums and counts."""
-        sums, counts = state["sums"], state["counts"]
-        assert isinstance(sums, dict)
-        assert isinstance(counts, dict)
-        self._sums, self._counts = sums, counts
+        self._sums, self._counts = state["sums"], state["counts"]
 
 
 def check_processes(config: Config, processes: int) -> None:
@@ -654,11 +648,11 @@ def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 def _median_shares(folder: Path) -> dict[str, str]:
     """The median over the log of each term's share of the gradient, if it was measured."""
-    shares: dict[str, list[float]] = {}
+    shares: defaultdict[str, list[float]] = defaultdict(list)
     for line in log_lines(folder):
         for name, number in line.items():
             if name.startswith(SHARE_PREFIX):
-                shares.setdefault(name, []).append(number)
+                shares[name].append(number)
     return {name: f"{statistics.median(numbers):.4g}" for name, numbers in shares.items()}
 
 

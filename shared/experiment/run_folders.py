@@ -7,6 +7,7 @@ import itertools
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -87,14 +88,10 @@ def archive(folder: Path) -> Path:
 
     :class:`Locked`: another process uses the folder.
     """
-    lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
-    acquire(lock, folder)
-    try:
+    with locked(folder):
         names = {path.name for path in folder.parent.iterdir()}
         number = next(n for n in itertools.count(1) if f"{folder.name}.{n}" not in names)
         return folder.rename(folder.with_name(f"{folder.name}.{number}"))
-    finally:
-        lock.release()
 
 
 def record_failure(folder: Path, why: str, trace: str) -> None:
@@ -123,10 +120,10 @@ def is_locked(folder: Path) -> bool:
         return False
 
 
-def acquire(lock: filelock.BaseFileLock, folder: Path) -> None:
-    """Take the lock of a folder; :class:`Locked` if another process has it."""
+def locked(folder: Path) -> AbstractContextManager[object]:
+    """The lock of a folder, for a with block; :class:`Locked` if another process has it."""
     try:
         with naming("flock", folder / ".lock"):
-            lock.acquire()
+            return filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT).acquire()
     except filelock.Timeout:
         raise Locked(f"{folder}: another process is using it; wait for it to end") from None

@@ -265,10 +265,6 @@ class Setting:
     by_paper: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     other_data: Mapping[str, str] = field(default_factory=dict)
 
-    def differences_of(self, paper: str) -> tuple[str, ...]:
-        """What differs most from a paper whose claim is judged on the table."""
-        return self.by_paper.get(paper, self.differences)
-
 
 @dataclass(frozen=True)
 class Tuned:

@@ -21,7 +21,7 @@ from toy.train import Config, program
 from toy.train import measure as train
 
 from shared.errors import UserError
-from shared.experiment import environment, files, randomness
+from shared.experiment import environment, files, randomness, run_folders
 from shared.experiment import run as run_module
 from shared.experiment.records import Damaged, read_failure, read_record
 from shared.experiment.run import Means, Run
@@ -230,7 +230,7 @@ def test_a_folder_that_does_not_say_its_configuration_is_refused(
 def test_two_processes_cannot_share_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "LOCK_WAIT", 0.1)
+    monkeypatch.setattr(run_folders, "LOCK_WAIT", 0.1)
     with Run(tmp_path / "run", Config(5)), pytest.raises(Locked, match="another process"):
         Run(tmp_path / "run", Config(5)).__enter__()
     with Run(tmp_path / "run", Config(5)):  # the lock is free again

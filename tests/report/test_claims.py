@@ -353,7 +353,7 @@ def test_claims_of_a_file_reach_their_table(tmp_path: Path) -> None:
     assert (comparison.columns, comparison.tiers) == (("left", "right"), ("paper", "short"))
     setting = table.setting("short")
     assert (setting.word, setting.differences) == ("reduced", ("Two steps.",))
-    assert setting.differences_of("other") == ("Another dataset.",)
+    assert setting.by_paper == {"other": ("Another dataset.",)}
     assert setting.other_data == {"toy": "other toys"}
     assert table.setting("paper") == Setting("paper's")
     assert table.chosen_here == ("better",)
