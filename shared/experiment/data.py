@@ -36,11 +36,7 @@ TIMEOUT = 60.0  # seconds without a byte after which a download fails
 class MissingData(UserError):
     """A dataset that is not on this disk; cells that need it are 'not run', the others continue.
 
-    Args:
-        name: of the dataset.
-        folder: where it belongs.
-        command: downloads it.
-        how: what to do where no command can.
+    ``folder`` is where it belongs, ``command`` downloads it, ``how`` says what to do if none can.
     """
 
     def __init__(self, name: str, folder: Path, command: str, how: str = "") -> None:
@@ -179,29 +175,23 @@ def cached_until_changed(stamp: Path, files: Iterable[Path], compute: Callable[[
 
 def state_of(files: Iterable[Path]) -> str:
     """SHA-256 over order, names, sizes and times of modification of files, missing or not."""
-    return sha256_of_lines(f"{file.parent.name}/{file.name} {_state(file)}" for file in files)
 
+    def state(file: Path) -> str:
+        try:
+            status = file.stat()
+        except OSError:
+            return "missing"
+        return f"{status.st_size} {status.st_mtime_ns}"
 
-def _state(file: Path) -> str:
-    """Size and time of modification, or "missing"."""
-    try:
-        status = file.stat()
-    except OSError:
-        return "missing"
-    return f"{status.st_size} {status.st_mtime_ns}"
+    return sha256_of_lines(f"{file.parent.name}/{file.name} {state(file)}" for file in files)
 
 
 def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None:
     """Download an archive into ``folder`` and unpack it there, completely or not at all.
 
     An existing archive with the right checksum is used; the archive is kept. One process at a time
-    fetches it, and deletes what killed ones have left of it.
-
-    Args:
-        name: of the dataset, for messages.
-        url: of a zip or tar file, https.
-        folder: made if it is not there.
-        sha256: of the archive; None where none is published.
+    fetches it, and deletes what killed ones have left of it. ``name`` is that of the dataset, and
+    ``sha256`` None where none is published.
     """
     archive = folder / url.rpartition("/")[2]
     part = folder / f".{archive.name}.unpacked"
@@ -300,14 +290,8 @@ def build_once(
     """Have ``build`` fill a folder, unless it is complete; wait if another process is filling it.
 
     It is filled under another name and moved in one step; leftovers of killed processes are
-    deleted.
-
-    Args:
-        folder: the folder; parents are made.
-        build: called with the folder to fill.
-        last: the files that make a folder complete.
-        whole: whether a complete folder is usable; an unusable one is built again.
-        waiting: called every second while another process is at work on it.
+    deleted. The files ``last`` make a folder complete; one that is not ``whole`` is built again.
+    ``waiting`` is called every second while another process is at work on it.
     """
 
     def is_built() -> bool:

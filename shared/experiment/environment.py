@@ -53,11 +53,15 @@ def current_environment(workers: int) -> dict[str, Any]:
     It is published with the results, so it names no host and no user: the command is passed through
     :func:`redacted`.
     """
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
     environment = {
         **commit(),
         "command": redacted(os.environ.get("SUITE_COMMAND") or " ".join(sys.argv)),
         "started": now(),
-        "versions": dict(_versions()),
+        "versions": versions,
         "hardware": {
             "system": "-".join(
                 filter(None, (platform.system(), platform.machine(), *platform.libc_ver()))
@@ -81,15 +85,6 @@ def current_environment(workers: int) -> dict[str, Any]:
         environment["cudnn_benchmark"] = torch.backends.cudnn.benchmark
         environment["driver"] = driver()
     return environment
-
-
-@functools.cache
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
-    return versions
 
 
 @functools.cache

@@ -130,12 +130,6 @@ def stating(network: Network, /, **facts: str | None) -> Network:
     return network
 
 
-def facts_of(network: nn.Module) -> Mapping[str, str | None]:
-    """The facts that :func:`stating` stored; none for a network made by a user's function."""
-    facts: Mapping[str, str | None] = getattr(network, "facts", {})
-    return facts
-
-
 def check_facts(
     file: Path, stated: Mapping[str, str], wanted: Mapping[str, str | None], remedy: str
 ) -> None:

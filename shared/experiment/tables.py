@@ -562,13 +562,9 @@ class Table:
     ) -> tuple[Cell, ...]:
         """The cells of a tier, in the order of the table; none for a tier that it does not have.
 
-        Args:
-            tier: paper, short or smoke.
-            row: label or address of a row, or the printed label of several; or a list of such;
-                None for all.
-            column: label or address of a column, or of a shared run; or a list of such; None for
-                all.
-            seeds: the seeds to run; None for the declared ones.
+        ``row`` and ``column`` are labels or addresses, or lists of such; the printed label of
+        several rows, or the name of a shared run, stands for all of them. None: all rows, all
+        columns, the declared seeds.
         """
         if tier not in self.tiers:
             return ()
@@ -594,12 +590,15 @@ class Table:
         self, tier: Tier, row: Row, column: Column, seeds: Sequence[int] | None
     ) -> Iterator[Cell]:
         """The cells of one row in one column."""
+        in_column = row.in_columns.get(column.label, {})
+        if tier == "smoke":  # a row defined by column needs its method here, too
+            in_column = next(iter(row.in_columns.values()), {})
         # Rows come last: a method's changes override a dataset's.
         changes = {
             **(self.short if tier == "short" else {}),
             **column.changes,
             **row.changes,
-            **_in_column(row, column, tier),
+            **in_column,
         }
         config = changed(self.config, changes, f"{self.address}: {row.label}")
         config = config.reduced() if tier == "smoke" else config
@@ -618,13 +617,6 @@ class Table:
                 config=with_seed(config, seed),
                 run=column.run,
             )
-
-
-def _in_column(row: Row, column: Column, tier: Tier) -> Mapping[str, Any]:
-    """The changes of ``row`` in ``column`` only."""
-    if tier == "smoke":  # a row defined by column needs its method here, too
-        return next(iter(row.in_columns.values()), {})
-    return row.in_columns.get(column.label, {})
 
 
 def _seeds_of(row: Row, wanted: Sequence[int]) -> Sequence[int]:

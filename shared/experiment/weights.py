@@ -25,10 +25,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from shared.errors import UserError
+from shared.errors import UserError, first_of
 from shared.experiment.export import (
     check_facts,
-    facts_of,
     is_exported,
     is_safetensors,
     read_weights,
@@ -74,7 +73,8 @@ def initialise(network: nn.Module, init: InitialWeights, remedy: str) -> "Match"
     inner = network.get_submodule(wrapper_of(network.state_dict()).removesuffix("."))
     if is_exported(init.file):
         state, stated = read_weights(init.file)
-        check_facts(init.file, stated, facts_of(network), remedy)
+        # A network made by a user's function states none.
+        check_facts(init.file, stated, getattr(network, "facts", {}), remedy)
         states: dict[str, Mapping[str, Tensor]] = {"": state}
     else:
         states = named_tensors(init.file)
@@ -390,4 +390,4 @@ def _kinds(keys: tuple[str, ...]) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """The first of some keys, for a message."""
-    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "") or "none"
+    return first_of(names, SHOWN) or "none"
