@@ -72,11 +72,8 @@ def test_a_finished_run_carries_the_hash_of_its_files(folder: Path, record: Reco
     ("file", "change"),
     [
         ("result", lambda result: result["metrics"].update(accuracy=180.0)),
-        ("result", lambda result: result["metrics"].update(norm=1e-3)),
-        ("result", lambda result: result.update(protocol="toy-v2")),
         ("result", lambda result: result.update(sha256="0" * 64)),
         ("config", lambda config: config.update(steps=4)),
-        ("environment", lambda environment: environment.update(commit="c0ffee")),
         ("environment", lambda environment: environment["data"].update(toys="cd" * 32)),
     ],
 )
@@ -116,27 +113,12 @@ def test_a_broken_file_is_named_in_one_line(folder: Path, name: str, text: str) 
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [
-        ("result", "metrics"),
-        ("result", "protocol"),
-        ("result", "tier"),
-        ("result", "seconds"),
-        ("result", "peak_memory_bytes"),
-        ("environment", "commit"),
-        ("environment", "hardware"),
-        ("environment", "data"),
-    ],
+    [("result", "metrics"), ("result", "tier"), ("environment", "commit"), ("environment", "data")],
 )
-def test_a_lacking_key_is_named_an_edited_one_refused(folder: Path, name: str, key: str) -> None:
-    edit(folder / f"{name}.json", lambda content: content.update({key: None}))
-    with pytest.raises(Damaged, match=r"run/result\.json: its SHA-256"):
-        read_record(folder, CELL.address)
+def test_a_lacking_key_or_file_is_named(folder: Path, name: str, key: str) -> None:
     edit(folder / f"{name}.json", lambda content: content.pop(key))
     with pytest.raises(Damaged, match=rf"run/result\.json: {name} lacks '{key}'"):
         read_record(folder, CELL.address)
-
-
-def test_a_lacking_file_is_named(folder: Path) -> None:
     (folder / "environment.json").unlink()
     with pytest.raises(Damaged, match=r"environment\.json is missing"):
         read_record(folder, CELL.address)
@@ -170,12 +152,8 @@ def changed_line(record: Record, change: Callable[[dict[str, Any]], None]) -> st
         (lambda line: line["config"].update(offset=3.0), "seed-0: .* was altered"),
         (lambda line: line.update(sha256="0" * 64), "seed-0: .* was altered"),
         (lambda line: line.pop("sha256"), "a record lacks 'sha256'"),
-        (lambda line: line.pop("config"), "a record lacks 'config'"),
         (lambda line: line["result"].pop("metrics"), "result lacks 'metrics'"),
-        (lambda line: line["environment"].pop("data"), "environment lacks 'data'"),
         (lambda line: line["result"]["metrics"].update(accuracy=float("nan")), "not JSON"),
-        (lambda line: line["result"].update(seconds=-5), "seed-0: .* was altered"),
-        (lambda line: line["environment"].update(data={"toys": {}}), "seed-0: .* was altered"),
     ],
 )
 def test_an_edited_or_incomplete_record_is_refused_by_line(

@@ -72,15 +72,10 @@ def assert_alike(first: Path, second: Path) -> None:
                 del entry["seconds"]
         assert found[0] == found[1]
     lines = [
-        [
-            {name: value for name, value in line.items() if not name.startswith("watch/")}
-            for line in logged(each)
-        ]
-        for each in (first, second)
+        [without(line, "seconds", *(n for n in line if n.startswith("watch/"))) for line in each]
+        for each in map(logged, (first, second))
     ]
-    assert [without(line, "seconds") for line in lines[0]] == [
-        without(line, "seconds") for line in lines[1]
-    ]
+    assert lines[0] == lines[1]
     for file in first.rglob("*.safetensors"):
         weights = [load_file(each / file.relative_to(first)) for each in (first, second)]
         assert weights[0].keys() == weights[1].keys()
