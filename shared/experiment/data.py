@@ -90,8 +90,7 @@ def sha256_of_files(files: Iterable[Path]) -> str:
     for file in sorted(files, key=lambda path: path.name):
         digest.update(os.fsencode(file.name) + b"\0")
         with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(stream, lambda: digest)  # goes on from its state
     return digest.hexdigest()
 
 

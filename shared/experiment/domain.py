@@ -81,21 +81,14 @@ class Experiment(Generic[Its]):
 
 @dataclass(frozen=True)
 class OwnData:
-    """How rows are compared on the user's own data, with a reduced budget.
+    """How rows are compared on the user's own data, with a reduced budget."""
 
-    Args:
-        paper: whose table has the rows.
-        table: its name; its short tier has the budget.
-        columns: labels of the columns that are measured.
-        read: called with the path of the data, relative to the working directory, and the data
-            root; returns the changes of a configuration that is trained and scored on them, and
-            their hash by the name under which a run records it. Raises a UserError for data that
-            cannot be used.
-    """
-
-    paper: str
-    table: str
-    columns: tuple[str, ...]
+    paper: str  # whose table has the rows
+    table: str  # its name; its short tier has the budget
+    columns: tuple[str, ...]  # labels of those that are measured
+    # Called with the path of the data, relative to the working directory, and the data root; gives
+    # the changes of a configuration that is trained and scored on them, and their hash by the name
+    # under which a run records it. Raises a UserError for data that cannot be used.
     read: Callable[[Path, Path], tuple[Mapping[str, Any], Mapping[str, str]]]
 
 

@@ -48,11 +48,7 @@ USERS = re.compile(r"(?<=://)[^\s/@]+@")
 
 
 def current_environment(workers: int) -> dict[str, Any]:
-    """The environment of a run; hashes of the data are added as they are read.
-
-    It is published with the results, so it names no host and no user: the command is passed through
-    :func:`redacted`.
-    """
+    """The environment of a run, which is published: it names no host, user or folder."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):

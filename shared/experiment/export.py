@@ -70,10 +70,7 @@ class Export:
 
 
 def save_weights(module: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
-    """Write ``encoder.safetensors`` into a folder, which is made if it is not there.
-
-    ``metadata`` is what rebuilding the network needs.
-    """
+    """Write ``encoder.safetensors`` with what rebuilding the network needs into a folder."""
     named = module.state_dict()
     prefix = len(wrapper_of(named))
     state = {name[prefix:]: item.detach().cpu().contiguous() for name, item in named.items()}
@@ -84,10 +81,9 @@ def save_weights(module: nn.Module, folder: Path, metadata: Mapping[str, str]) -
 
 
 def read_weights(path: Path, needs: Sequence[str] = ()) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a file that :func:`save_weights` left.
+    """Tensors and metadata, which need these names, of a file that :func:`save_weights` left.
 
-    Of a folder the ``SHA256SUMS`` are checked as well. ``needs`` are names that the metadata must
-    have.
+    Of a folder the ``SHA256SUMS`` are checked as well.
     """
     file = file_of(path)
     if path.is_dir() and (path / SUMS).is_file():
@@ -235,10 +231,9 @@ def export_run(
     """Write the model of a finished run and its card to the folder ``target``, and return it.
 
     The folder is new or empty; it is filled under another name and moved when it is complete.
-
-    kind: the domain's class of configurations. needs: the files, below the run's folder, that a run
-    with a model keeps. describe: checks them, and returns what to export; called with the run's
-    folder and its record in today's form.
+    ``kind`` is the domain's class of configurations, ``needs`` are the files that a run with a
+    model keeps. ``describe`` checks them, and gives what to export of a folder and its record in
+    today's form.
     """
     record = read_record(folder, folder.name)
     if record is None:

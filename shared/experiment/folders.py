@@ -107,76 +107,7 @@ def read_folder(path: Path, name: str, what: str, endings: Sequence[str]) -> Fol
     """
     if not path.is_dir():
         raise MissingData(name, path, "", f"make that folder: {layout_of(what)}")
-    try:
-        return _read(path, what, tuple(endings))
-    except OSError as error:
-        where = printable(error.filename or path)
-        raise UserError(
-            f"{where}: cannot be read ({error.strerror}); change its permissions, or remove it"
-        ) from error
-
-
-def class_files(
-    folder: Path, classes: Mapping[str, int], endings: Sequence[str]
-) -> list[tuple[Path, int]]:
-    """The files of a data set's folders of classes, hidden ones left out, and their numbers.
-
-    classes: their numbers by name; the files come in the order of the names. endings: as of
-    :func:`read_folder`.
-    """
-    return [
-        (file, classes[name])
-        for name in sorted(classes)
-        for file in _files_below(folder / name, tuple(endings), _LeftOut())
-    ]
-
-
-def undamaged(
-    files: Sequence[Path],
-    fault_of: Callable[[Path], str | None],
-    *,
-    folder: Path,
-    what: str,
-    skip_damaged: bool = False,
-) -> list[int]:
-    """Positions of the undamaged files; every file is checked.
-
-    fault_of: returns what is wrong with a file, or None; called from several threads. folder: of
-    all files, for messages. skip_damaged: leave damaged ones out, with a warning that lists them.
-    """
-    with ThreadPool() as pool:
-        faults = list(pool.imap(fault_of, files, chunksize=16))
-    bad = [
-        f"{printable(_relative(folder, file))} ({fault})"
-        for file, fault in zip(files, faults, strict=True)
-        if fault is not None
-    ]
-    text = f"{len(bad)} of {len(files)} {what} are damaged: {first_of(bad, MOST_NAMED)}"
-    if bad and not skip_damaged:
-        remedy = (
-            "restore or delete them, or omit them: --allow-missing, skip_damaged=True in Python"
-        )
-        raise UserError(f"{printable(folder)}: {text}; {remedy}")
-    if bad:
-        warnings.warn(f"{printable(folder)}: left out, {text}", stacklevel=3)
-    return [number for number, fault in enumerate(faults) if fault is None]
-
-
-def printable(path: str | Path) -> str:
-    """A path as one line that can be printed anywhere.
-
-    Bytes that are not UTF-8, line breaks and other characters that are not printed are escaped.
-    """
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def _relative(folder: Path, file: Path) -> Path:
-    return file.relative_to(folder) if file.is_relative_to(folder) else file
-
-
-def _read(path: Path, what: str, endings: tuple[str, ...]) -> Folder:
-    left, odd = _LeftOut(), list[str]()
+    endings, left, odd = tuple(endings), _LeftOut(), list[str]()
 
     def refuse(folder: Path, why: str) -> NoReturn:
         raise UserError(f"{printable(folder)}: {why}; {layout_of(what)}")
@@ -245,6 +176,61 @@ def _read(path: Path, what: str, endings: tuple[str, ...]) -> Folder:
             left.further.append(f"{number} in {test.name}/, which has no folders of classes")
     _check_apart(path, what, trained, tested or ())
     return Folder(path, what, classes, trained, tested, tuple(left.texts(what)), tuple(odd))
+
+
+def class_files(
+    folder: Path, classes: Mapping[str, int], endings: Sequence[str]
+) -> list[tuple[Path, int]]:
+    """The files that are not hidden in folders of classes, by name, with the numbers of these."""
+    return [
+        (file, classes[name])
+        for name in sorted(classes)
+        for file in _files_below(folder / name, tuple(endings), _LeftOut())
+    ]
+
+
+def undamaged(
+    files: Sequence[Path],
+    fault_of: Callable[[Path], str | None],
+    *,
+    folder: Path,
+    what: str,
+    skip_damaged: bool = False,
+) -> list[int]:
+    """Positions of the undamaged files; every file is checked.
+
+    ``fault_of`` says what is wrong with a file, or None, in several threads. ``skip_damaged``
+    leaves damaged ones out, with a warning that lists them; else they are an error.
+    """
+    with ThreadPool() as pool:
+        faults = list(pool.imap(fault_of, files, chunksize=16))
+    bad = [
+        f"{printable(_relative(folder, file))} ({fault})"
+        for file, fault in zip(files, faults, strict=True)
+        if fault is not None
+    ]
+    text = f"{len(bad)} of {len(files)} {what} are damaged: {first_of(bad, MOST_NAMED)}"
+    if bad and not skip_damaged:
+        remedy = (
+            "restore or delete them, or omit them: --allow-missing, skip_damaged=True in Python"
+        )
+        raise UserError(f"{printable(folder)}: {text}; {remedy}")
+    if bad:
+        warnings.warn(f"{printable(folder)}: left out, {text}", stacklevel=3)
+    return [number for number, fault in enumerate(faults) if fault is None]
+
+
+def printable(path: str | Path) -> str:
+    """A path as one line that can be printed anywhere.
+
+    Bytes that are not UTF-8, line breaks and other characters that are not printed are escaped.
+    """
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _relative(folder: Path, file: Path) -> Path:
+    return file.relative_to(folder) if file.is_relative_to(folder) else file
 
 
 def _innermost(folder: Path, path: Path, what: str, parts: Sequence[str] = ()) -> Path:

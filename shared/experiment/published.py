@@ -205,10 +205,7 @@ class Notes(dict[str, str]):
 
 
 def load_notes(file: Path) -> Notes:
-    """Read the notes of a domain's tables: a TOML file of texts by name; line breaks do not matter.
-
-    Looking up a name that the file lacks raises a ValueError, so that no table can be built.
-    """
+    """Read the notes of a domain's tables: a TOML file of texts by name; line breaks are spaces."""
     notes = Notes({name: " ".join(text.split()) for name, text in read_toml(file).items()})
     notes.file = file
     return notes

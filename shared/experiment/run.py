@@ -452,15 +452,10 @@ class Run:
     def checkpoint(self, step: int, *, every: float = 0.0) -> None:
         """Save the tracked objects; then stop, if the run was asked to.
 
-        ``every`` spaces out saves of large models with short epochs. A run that is killed then
-        repeats up to that much work, with the same results; one that is interrupted still loses
-        nothing. The last step is best saved without ``every``, so that the checkpoint has the
-        evaluated state.
-
-        Args:
-            step: the step reached.
-            every: seconds that must have passed since the last save, or since the start; 0 saves
-                always.
+        ``every`` spaces out saves of large models with short epochs: so many seconds must have
+        passed since the last save, or since the start. A run that is killed then repeats up to that
+        much work, with the same results; one that is interrupted still loses nothing. The last step
+        is best saved without ``every``, so that the checkpoint has the evaluated state.
 
         Raises:
             Interrupted: after the save, when the run was asked to stop.

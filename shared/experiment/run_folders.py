@@ -28,7 +28,7 @@ WATCHED = "watch/"  # begins the names of scores during pretraining, which are n
 
 
 class Locked(UserError):
-    """Another process uses the folder, or the folder was removed during the run."""
+    """Another process uses the folder."""
 
 
 class Conflict(UserError):

@@ -65,9 +65,9 @@ def pretrained(
     this run's own time does not include, and what it was trained on where that is not what this run
     computes on. The log of the training is kept with the entry.
 
-    part: the pretraining part of the run's configuration, canonical. data: what it is trained on.
-    train: trains, and returns a function that writes the result into a folder. With several
-    processes all call it, and only the first continues.
+    ``part`` is that of the run's canonical configuration, ``data`` what it is trained on. ``train``
+    returns a function that writes the result into a folder. With several processes all call it, and
+    only the first continues.
     """
     assert run.store is not None
     key = key_of(part, data)

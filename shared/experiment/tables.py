@@ -52,27 +52,16 @@ class Value:
 
 @dataclass(frozen=True)
 class Published:
-    """The numbers of one published table, as transcribed from the paper.
+    """The numbers of one published table, as transcribed from the paper."""
 
-    Args:
-        source: the paper and the table it prints.
-        title: the table's title.
-        columns: the published column labels; none where the paper only plots.
-        rows: for each published row label one ``Value`` (or None) per column.
-        statistic: what the published numbers are (mean over what, deviation of what).
-        notes: remarks about rows, by label.
-        warnings: errors in the printed table.
-        runs: how many runs a published mean is over; None where the paper does not say.
-    """
-
-    source: str
+    source: str  # the paper and the table it prints
     title: str
-    columns: tuple[str, ...]
-    rows: Mapping[str, tuple[Value | None, ...]]
-    statistic: str = ""
-    notes: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    runs: int | None = None
+    columns: tuple[str, ...]  # labels; none where the paper only plots
+    rows: Mapping[str, tuple[Value | None, ...]]  # by label, one number per column
+    statistic: str = ""  # what the numbers are: mean over what, deviation of what
+    notes: Mapping[str, str] = field(default_factory=dict)  # about rows, by label
+    warnings: tuple[str, ...] = ()  # errors in the printed table
+    runs: int | None = None  # that a mean is over; None where the paper does not say
 
     def value(self, row: str, column: str) -> Value | None:
         """The published number of ``row`` in ``column``; None where the paper gives none."""
@@ -223,18 +212,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Seeds of some rows in some columns, where they are not all of the tier's.
+    """Seeds of some rows in some columns, where they are not all of the tier's."""
 
-    Args:
-        seeds: the seeds; empty where the rows have no cell in the columns.
-        columns: labels of the columns; empty for all.
-        rows: labels of the rows; empty for all.
-        tiers: the tiers to which this applies.
-    """
-
-    seeds: tuple[int, ...]
-    columns: tuple[str, ...] = ()
-    rows: tuple[str, ...] = ()
+    seeds: tuple[int, ...]  # empty where the rows have no cell in the columns
+    columns: tuple[str, ...] = ()  # labels; empty for all
+    rows: tuple[str, ...] = ()  # likewise
     tiers: tuple[Tier, ...] = ("paper",)
 
     def applies_to(self, tier: Tier, row: str, column: str) -> bool:
@@ -268,19 +250,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A row for which other values of one hyperparameter were tried on held-out data.
-
-    Args:
-        row: label of the row.
-        chosen: label of the row with the chosen value; that of ``row`` if its value stays.
-        values: those tried, in ascending order.
-        value: the chosen one.
-    """
+    """A row for which other values of one hyperparameter were tried on held-out data."""
 
     row: str
-    chosen: str
-    values: tuple[float, ...]
-    value: float
+    chosen: str  # the row with the chosen value; ``row`` itself if its value stays
+    values: tuple[float, ...]  # those tried, in ascending order
+    value: float  # the chosen one
 
     @property
     def at_edge(self) -> bool:
