@@ -112,9 +112,6 @@ class Domain:
         scored_by: the options of :attr:`score` beyond those of every domain.
         protocols: the names that a configuration's protocol may have.
         own_data: how rows are compared on the user's own data.
-
-    Raises:
-        ValueError: a table of another domain, or one without an experiment for its configuration.
     """
 
     name: str

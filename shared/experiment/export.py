@@ -202,9 +202,7 @@ def naming_damage(path: Path, remedy: str = REMEDY) -> Iterator[None]:
 
 def wrapper_of(state: Mapping[str, Tensor]) -> str:
     """The prefix of all names, if it is one of :data:`WRAPPERS`; else empty."""
-    if not state:
-        return ""
-    return next((w for w in WRAPPERS if all(name.startswith(w) for name in state)), "")
+    return next((w for w in WRAPPERS if state and all(name.startswith(w) for name in state)), "")
 
 
 def _digest(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

@@ -60,12 +60,7 @@ def with_claims(
         if claim.id in claims:
             raise ValueError(f"{file}: {claim.id} is declared twice")
         claims[claim.id] = claim, entry["comparisons"]
-    named = {
-        name
-        for _, comparisons in claims.values()
-        for comparison in comparisons
-        for name in comparison.get("tables", ())
-    }
+    named = {name for _, entries in claims.values() for each in entries for name in each["tables"]}
     chosen_here: Mapping[str, Sequence[str]] = content.get("chosen_here", {})
     tuned: dict[str, list[Tuned]] = {}
     for entry in content.get("tuned", ()):

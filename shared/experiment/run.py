@@ -577,8 +577,7 @@ class Run:
 class Means:
     """Running means of the parts of the loss; only :meth:`take` waits for the device.
 
-    A part that some steps lack is averaged over the others. The state is in checkpoints, so that an
-    interrupted epoch is logged like any other.
+    A part that some steps lack is averaged over the others. A checkpoint has them.
     """
 
     def __init__(self) -> None:

@@ -78,8 +78,7 @@ def check_same_processes(folder: Path, processes: int) -> None:
     if before != processes:
         raise Conflict(
             f"{folder} holds a run that was started with {before} process{'es' * (before > 1)}, "
-            f"not {processes}; continue with that many (torchrun --nproc-per-node {before}), or "
-            f"move it aside and start over with --again"
+            f"not {processes}; continue with torchrun --nproc-per-node {before}, or use --again"
         )
 
 
@@ -103,8 +102,7 @@ def record_failure(folder: Path, why: str, trace: str) -> None:
 def log_lines(folder: Path) -> Iterator[dict[str, Any]]:
     """The lines of a run's log; none if the run has none."""
     file = folder / LOG
-    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
-        yield json.loads(line)
+    return map(json.loads, file.read_text("utf-8").splitlines() if file.is_file() else ())
 
 
 def is_locked(folder: Path) -> bool:

@@ -222,8 +222,7 @@ def best_match(
 ) -> Match:
     """Where a network's tensors are, by name and shape: a place that fits, or else the nearest.
 
-    states: tensors by key, for each entry of the checkpoint. prefix: of the keys to use, which may
-    begin with the entry; None: any.
+    ``states`` are the tensors of each entry of the checkpoint; ``prefix`` may begin with an entry.
     """
     wanted = network.state_dict()
     keys_at: dict[_Place, dict[str, str]] = {}  # by place and name in the network
@@ -231,7 +230,9 @@ def best_match(
         parts = _parts_by_number(wanted, state)
         for key, tensor in state.items():
             for before, first, rest in _splits(key):
-                if prefix is not None and not _is_chosen(prefix, entry, before):
+                inside = before.removesuffix(".")  # with or without the entry
+                chosen = inside, ".".join(filter(None, (entry, inside)))
+                if prefix is not None and prefix.removesuffix(".") not in chosen:
                     continue
                 for numbered in (False, True):
                     part = parts.get(before, {}).get(first) if numbered else first
@@ -306,13 +307,6 @@ def _is_outside(modules: Collection[str], name: str) -> bool:
             beside = depth == 0 or OUTSIDE.fullmatch(parts[0]) is not None
             return beside and OUTSIDE.fullmatch(part) is not None
     return False
-
-
-def _is_chosen(prefix: str, entry: str, before: str) -> bool:
-    """Whether a user's prefix is the one ``before`` a name, with or without the entry."""
-    inside = before.removesuffix(".")
-    whole = f"{entry}.{inside}" if entry and inside else entry or inside
-    return prefix.removesuffix(".") in (inside, whole)
 
 
 def _distinct(matches: Mapping[_Place, Match]) -> list[_Place]:
