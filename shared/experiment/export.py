@@ -26,7 +26,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from shared.errors import UserError
 from shared.experiment.config import always_there, canonical_json
-from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums, writing
+from shared.experiment.data import SUMS, check_sums, write_sums, writing
 from shared.experiment.files import replacing
 from shared.experiment.initial import FILE
 from shared.experiment.records import Record, read_record
@@ -259,14 +259,14 @@ def export_run(
         check_sums(files[0].parent, RUN_REMEDY, [file.name for file in files])
     export = describe(folder, record)
     with _new_folder(target.resolve()) as part:
+        sums = {}
         for name, source in export.files.items():
+            content = source.read_bytes() if isinstance(source, Path) else source
+            sums[name] = hashlib.sha256(content).hexdigest()
             (part / name).parent.mkdir(exist_ok=True)
-            if isinstance(source, Path):
-                shutil.copyfile(source, part / name)
-            else:
-                (part / name).write_bytes(source)
-        sums = {name: sha256_of(part / name) for name in export.files}
+            (part / name).write_bytes(content)
         write_sums(part, sums)
+        check_sums(part, REMEDY, sums)
         metrics = record.result["metrics"]
         card = render(
             Path(__file__).with_name("card.md.j2"),

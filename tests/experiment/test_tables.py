@@ -182,18 +182,12 @@ def test_rows_may_have_fewer_seeds_in_some_columns() -> None:
             Seeds((2,), ("right",), ("other",)),
         ),
     )
-    seeds: dict[tuple[str, str], list[int]] = {}
+    seeds: dict[str, list[int]] = {}
     for cell in table.cells("paper"):
-        seeds.setdefault((cell.row, cell.column), []).append(cell.seed)
-    assert seeds == {
-        ("plain", "left"): [0, 1, 2],
-        ("plain", "right"): [0, 1],
-        ("better", "left"): [0, 1, 2],
-        ("better", "right"): [0, 1, 2],
-        ("other", "right"): [2],
-        ("base", "left"): [0],
-        ("base", "right"): [0],
-    }
+        seeds.setdefault(f"{cell.row} {cell.column}", []).append(cell.seed)
+    every = {"plain left": [0, 1, 2], "better left": [0, 1, 2], "better right": [0, 1, 2]}
+    some = {"plain right": [0, 1], "other right": [2], "base left": [0], "base right": [0]}
+    assert seeds == every | some
     short = [(cell.row, cell.column) for cell in table.cells("short")]
     assert ("other", "left") not in short
     assert ("other", "right") in short
@@ -283,13 +277,8 @@ def test_load_published(tmp_path: Path) -> None:
     published = load_published(file, "t")
     assert published.source == "A paper, Table 1"
     assert published.rows == {"x": (Value(1.5, None), None)}
-    for number, (old, new, problem) in enumerate(
-        (
-            ("mean = [1.5, nan]", "mean = [1.5]", "t: x"),
-            ("title", "titel", "'title'"),
-        )
-    ):
-        wrong = tmp_path / f"wrong-{number}.toml"  # a file is read once, so each has its own
+    for new, old, problem in (("[1.5]", "[1.5, nan]", "t: x"), ("titel", "title", "'title'")):
+        wrong = tmp_path / f"{new}.toml"  # a file is read once, so each has its own
         wrong.write_text(text.replace(old, new))
         with pytest.raises(ValueError, match=problem):
             load_published(wrong, "t")
@@ -299,11 +288,7 @@ def test_load_published(tmp_path: Path) -> None:
     ("label", "swingup", "walk"),
     [
         ("CURL", [678.02, 446.17, 587.99], [482.83, 385.23]),
-        (
-            "without the contrastive step, same crops",
-            [454.47, 240.54, 463.26],
-            [241.28, 360.96],
-        ),
+        ("without the contrastive step, same crops", [454.47, 240.54, 463.26], [241.28, 360.96]),
     ],
 )
 def test_the_rerun_of_curl_is_the_mean_of_its_seeds(
