@@ -23,11 +23,6 @@ class Late:
             self._event = torch.cuda.Event()
             self._event.record()
 
-    @property
-    def is_here(self) -> bool:
-        """Whether they were on the host from the beginning."""
-        return self._event is None
-
     def read(self) -> list[float]:
         """The numbers, in single precision."""
         if self._event is not None:

@@ -36,11 +36,7 @@ def commit() -> dict[str, Any]:
 
 
 def git(*arguments: str, stdin: str = "") -> str:
-    """What git says in the folder of the code, with ``stdin`` as its input.
-
-    It raises an OSError where there is no git, and a CalledProcessError if git fails, as outside a
-    checkout.
-    """
+    """What git says in the folder of the code; OSError without git, CalledProcessError of git."""
     done = subprocess.run(
         ["git", *arguments], cwd=ROOT, input=stdin, capture_output=True, text=True, check=True
     )

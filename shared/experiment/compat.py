@@ -28,10 +28,9 @@ _declared: list[torch.library.Library] = []  # the names are gone when the libra
 def make_torchvision_importable() -> None:
     """Declare the operators that importing torchvision asks for, where its own do not load.
 
-    To be called before the first import of torchvision; further calls do nothing. Nor is anything
-    done where torchvision works as it is, or is not installed. The declared operators themselves
-    (``torchvision.ops.nms`` and its like) and the image codecs of ``torchvision.io`` remain
-    unavailable.
+    To be called before the first import of torchvision; does nothing where torchvision works as it
+    is, or is not installed. The operators themselves (``torchvision.ops.nms`` and its like) and the
+    image codecs of ``torchvision.io`` remain unavailable.
     """
     specification = importlib.util.find_spec("torchvision")
     if _declared or specification is None or specification.origin is None:

@@ -108,9 +108,9 @@ def canonical(value: Any) -> Any:
 
 
 @functools.cache
-def _written_fields(kind: type) -> tuple[tuple[str, str, Any], ...]:
+def _written_fields(kind: type) -> list[tuple[str, str, Any]]:
     """Name, key in the canonical form, and the value that is left out, of a dataclass's fields."""
-    return tuple(
+    return [
         (
             item.name,
             item.metadata.get(KEY, item.name),
@@ -118,7 +118,7 @@ def _written_fields(kind: type) -> tuple[tuple[str, str, Any], ...]:
         )
         for item in dataclasses.fields(kind)
         if item.compare
-    )
+    ]
 
 
 def always_there(kind: type) -> set[str]:
@@ -193,8 +193,8 @@ def _values_before(kind: type) -> dict[str, Any]:
 
 def differences(config: Mapping[str, Any], today: Any) -> list[str]:
     """Where a canonical ``config``, of any age, differs from ``today``: one phrase for each key."""
-    recorded, current = upgraded_config(config, type(today)), canonical(today)
-    return [f"{path}: {_difference_text(*pair)}" for path, *pair in differing(recorded, current)]
+    pairs = differing(upgraded_config(config, type(today)), canonical(today))
+    return [f"{path}: {short_text(old)} there, {short_text(new)} here" for path, old, new in pairs]
 
 
 def differing(recorded: Any, current: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -208,16 +208,6 @@ def differing(recorded: Any, current: Any, path: str = "") -> Iterator[tuple[str
             yield from differing(*pair, f"{path}.{number}")
     elif recorded != current:
         yield path, recorded, current
-
-
-def _difference_text(recorded: Any, current: Any) -> str:
-    """``3 there, 4 here``; the name of two functions with one name only once."""
-    first = short_text(recorded)
-    second = "no such key" if current is NOTHING else short_text(current)
-    start = first.rpartition(" ")[0]
-    if start.endswith(" with source") and second.startswith(start):
-        second = second.removeprefix(start).strip()
-    return f"{first} there, {second} here"
 
 
 def short_text(value: Any) -> str:

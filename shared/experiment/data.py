@@ -36,23 +36,16 @@ TIMEOUT = 60.0  # seconds without a byte after which a download fails
 class MissingData(UserError):
     """A dataset that is not on this disk; cells that need it are 'not run', the others continue.
 
-    Args:
-        name: of the dataset.
-        folder: where it belongs.
-        command: downloads it.
-        how: what to do where no command can.
+    ``folder`` is where it belongs, ``command`` downloads it, ``how`` says what to do if none can.
     """
 
     def __init__(self, name: str, folder: Path, command: str, how: str = "") -> None:
+        super().__init__(name, folder, command, how)  # what it is pickled as
+        self.name, self.folder, self.command, self.how = name, folder, command, how
         self.remedy = how or f"fetch it with: {command}"
-        super().__init__(f"{name}: data missing in {folder}; {self.remedy}")
-        self.name = name
-        self.folder = folder
-        self.command = command
-        self.how = how
 
-    def __reduce__(self) -> tuple[type["MissingData"], tuple[str, Path, str, str]]:
-        return type(self), (self.name, self.folder, self.command, self.how)
+    def __str__(self) -> str:
+        return f"{self.name}: data missing in {self.folder}; {self.remedy}"
 
 
 APPROXIMATE = " approximate"  # suffix of fingerprints of data that are not the published files
@@ -68,11 +61,7 @@ class Approximation:
 
 
 def approximation(folder: Path) -> Approximation | None:
-    """The content of ``APPROXIMATE.json`` in a folder of data; None without one.
-
-    Raises:
-        UserError: a marker without it.
-    """
+    """The content of ``APPROXIMATE.json`` in a folder of data; None without one."""
     marker = folder / MARKER
     if not marker.is_file():
         return None
@@ -81,8 +70,7 @@ def approximation(folder: Path) -> Approximation | None:
         return Approximation(str(content["what"]), dict(content.get("md5", {})))
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{marker}: not a marker of approximate data ({error}); it has to be an object with "
-            f"'what' and 'md5'"
+            f"{marker}: not an object with 'what' and 'md5' ({error}); correct it"
         ) from error
 
 
@@ -102,8 +90,7 @@ def sha256_of_files(files: Iterable[Path]) -> str:
     for file in sorted(files, key=lambda path: path.name):
         digest.update(os.fsencode(file.name) + b"\0")
         with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(stream, lambda: digest)  # goes on from its state
     return digest.hexdigest()
 
 
@@ -129,13 +116,8 @@ def write_sums(folder: Path, sums: Mapping[str, str]) -> None:
 def check_sums(folder: Path, remedy: str, names: Iterable[str] | None = None) -> None:
     """Compare the files of a folder with its ``SHA256SUMS``; 1 s for each GB.
 
-    Args:
-        folder: with sums of :func:`write_sums`.
-        remedy: what the message says to do.
-        names: the files that must be listed, and no others; None for any.
-
-    Raises:
-        UserError: the sums are missing or wrong; one line.
+    ``names`` are the files that must be listed, and no others; None for any. ``remedy`` ends the
+    message about a sum that is missing or wrong.
     """
     sums = folder / SUMS
     if not sums.is_file():
@@ -167,11 +149,7 @@ def write_meta(folder: Path, meta: Mapping[str, Any], names: Iterable[str]) -> N
 
 
 def read_meta(folder: Path, names: Iterable[str]) -> dict[str, Any]:
-    """The content of ``meta.json``, once all files of a prepared folder have been checked.
-
-    Raises:
-        UserError: one is missing or damaged; one line.
-    """
+    """The content of ``meta.json``, once all files of a prepared folder have been checked."""
     check_sums(folder, made_again(folder), names)
     meta: dict[str, Any] = json.loads((folder / META).read_text(encoding="utf-8"))
     return meta
@@ -196,71 +174,57 @@ def cached_until_changed(stamp: Path, files: Iterable[Path], compute: Callable[[
 
 def state_of(files: Iterable[Path]) -> str:
     """SHA-256 over order, names, sizes and times of modification of files, missing or not."""
-    return sha256_of_lines(f"{file.parent.name}/{file.name} {_state(file)}" for file in files)
 
+    def state(file: Path) -> str:
+        try:
+            status = file.stat()
+        except OSError:
+            return "missing"
+        return f"{status.st_size} {status.st_mtime_ns}"
 
-def _state(file: Path) -> str:
-    """Size and time of modification, or "missing"."""
-    try:
-        status = file.stat()
-    except OSError:
-        return "missing"
-    return f"{status.st_size} {status.st_mtime_ns}"
+    return sha256_of_lines(f"{file.parent.name}/{file.name} {state(file)}" for file in files)
 
 
 def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None:
     """Download an archive into ``folder`` and unpack it there, completely or not at all.
 
-    An existing archive with the right checksum is used; the archive is kept. One
-    process at a time fetches it, and deletes what killed ones have left of it.
-
-    Args:
-        name: of the dataset, for messages.
-        url: of a zip or tar file, https.
-        folder: made if it is not there.
-        sha256: of the archive; None where none is published.
-
-    Raises:
-        UserError: no https, another checksum, a tar file with a member that leads out of the
-            folder, a failed download, or another process that fetches the archive; one line, and
-            nothing is unpacked.
+    An existing archive with the right checksum is used; the archive is kept. One process at a time
+    fetches it, and deletes what killed ones have left of it. ``name`` is that of the dataset, and
+    ``sha256`` None where none is published.
     """
     archive = folder / url.rpartition("/")[2]
     part = folder / f".{archive.name}.unpacked"
     lock = FileLock(folder / f".{archive.name}.lock")
-    what, again, wrong = f"{folder} cannot be written", f"; {ROOM}", ""
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-        what, again = (
-            f"{archive} cannot be used",
-            "; delete it, or replace it by the published file",
-        )
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            text = f"another process is fetching {archive}; run the same command when it has ended"
+            raise UserError(f"{name}: {text}") from None
+    wrong = ""
+    try:
         for left in folder.glob(f".{archive.name}.*.part"):  # of a process that was killed
             left.unlink()
         if archive.is_file() and sha256 is not None and (digest := sha256_of(archive)) != sha256:
             wrong = f"; the existing {archive} has the SHA-256 {digest}, not {sha256}"
         if not archive.is_file() or wrong:
-            what, again = f"download from {url} failed", ""
             _download(url, archive, sha256)
         shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
         _unpack(archive, part, LARGEST_UNKNOWN if sha256 is None else None)
         for path in part.iterdir():
             path.replace(folder / path.name)
-    except Timeout:
-        again = "run the same command when it has ended"
-        raise UserError(f"{name}: another process is fetching {archive}; {again}") from None
     # The exception depends on the transport and on the archive.
     except Exception as error:
-        reason = first_line(error)
         by_hand = f"; without a network, put the file into {folder} and run the same command"
         offline = by_hand if type(error) is URLError else ""  # no answer; an HTTPError is an answer
-        raise UserError(f"{name}: {what}: {reason}{again}{wrong}{offline}") from error
+        again = f"; delete {archive} to fetch it again" if archive.is_file() and not wrong else ""
+        failed = f"fetching {url} into {folder} failed: {first_line(error)}{wrong}{again}{offline}"
+        raise UserError(f"{name}: {failed}") from error
     finally:
-        if lock.is_locked:
-            shutil.rmtree(part, ignore_errors=True)
-            Path(lock.lock_file).unlink(missing_ok=True)  # no process waits for it
-            lock.release()
+        shutil.rmtree(part, ignore_errors=True)
+        Path(lock.lock_file).unlink(missing_ok=True)  # no process waits for it
+        lock.release()
 
 
 def _download(url: str, file: Path, sha256: str | None) -> None:
@@ -306,15 +270,7 @@ def _unpack(archive: Path, folder: Path, largest: int | None) -> None:
 
 @contextlib.contextmanager
 def writing(target: Path, remedy: str = ROOM) -> Iterator[None]:
-    """Turn an OSError into an error that says what could not be written, and the remedy.
-
-    Args:
-        target: the file or folder.
-        remedy: the end of the message.
-
-    Raises:
-        UserError: in place of an OSError; one line.
-    """
+    """Turn an OSError into an error that says what could not be written, and the remedy."""
     try:
         yield
     except OSError as error:
@@ -328,22 +284,13 @@ def build_once(
     last: Sequence[str] = (META, SUMS),
     *,
     whole: Callable[[Path], bool] | None = None,
-    waiting: Callable[[], None] | None = None,
+    waiting: Callable[[], None] = lambda: None,
 ) -> None:
     """Have ``build`` fill a folder, unless it is complete; wait if another process is filling it.
 
     It is filled under another name and moved in one step; leftovers of killed processes are
-    deleted.
-
-    Args:
-        folder: the folder; parents are made.
-        build: called with the folder to fill.
-        last: the files that make a folder complete.
-        whole: whether a complete folder is usable; an unusable one is built again.
-        waiting: called every second while another process is at work on it.
-
-    Raises:
-        UserError: the folder cannot be written.
+    deleted. The files ``last`` make a folder complete; one that is not ``whole`` is built again.
+    ``waiting`` is called every second while another process is at work on it.
     """
 
     def is_built() -> bool:
@@ -358,9 +305,8 @@ def build_once(
             lock = FileLock(folder.parent / f".{folder.name}.lock")
             while not lock.is_locked:
                 try:
-                    lock.acquire(timeout=-1 if waiting is None else 1)
+                    lock.acquire(timeout=1)
                 except Timeout:
-                    assert waiting is not None  # without it the lock waits for ever
                     waiting()
             stack.callback(lock.release)
         if is_built():
@@ -377,11 +323,7 @@ def build_once(
 
 
 def check_prepared(folders: Path, pattern: str) -> None:
-    """Check the sums of the prepared folders in ``folders`` whose names match ``pattern``.
-
-    Raises:
-        UserError: one is damaged; one line.
-    """
+    """Check the sums of the prepared folders in ``folders`` whose names match ``pattern``."""
     for sums in sorted(folders.glob(f"{pattern}/{SUMS}")):
         check_sums(sums.parent, made_again(sums.parent))
 

@@ -5,7 +5,6 @@ heavy when it is called (:class:`shared.lazy.LazyImport`), so that planning and 
 """
 
 import dataclasses
-import json
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,11 +38,7 @@ class EvaluationRequest:
     say: Callable[[str], None] = print  # prints a line at once
 
     def chosen(self, known: Iterable[str], *default: str) -> tuple[str, ...]:
-        """The protocols to score with: the named ones, or those of the domain's default.
-
-        Raises:
-            UserError: one that is not ``known``.
-        """
+        """The protocols to score with: the named ones, all known, or the domain's default."""
         for protocol in self.protocols:
             if protocol not in known:
                 raise UserError(
@@ -86,21 +81,14 @@ class Experiment(Generic[Its]):
 
 @dataclass(frozen=True)
 class OwnData:
-    """How rows are compared on the user's own data, with a reduced budget.
+    """How rows are compared on the user's own data, with a reduced budget."""
 
-    Args:
-        paper: whose table has the rows.
-        table: its name; its short tier has the budget.
-        columns: labels of the columns that are measured.
-        read: called with the path of the data, relative to the working directory, and the data
-            root; returns the changes of a configuration that is trained and scored on them, and
-            their hash by the name under which a run records it. Raises a UserError for data that
-            cannot be used.
-    """
-
-    paper: str
-    table: str
-    columns: tuple[str, ...]
+    paper: str  # whose table has the rows
+    table: str  # its name; its short tier has the budget
+    columns: tuple[str, ...]  # labels of those that are measured
+    # Called with the path of the data, relative to the working directory, and the data root; gives
+    # the changes of a configuration that is trained and scored on them, and their hash by the name
+    # under which a run records it. Raises a UserError for data that cannot be used.
     read: Callable[[Path, Path], tuple[Mapping[str, Any], Mapping[str, str]]]
 
 
@@ -124,9 +112,6 @@ class Domain:
         scored_by: the options of :attr:`score` beyond those of every domain.
         protocols: the names that a configuration's protocol may have.
         own_data: how rows are compared on the user's own data.
-
-    Raises:
-        ValueError: a table of another domain, or one without an experiment for its configuration.
     """
 
     name: str
@@ -150,31 +135,23 @@ class Domain:
             self.experiment(table.config)
 
     def experiment(self, config: Config) -> Experiment[Any]:
-        """The experiment of a configuration.
-
-        Raises:
-            ValueError: no experiment has configurations of its class.
-        """
-        for candidate in self.experiments:
-            if type(config) is candidate.config:
-                return candidate
-        known = ", ".join(candidate.config.__name__ for candidate in self.experiments)
-        kind = type(config).__name__
-        raise ValueError(f"{self.name} has no experiment with a {kind}; it has some with: {known}")
+        """The experiment of a configuration; ValueError if none has those of its class."""
+        by_class = {experiment.config: experiment for experiment in self.experiments}
+        if type(config) not in by_class:
+            known = ", ".join(kind.__name__ for kind in by_class)
+            kind = type(config).__name__
+            raise ValueError(f"{self.name} has no experiment with a {kind}; it has: {known}")
+        return by_class[type(config)]
 
     def measure(self, config: Config, run: "Run") -> Metrics:
-        """Run a configuration, and return the metrics of its protocol.
-
-        Raises:
-            ValueError: as :meth:`experiment`.
-            UserError: several processes, where the experiment takes one.
-        """
-        if run.processes > 1 and not self.experiment(config).several:
+        """Run a configuration, and return the metrics of its protocol."""
+        experiment = self.experiment(config)
+        if run.processes > 1 and not experiment.several:
             raise UserError(
                 f"a run of {self.name} with a {type(config).__name__} takes one process; start "
                 f"it without torchrun, and run seeds side by side with --jobs"
             )
-        metrics: Metrics = self.experiment(config).measure(config, run)
+        metrics: Metrics = experiment.measure(config, run)
         return metrics
 
 
@@ -189,8 +166,7 @@ def scores_of(
 ) -> Scores:
     """The scores of the model in a file by several protocols, see :func:`measure_protocol`.
 
-    data: name of what it is scored on. config: the configuration to score with. score: returns the
-    metrics. facts: further ones.
+    ``data`` is the name of what it is scored on, ``facts`` are further ones.
     """
     return Scores(
         facts={"model": str(file), "sha256": sha256_of(file), **facts, "data": data},
@@ -229,5 +205,4 @@ def measure_protocol(
         for metric, value in metrics.items():
             if isinstance(value, int | float):
                 request.say(f"{protocol}: {metric} {value:.2f}")
-        environment = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
-    return {"metrics": metrics, "environment": environment}
+    return {"metrics": metrics, "environment": run.environment}

@@ -48,16 +48,16 @@ USERS = re.compile(r"(?<=://)[^\s/@]+@")
 
 
 def current_environment(workers: int) -> dict[str, Any]:
-    """The environment of a run; hashes of the data are added as they are read.
-
-    It is published with the results, so it names no host and no user: the command is passed through
-    :func:`redacted`.
-    """
-    return {
+    """The environment of a run, which is published: it names no host, user or folder."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    environment = {
         **commit(),
         "command": redacted(os.environ.get("SUITE_COMMAND") or " ".join(sys.argv)),
         "started": now(),
-        "versions": dict(_versions()),
+        "versions": versions,
         "hardware": {
             "system": "-".join(
                 filter(None, (platform.system(), platform.machine(), *platform.libc_ver()))
@@ -71,30 +71,16 @@ def current_environment(workers: int) -> dict[str, Any]:
         },
         "arithmetic": arithmetic_used(),
         "tf32": tf32_allowed(),
-        **(_gpu_settings() if torch.cuda.is_available() else {}),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "threads": torch.get_num_threads(),
         "workers": workers,
         "data": {},
     }
-
-
-@functools.cache
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
-    return versions
-
-
-def _gpu_settings() -> dict[str, Any]:
-    """What else affects the arithmetic on a GPU; other records keep their form."""
-    return {
-        "graphs": graphs_wanted(),
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "driver": driver(),
-    }
+    if torch.cuda.is_available():  # other records keep their form
+        environment["graphs"] = graphs_wanted()
+        environment["cudnn_benchmark"] = torch.backends.cudnn.benchmark
+        environment["driver"] = driver()
+    return environment
 
 
 @functools.cache

@@ -26,7 +26,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from shared.errors import UserError
 from shared.experiment.config import always_there, canonical_json
-from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums, writing
+from shared.experiment.data import SUMS, check_sums, write_sums, writing
 from shared.experiment.files import replacing
 from shared.experiment.initial import FILE
 from shared.experiment.records import Record, read_record
@@ -70,21 +70,20 @@ class Export:
 
 
 def save_weights(module: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
-    """Write ``encoder.safetensors`` into a folder, which is made if it is not there.
-
-    ``metadata`` is what rebuilding the network needs.
-    """
-    state = {name: item.detach().cpu() for name, item in module.state_dict().items()}
+    """Write ``encoder.safetensors`` with what rebuilding the network needs into a folder."""
+    named = module.state_dict()
+    prefix = len(wrapper_of(named))
+    state = {name[prefix:]: item.detach().cpu().contiguous() for name, item in named.items()}
+    metadata = {"format": "pt", **metadata}
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / FILE) as part:
-        part.write_bytes(_packed(state, metadata))
+        part.write_bytes(save(state, {**metadata, DIGEST: _digest(state, metadata)}))
 
 
 def read_weights(path: Path, needs: Sequence[str] = ()) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a file that :func:`save_weights` left.
+    """Tensors and metadata, which need these names, of a file that :func:`save_weights` left.
 
-    Of a folder the ``SHA256SUMS`` are checked as well. ``needs`` are names that the metadata must
-    have.
+    Of a folder the ``SHA256SUMS`` are checked as well.
     """
     file = file_of(path)
     if path.is_dir() and (path / SUMS).is_file():
@@ -106,11 +105,9 @@ def is_exported(file: Path) -> bool:
     """Whether :func:`save_weights` left a file, by its metadata, whatever its name."""
     if not file.is_file() or not is_safetensors(file):
         return False
-    try:
-        with safe_open(file, framework="pt") as stream:
-            return DIGEST in (stream.metadata() or {})
-    except SafetensorError:
-        return False
+    with contextlib.suppress(SafetensorError), safe_open(file, framework="pt") as stream:
+        return DIGEST in (stream.metadata() or {})
+    return False
 
 
 def is_safetensors(file: Path) -> bool:
@@ -127,12 +124,6 @@ def stating(network: Network, /, **facts: str | None) -> Network:
     """
     network.facts = facts  # type: ignore[assignment] # an attribute of no parameters
     return network
-
-
-def facts_of(network: nn.Module) -> Mapping[str, str | None]:
-    """The facts that :func:`stating` stored; none for a network made by a user's function."""
-    facts: Mapping[str, str | None] = getattr(network, "facts", {})
-    return facts
 
 
 def check_facts(
@@ -211,17 +202,7 @@ def naming_damage(path: Path, remedy: str = REMEDY) -> Iterator[None]:
 
 def wrapper_of(state: Mapping[str, Tensor]) -> str:
     """The prefix of all names, if it is one of :data:`WRAPPERS`; else empty."""
-    if not state:
-        return ""
-    return next((w for w in WRAPPERS if all(name.startswith(w) for name in state)), "")
-
-
-def _packed(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """The content of a file of weights, under the names of the wrapped network."""
-    wrapper = wrapper_of(state)
-    state = {name.removeprefix(wrapper): item.contiguous() for name, item in state.items()}
-    metadata = {"format": "pt", **metadata}
-    return save(state, {**metadata, DIGEST: _digest(state, metadata)})
+    return next((w for w in WRAPPERS if state and all(name.startswith(w) for name in state)), "")
 
 
 def _digest(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
@@ -248,16 +229,15 @@ def export_run(
     """Write the model of a finished run and its card to the folder ``target``, and return it.
 
     The folder is new or empty; it is filled under another name and moved when it is complete.
-
-    kind: the domain's class of configurations. needs: the files, below the run's folder, that a run
-    with a model keeps. describe: checks them, and returns what to export; called with the run's
-    folder and its record in today's form.
+    ``kind`` is the domain's class of configurations, ``needs`` are the files that a run with a
+    model keeps. ``describe`` checks them, and gives what to export of a folder and its record in
+    today's form.
     """
     record = read_record(folder, folder.name)
     if record is None:
         raise UserError(
-            f"{folder}: not a finished run (no result.json); run its cell first, or finish a run "
-            f"of your own: run.finish(metrics); without metrics save_encoder writes the encoder"
+            f"{folder}: not a finished run (no result.json); run its cell first, or end a run of "
+            f"your own with run.finish(metrics)"
         )
     if record.result["tier"] == "smoke":
         raise UserError(
@@ -281,16 +261,26 @@ def export_run(
     with _new_folder(target.resolve()) as part:
         sums = {}
         for name, source in export.files.items():
+            content = source.read_bytes() if isinstance(source, Path) else source
+            sums[name] = hashlib.sha256(content).hexdigest()
             (part / name).parent.mkdir(exist_ok=True)
-            if isinstance(source, Path):
-                sums[name] = sha256_of(source)
-                shutil.copyfile(source, part / name)
-            else:
-                sums[name] = hashlib.sha256(source).hexdigest()
-                (part / name).write_bytes(source)
+            (part / name).write_bytes(content)
         write_sums(part, sums)
         check_sums(part, REMEDY, sums)
-        (part / CARD).write_text(_card(export, record, sums), encoding="utf-8")
+        metrics = record.result["metrics"]
+        card = render(
+            Path(__file__).with_name("card.md.j2"),
+            export=export,
+            name="-".join([*export.name, *export.losses]).replace("_", "-").lower(),
+            metrics={n: value for n, value in numeric(metrics).items() if n not in export.left_out},
+            details=numeric(metrics.get("details", {})),
+            config=record.config,
+            result=record.result,
+            environment=record.environment,
+            files=sums,
+            written=canonical_json(record.config),
+        )
+        (part / CARD).write_text(card, encoding="utf-8")
     return target
 
 
@@ -310,23 +300,6 @@ def _new_folder(target: Path) -> Iterator[Path]:
 
 
 # The model card
-
-
-def _card(export: Export, record: Record, sums: Mapping[str, str]) -> str:
-    """The text of the card; ``sums`` are the SHA-256 of the files, by name."""
-    metrics = record.result["metrics"]
-    return render(
-        Path(__file__).with_name("card.md.j2"),
-        export=export,
-        name="-".join([*export.name, *export.losses]).replace("_", "-").lower(),
-        metrics={n: value for n, value in numeric(metrics).items() if n not in export.left_out},
-        details=numeric(metrics.get("details", {})),
-        config=record.config,
-        result=record.result,
-        environment=record.environment,
-        files=sums,
-        written=canonical_json(record.config),
-    )
 
 
 def numeric(content: Mapping[str, Any]) -> dict[str, float]:
@@ -357,25 +330,21 @@ def training_of(config: Mapping[str, Any], inputs: str) -> str:
 
 
 def loading(package: str, made_by: str, use: str = "") -> str:
-    """How to load an encoder, for the card.
+    """How to load an encoder of a package, for the card, with a line that uses it.
 
-    package: of this project. made_by: the network's name, canonical. use: a line with the
-    ``encoder``.
+    ``made_by`` is the canonical name of what makes the network.
     """
     module, _, name = function_name(made_by).rpartition(".")
     by_user = "@" in made_by
-    line = f"from {module} import {name}  # yours, which made the network"
-    import_own = [line] if by_user else []
-    argument = f", {name}" if by_user else ""
     return python_block(
         "from pathlib import Path",
         "",
         "import torch",
-        *import_own,
+        *([f"from {module} import {name}  # yours, which made the network"] * by_user),
         f"from {package}.export import load_encoder",
         "",
-        f'encoder = load_encoder(Path("."){argument})  # this folder; checks every SHA-256',
-        *([use] if use else []),
+        f'encoder = load_encoder(Path("."){f", {name}" * by_user})  # checks every SHA-256',
+        *([use] * bool(use)),
     )
 
 

@@ -102,86 +102,12 @@ def read_folder(path: Path, name: str, what: str, endings: Sequence[str]) -> Fol
     folder of its own name or a part's (``train/train/cat``) is skipped. Files are not opened here,
     see :func:`undamaged`.
 
-    Args:
-        path: the folder; its names need not be UTF-8.
-        name: of the dataset.
-        what: the kind of files, such as "images".
-        endings: of the files to read, in lower case, with their dots.
+    ``name`` is that of the dataset, ``what`` the kind of files, such as "images", ``endings`` are
+    those of the files to read, in lower case with their dots. Names need not be UTF-8.
     """
     if not path.is_dir():
         raise MissingData(name, path, "", f"make that folder: {layout_of(what)}")
-    try:
-        return _read(path, what, tuple(endings))
-    except OSError as error:
-        where = printable(error.filename or path)
-        raise UserError(
-            f"{where}: cannot be read ({error.strerror}); change its permissions, or remove it"
-        ) from error
-
-
-def class_files(
-    folder: Path, classes: Mapping[str, int], endings: Sequence[str]
-) -> list[tuple[Path, int]]:
-    """The files of a data set's folders of classes, hidden ones left out, and their numbers.
-
-    classes: their numbers by name; the files come in the order of the names. endings: as of
-    :func:`read_folder`.
-    """
-    return [
-        (file, classes[name])
-        for name in sorted(classes)
-        for file in _files_below(folder / name, tuple(endings), _LeftOut())
-    ]
-
-
-def undamaged(
-    files: Sequence[Path],
-    fault_of: Callable[[Path], str | None],
-    *,
-    folder: Path,
-    what: str,
-    skip_damaged: bool = False,
-) -> list[int]:
-    """Positions of the undamaged files; every file is checked.
-
-    fault_of: returns what is wrong with a file, or None; called from several threads. folder: of
-    all files, for messages. skip_damaged: leave damaged ones out, with a warning that lists them.
-    """
-    with ThreadPool() as pool:
-        faults = list(pool.imap(fault_of, files, chunksize=16))
-    good = [number for number, fault in enumerate(faults) if fault is None]
-    if len(good) == len(files):
-        return good
-    bad = [
-        f"{printable(_relative(folder, file))} ({fault})"
-        for file, fault in zip(files, faults, strict=True)
-        if fault is not None
-    ]
-    text = f"{len(bad)} of {len(files)} {what} are damaged: {first_of(bad, MOST_NAMED)}"
-    if not skip_damaged:
-        remedy = (
-            "restore or delete them, or omit them: --allow-missing, in Python skip_damaged=True"
-        )
-        raise UserError(f"{printable(folder)}: {text}; {remedy}")
-    warnings.warn(f"{printable(folder)}: left out, {text}", stacklevel=3)
-    return good
-
-
-def printable(path: str | Path) -> str:
-    """A path as one line that can be printed anywhere.
-
-    Bytes that are not UTF-8, line breaks and other characters that are not printed are escaped.
-    """
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def _relative(folder: Path, file: Path) -> Path:
-    return file.relative_to(folder) if file.is_relative_to(folder) else file
-
-
-def _read(path: Path, what: str, endings: tuple[str, ...]) -> Folder:
-    left, odd = _LeftOut(), list[str]()
+    endings, left, odd = tuple(endings), _LeftOut(), list[str]()
 
     def refuse(folder: Path, why: str) -> NoReturn:
         raise UserError(f"{printable(folder)}: {why}; {layout_of(what)}")
@@ -197,9 +123,17 @@ def _read(path: Path, what: str, endings: tuple[str, ...]) -> Folder:
         return files
 
     root = _innermost(path, path, what, SPLITS)
-    parts = _parts_of(root, refuse)
-    train = parts.get("train", root)
-    test = parts.get("val", parts.get("test"))
+
+    def part_of(names: Sequence[str]) -> Path | None:
+        """The one folder of these names, in whichever case."""
+        matching = [folder for folder in _folders_in(root) if folder.name.lower() in names]
+        if len(matching) > 1:
+            listed = " and ".join(f"{folder.name}/" for folder in matching)
+            refuse(root, f"has {listed}, which are the same part; keep one")
+        return matching[0] if matching else None
+
+    train, test, other = part_of(TRAIN) or root, part_of(TEST[0]), part_of(TEST[1])
+    test = test or other
     if test is not None and train == root:
         refuse(root, f"has {test.name}/ and no train/")
     if train != root:
@@ -218,10 +152,8 @@ def _read(path: Path, what: str, endings: tuple[str, ...]) -> Folder:
     else:
         classes, files = (), {"": _files_in(train, endings, left)}
     if not any(files.values()):
-        counts = sorted(left.other.items())
-        there = ", ".join(f"{count} {printable(ending)}" for ending, count in counts)
-        hint = f"; there are {there}" if there else ""
-        refuse(train, f"no {what} in it ({', '.join(endings)}){hint}")
+        there = ", ".join(left.texts(what))
+        refuse(train, f"no {what} in it ({', '.join(endings)}); left out: {there or 'nothing'}")
     numbers = {name: number for number, name in enumerate(classes)}
     trained = tuple((file, numbers.get(name, -1)) for name in files for file in files[name])
     tested = None
@@ -246,17 +178,59 @@ def _read(path: Path, what: str, endings: tuple[str, ...]) -> Folder:
     return Folder(path, what, classes, trained, tested, tuple(left.texts(what)), tuple(odd))
 
 
-def _parts_of(root: Path, refuse: Callable[[Path, str], NoReturn]) -> dict[str, Path]:
-    """The existing folders of "train", "val" and "test"."""
-    parts: dict[str, Path] = {}
-    for part, names in (("train", TRAIN), ("val", TEST[0]), ("test", TEST[1])):
-        matching = [folder for folder in _folders_in(root) if folder.name.lower() in names]
-        if len(matching) > 1:
-            listed = " and ".join(f"{folder.name}/" for folder in matching)
-            refuse(root, f"has {listed}, which are the same part; keep one")
-        if matching:
-            parts[part] = matching[0]
-    return parts
+def class_files(
+    folder: Path, classes: Mapping[str, int], endings: Sequence[str]
+) -> list[tuple[Path, int]]:
+    """The files that are not hidden in folders of classes, by name, with the numbers of these."""
+    return [
+        (file, classes[name])
+        for name in sorted(classes)
+        for file in _files_below(folder / name, tuple(endings), _LeftOut())
+    ]
+
+
+def undamaged(
+    files: Sequence[Path],
+    fault_of: Callable[[Path], str | None],
+    *,
+    folder: Path,
+    what: str,
+    skip_damaged: bool = False,
+) -> list[int]:
+    """Positions of the undamaged files; every file is checked.
+
+    ``fault_of`` says what is wrong with a file, or None, in several threads. ``skip_damaged``
+    leaves damaged ones out, with a warning that lists them; else they are an error.
+    """
+    with ThreadPool() as pool:
+        faults = list(pool.imap(fault_of, files, chunksize=16))
+    bad = [
+        f"{printable(_relative(folder, file))} ({fault})"
+        for file, fault in zip(files, faults, strict=True)
+        if fault is not None
+    ]
+    text = f"{len(bad)} of {len(files)} {what} are damaged: {first_of(bad, MOST_NAMED)}"
+    if bad and not skip_damaged:
+        remedy = (
+            "restore or delete them, or omit them: --allow-missing, skip_damaged=True in Python"
+        )
+        raise UserError(f"{printable(folder)}: {text}; {remedy}")
+    if bad:
+        warnings.warn(f"{printable(folder)}: left out, {text}", stacklevel=3)
+    return [number for number, fault in enumerate(faults) if fault is None]
+
+
+def printable(path: str | Path) -> str:
+    """A path as one line that can be printed anywhere.
+
+    Bytes that are not UTF-8, line breaks and other characters that are not printed are escaped.
+    """
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _relative(folder: Path, file: Path) -> Path:
+    return file.relative_to(folder) if file.is_relative_to(folder) else file
 
 
 def _innermost(folder: Path, path: Path, what: str, parts: Sequence[str] = ()) -> Path:
@@ -281,19 +255,19 @@ def _check_apart(
     path: Path, what: str, train: Sequence[tuple[Path, int]], test: Sequence[tuple[Path, int]]
 ) -> None:
     """Refuse files to test on that are links to files to train on, or copies of them."""
-    by_size: dict[int, list[Path]] = {}
-    for file in [file for file, _ in train if test and file.exists()]:
-        by_size.setdefault(file.stat().st_size, []).append(file)
-    digests: dict[int, dict[str, Path]] = {}
-    both = []
-    for file in [file for file, _ in test if file.exists()]:
-        size = file.stat().st_size
-        if size <= EMPTY or size not in by_size:
-            continue
-        if size not in digests:
-            digests[size] = {sha256_of(other): other for other in reversed(by_size[size])}
-        if (other := digests[size].get(sha256_of(file))) is not None:
-            both.append((file, other))
+    if not test:
+        return
+    trained, tested = (
+        [(file, file.stat().st_size) for file, _ in files if file.exists()]
+        for files in (train, test)
+    )
+    sizes = {size for _, size in trained} & {size for _, size in tested if size > EMPTY}
+    digests = {sha256_of(file): file for file, size in reversed(trained) if size in sizes}
+    both = [
+        (file, digests[digest])
+        for file, size in tested
+        if size in sizes and (digest := sha256_of(file)) in digests
+    ]
     if both:
         first, second = (printable(_relative(path, file)) for file in both[0])
         raise UserError(

@@ -1,8 +1,7 @@
 """The frame: the cells of declared tables joined with the records of their runs, nowhere else.
 
 :func:`load` reads committed records and the finished runs of this disk into a :class:`Frame`. What
-is done, valid, expensive or measured is a selection of its lines; as columns it is a long table,
-one row for each cell and metric.
+is done, valid, expensive or measured is a selection of its lines.
 
 A record is valid for a cell only if it was measured in the same tier, with the protocol and exactly
 the configuration that the table declares today, after upgrades (:mod:`shared.experiment.config`);
@@ -17,9 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from shared.experiment.config import USER_TIER, is_archived, run_key
 from shared.experiment.records import (
@@ -74,7 +70,7 @@ class Line:
     cell: Cell | None  # None for a record of no declared cell
     # In today's form, under the address of the cell; None for a cell without any.
     record: Record | None
-    source: ReadRecord | None  # the record as it was written
+    source: ReadRecord | None  # as it was written
     why: str  # why the cell has no valid record; empty where it has one
     counts: bool  # whether the line is the one of its cell: the last valid one, or the last
 
@@ -117,32 +113,17 @@ class Frame:
     def check(self, *origins: Origin) -> None:
         """Raise the first error of what could not be read, of these origins or of both."""
         for origin, error in self.damaged:
-            if origin in (origins or ("record", "run")):
+            if not origins or origin in origins:
                 raise error
 
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """The lines that count as a long table: an array for each column, by name.
-
-        One row for each cell and metric of its record; a cell without a record has one row, with
-        the metric of its table and NaN.
-        """
-        rows = [
-            {**_descriptive_columns(line), "metric": metric, "value": value}
-            for line in self
-            if line.counts
-            for metric, value in _numbers(line).items()
-        ]
-        numbers = {"value", "seconds", "gigabytes"}
-        return {
-            name: np.array([row[name] for row in rows], dtype=float if name in numbers else object)
-            for name in (*_descriptive_columns(None), "metric", "value")
-        }
-
     def dataframe(self) -> "pd.DataFrame":
-        """The same as a DataFrame of pandas."""
+        """The lines that count as a long table, with one row for each cell and metric.
+
+        A cell without a record has one row, with the metric of its table and NaN.
+        """
         import pandas as pd
 
-        return pd.DataFrame(self.columns())
+        return pd.DataFrame([row for line in self if line.counts for row in _rows(line)])
 
 
 def load(
@@ -161,39 +142,30 @@ def load(
     """The cells of ``tables`` with the finished runs of this disk and the committed records.
 
     A run takes precedence over a committed record of the same cell, unless ``records_stay``.
-
-    Args:
-        tables: of one domain or several.
-        runs: the folder of runs; None: no run is read.
-        results: the folder of results; None: no committed record is read.
-        tiers: the tiers to read.
-        status: by address, why a cell has no result, where that is known.
-        also: cells of the tables with seeds that they do not declare.
-        everything: whether records of other tables and runs of no cell are read as well, into
-            ``sources``.
-        domain: with ``everything``, the only domain that is read; None for all.
-        records_stay: whether a valid committed record takes precedence over a run.
-        before: a frame of the same tables, whose committed records are taken in place of files.
+    Without ``runs``, or ``results``, none are read. ``status`` says by address why a cell has no
+    result, ``also`` are cells with seeds that their tables do not declare. With ``everything``,
+    records of other tables and runs of no cell, of one ``domain`` or all, are read into
+    ``sources`` as well. The committed records of ``before``, a frame of the same tables, are taken
+    in place of files.
     """
     damaged: list[tuple[Origin, Damaged]] = []
     chosen = [(table, tier) for table in tables for tier in tiers if tier in table.tiers]
-    files: Iterable[Path] = ()
-    if results is not None:
-        files = [results / f"{name_of(*key)}{RECORDS}" for key in chosen]
-        files = [file for file in files if file.exists()]
-    if results is not None and everything:
-        files = [
-            file
-            for file in sorted(results.rglob(f"*{RECORDS}"))
-            if domain is None or domain in file.relative_to(results).parts[:2]
-        ]
-    committed = [] if results is None else list(_committed(results, files, damaged))
+    committed: list[ReadRecord] = []
     if before is not None:
         committed = [source for source in before.sources if source.origin == "record"]
+    elif results is not None:
+        files = [results / f"{name_of(*key)}{RECORDS}" for key in chosen]
+        if everything:
+            files = [
+                file
+                for file in sorted(results.rglob(f"*{RECORDS}"))
+                if domain is None or domain in file.relative_to(results).parts[:2]
+            ]
+        committed = list(_committed(results, filter(Path.exists, files), damaged))
     by_table: dict[str, list[ReadRecord]] = {}
     for source in committed:
         by_table.setdefault(source.record.address.rsplit("/", 3)[0], []).append(source)
-    disk = _Disk(runs)
+    disk = None if runs is None else _Disk(runs)
     lines: dict[tuple[str, Tier], list[Line]] = {}
     for table, tier in chosen:
         further = [
@@ -202,12 +174,14 @@ def load(
         cells = tuple(
             {(cell.address, cell.column): cell for cell in (*further, *table.cells(tier))}.values()
         )
-        finished_runs = [] if runs is None else list(disk.finished(cells))
-        reasons = {**disk.status, **(status or {})}
+        finished_runs = list(disk.finished(cells)) if disk else []
+        reasons = {**(disk.status if disk else {}), **(status or {})}
         records = by_table.get(name_of(table, tier), ())
         ordered = [*finished_runs, *records] if records_stay else [*records, *finished_runs]
         lines[table.address, tier] = join(table, tier, ordered, reasons, cells)
-    if everything and runs is not None:
+    if disk is None:
+        return Frame(lines, committed, damaged)
+    if everything:
         disk.read_others(domain)
     damaged += [("run", error) for error in disk.damaged.values()]
     return Frame(lines, [*committed, *disk.sources.values()], damaged)
@@ -348,7 +322,7 @@ def unfinished(cells: Iterable[Cell], runs: Path) -> list[Cell]:
 class _Disk:
     """The finished runs below a folder, each read once."""
 
-    runs: Path | None
+    runs: Path
     sources: dict[Path, ReadRecord] = field(default_factory=dict)
     damaged: dict[Path, Damaged] = field(default_factory=dict)
     status: dict[str, str] = field(default_factory=dict)
@@ -356,17 +330,14 @@ class _Disk:
     @functools.cached_property
     def keys(self) -> set[str]:
         """The keys of all runs, which end the names of their folders."""
-        assert self.runs is not None
         return {folder.name.rpartition("-")[2] for folder in self.runs.glob("*/*/*")}
 
     def finished(self, cells: Sequence[Cell]) -> Iterator[ReadRecord]:
         """The runs of cells, one for each address."""
-        assert self.runs is not None
         for cell in {cell.address: cell for cell in cells}.values():
-            if cell.key not in self.keys:  # thousands of cells, few of which were run here
-                continue
             folder = self.runs / cell.folder
-            if not folder.exists():
+            # Of thousands of cells, few were run here.
+            if cell.key not in self.keys or not folder.exists():
                 continue
             self._read(folder, cell.address)
             if folder in self.sources:
@@ -374,12 +345,11 @@ class _Disk:
                 yield replace(source, record=replace(source.record, address=cell.address))
             elif folder in self.damaged:
                 self.status[cell.address] = f"{Reason.REFUSED}: {self.damaged[folder]}"
-            elif why := self._failure(folder):
+            elif why := read_failure(folder):
                 self.status[cell.address] = why
 
     def read_others(self, domain: str | None) -> None:
         """Read the finished runs of no cell, too."""
-        assert self.runs is not None
         for file in sorted(self.runs.glob("*/*/*/result.json")):
             folder = file.parent
             first = folder.relative_to(self.runs).parts[0]
@@ -391,22 +361,13 @@ class _Disk:
         if folder in self.sources or folder in self.damaged:
             return
         try:
-            record = read_record(folder, address)
+            if (record := read_record(folder, address)) is not None:
+                group = folder.parent.relative_to(self.runs).as_posix()
+                self.sources[folder] = ReadRecord(record, "run", str(folder), group)
+            else:
+                read_failure(folder)
         except Damaged as error:
             self.damaged[folder] = error
-            return
-        if record is not None:
-            assert self.runs is not None
-            group = folder.parent.relative_to(self.runs).as_posix()
-            self.sources[folder] = ReadRecord(record, "run", str(folder), group)
-
-    def _failure(self, folder: Path) -> str | None:
-        """Why a run without a result has failed; None if it has not."""
-        try:
-            return read_failure(folder)
-        except Damaged as error:
-            self.damaged[folder] = error
-            return f"{Reason.REFUSED}: {error}"
 
 
 def _committed(
@@ -422,42 +383,41 @@ def _committed(
                 yield ReadRecord(record, "record", f"{file}, line {number}", group)
 
 
-def _numbers(line: Line) -> dict[str, float]:
-    """The numbers of a line by metric; NaN where it has no record."""
-    if line.record is not None:
-        metrics = line.record.result["metrics"]
-        return {
-            name: float(value)
-            for name, value in metrics.items()
-            if isinstance(value, NUMBER) and not isinstance(value, bool)
-        }
-    assert line.cell is not None
-    return {line.table.metric_of(line.table.column_of(line.tier, line.cell.column)): math.nan}
-
-
-def _descriptive_columns(line: Line | None) -> dict[str, Any]:
-    """The columns of the frame but for metric and value; of None their names."""
-    table, cell = (line.table, line.cell) if line else (None, None)
-    record = line.record if line else None
+def _rows(line: Line) -> Iterator[dict[str, Any]]:
+    """The rows of a line in the long table."""
+    table, cell, record = line.table, line.cell, line.record
     environment = record.environment if record else {}
     result = record.result if record else {}
-    return {
-        "domain": table and table.domain,
-        "paper": table and table.paper,
-        "table": table and table.name,
-        "tier": line and line.tier,
-        "row": cell and cell.row,
-        "column": cell and cell.column,
-        "seed": cell and cell.seed,
-        "address": cell.address if cell else record and record.address,
-        "key": cell and cell.key,
-        "sha": record and record.sha256,
-        "commit": environment.get("commit"),
-        "dirty": environment.get("dirty"),
-        "processor": processor_of(record) if record else None,
-        "seconds": result.get("seconds", math.nan),
-        "gigabytes": result.get("peak_memory_bytes", math.nan) / 1e9,
-        "status": line and line.status,
-        "why": line and line.why,
-        "origin": line.source.origin if line and line.source else None,
-    }
+    numbers: Mapping[str, float]
+    if record is not None:
+        numbers = {
+            name: float(value)
+            for name, value in result["metrics"].items()
+            if isinstance(value, NUMBER) and not isinstance(value, bool)
+        }
+    else:
+        assert cell is not None
+        numbers = {table.metric_of(table.column_of(line.tier, cell.column)): math.nan}
+    for metric, value in numbers.items():
+        yield {
+            "domain": table.domain,
+            "paper": table.paper,
+            "table": table.name,
+            "tier": line.tier,
+            "row": cell and cell.row,
+            "column": cell and cell.column,
+            "seed": cell and cell.seed,
+            "address": cell.address if cell else record and record.address,
+            "key": cell and cell.key,
+            "sha": record and record.sha256,
+            "commit": environment.get("commit"),
+            "dirty": environment.get("dirty"),
+            "processor": processor_of(record) if record else None,
+            "seconds": result.get("seconds", math.nan),
+            "gigabytes": result.get("peak_memory_bytes", math.nan) / 1e9,
+            "status": line.status,
+            "why": line.why,
+            "origin": line.source.origin if line.source else None,
+            "metric": metric,
+            "value": value,
+        }

@@ -32,10 +32,8 @@ class InitialWeights:
     def check(self) -> None:
         """Compare the content with the configured one."""
         if _sha256(self.file) != self.sha256:
-            raise UserError(
-                f"{self.file}: changed since it was configured as init (SHA-256 "
-                f"{self.sha256[:16]}...); restore it, or set init again for a new run"
-            )
+            text = "changed since it was configured as init; restore it, or set init again"
+            raise UserError(f"{self.file}: {text}")
 
 
 def _sha256(path: Path) -> str:

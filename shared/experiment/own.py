@@ -19,12 +19,12 @@ def record_own(
 ) -> None:
     """Record data that were given to a training, unless its data set was recorded already.
 
-    The hash of the data, "own" in the record, is that of types and shapes, and of the content up to
-    :data:`HASHED` bytes in all. Where ``field`` of the configuration names a data set of the
-    domain, one of the ``known``, a notice says that it was not read.
+    Their hash is that of types and shapes, and of the content up to :data:`HASHED` bytes in all.
+    Where ``field`` of the configuration names one of the ``known`` data sets, a notice says that it
+    was not read.
     """
     name = getattr(config, field)
-    if run.has_recorded(name):
+    if name in run.recorded:
         return
     whole = sum(item.nbytes for item in content) <= HASHED
     digest = hashlib.sha256()

@@ -50,31 +50,24 @@ def with_claims(
 ) -> dict[str, tuple[Table, ...]]:
     """The tables of a domain, by paper, with the claims and settings of ``file``."""
     content = read_toml(file)
-    known = {f"{table.paper}/{table.name}" for group in tables.values() for table in group}
+    rows: dict[str, set[str]] = {}  # by table; those of different tiers may share a name
+    for table in (table for group in tables.values() for table in group):
+        labels = rows.setdefault(f"{table.paper}/{table.name}", set())
+        labels |= {row.label for row in table.rows}
     claims: dict[str, tuple[Claim, Sequence[Mapping[str, Any]]]] = {}
     for entry in content.get("claim", ()):
         claim = _claim(entry, f"{file}: {entry.get('id', 'a claim without id')}")
         if claim.id in claims:
             raise ValueError(f"{file}: {claim.id} is declared twice")
         claims[claim.id] = claim, entry["comparisons"]
-    named = {
-        name
-        for _, comparisons in claims.values()
-        for comparison in comparisons
-        for name in comparison.get("tables", ())
-    }
+    named = {name for _, entries in claims.values() for each in entries for name in each["tables"]}
     chosen_here: Mapping[str, Sequence[str]] = content.get("chosen_here", {})
     tuned: dict[str, list[Tuned]] = {}
     for entry in content.get("tuned", ()):
         values = {**entry, "values": tuple(entry["values"])}
         tuned.setdefault(values.pop("table"), []).append(Tuned(**values))
-    if strange := (named | {*content.get("settings", {}), *chosen_here, *tuned}) - known:
+    if strange := {*named, *content.get("settings", {}), *chosen_here, *tuned} - rows.keys():
         raise ValueError(f"{file}: no table {', '.join(sorted(strange))}")
-
-    rows: dict[str, set[str]] = {}  # tables of different tiers may share a name
-    for table in (table for group in tables.values() for table in group):
-        labels = rows.setdefault(f"{table.paper}/{table.name}", set())
-        labels |= {row.label for row in table.rows}
     for name in {*chosen_here, *tuned}:
         others = {label for each in tuned.get(name, ()) for label in (each.row, each.chosen)}
         if strange := ({*chosen_here.get(name, ())} | others) - rows[name]:
@@ -84,14 +77,9 @@ def with_claims(
         name = f"{table.paper}/{table.name}"
         claims_of_table = []
         for claim, entries in claims.values():
-            comparisons = [
-                comparison
-                for entry in entries
-                if name in entry["tables"]
-                for comparison in _comparisons(entry, table)
-            ]
-            if comparisons:
-                claims_of_table.append(dataclasses.replace(claim, comparisons=tuple(comparisons)))
+            here = [entry for entry in entries if name in entry["tables"]]
+            if comparisons := tuple(pair for entry in here for pair in _comparisons(entry, table)):
+                claims_of_table.append(dataclasses.replace(claim, comparisons=comparisons))
         settings = {
             tier: _setting(entry, tier, f"{file}: {name}")
             for tier, entry in content.get("settings", {}).get(name, {}).items()
@@ -117,10 +105,9 @@ def _claim(entry: Mapping[str, Any], where: str) -> Claim:
         claim = Claim(**fields, comparisons=())
     except TypeError as error:
         raise ValueError(f"{where}: {error}") from None
-    if claim.form not in get_args(Form):
-        raise ValueError(f"{where}: no form {claim.form!r}; {', '.join(get_args(Form))}")
-    if claim.scope not in get_args(Scope):
-        raise ValueError(f"{where}: no scope {claim.scope!r}; {', '.join(get_args(Scope))}")
+    for name, words in (("form", get_args(Form)), ("scope", get_args(Scope))):
+        if (word := getattr(claim, name)) not in words:
+            raise ValueError(f"{where}: no {name} {word!r}; {', '.join(words)}")
     if not claim.sentence or (claim.paper and not (claim.place and claim.source)):
         raise ValueError(f"{where}: lacks its sentence, place or source")
     number = NUMBERS.get(claim.form)
@@ -148,17 +135,15 @@ def _comparisons(entry: Mapping[str, Any], table: Table) -> list[Comparison]:
 
 
 def _setting(entry: Mapping[str, Any], tier: Tier, where: str) -> Setting:
-    setting = Setting(entry.get("word", "paper's" if tier == "paper" else "reduced"))
+    word = entry.get("word", "paper's" if tier == "paper" else "reduced")
     differences = tuple(entry.get("differences", ()))
     by_paper = {paper: tuple(texts) for paper, texts in entry.get("by_paper", {}).items()}
-    most = max(map(len, (differences, *by_paper.values())))
-    if setting.word not in get_args(SettingWord) or most > 3:
+    if word not in get_args(SettingWord) or max(map(len, (differences, *by_paper.values()))) > 3:
         raise ValueError(
             f"{where}: a setting is one of {', '.join(get_args(SettingWord))}, with "
             "three differences at most"
         )
-    other_data = entry.get("other_data", {})
-    return Setting(setting.word, differences, by_paper, other_data)
+    return Setting(word, differences, by_paper, entry.get("other_data", {}))
 
 
 def load_published(file: Path, table: str) -> Published:
@@ -168,7 +153,6 @@ def load_published(file: Path, table: str) -> Published:
         entry = content[table]
         columns = tuple(entry["columns"])
         rows: dict[str, tuple[Value | None, ...]] = {}
-        notes: dict[str, str] = {}
         for label, row in entry["rows"].items():
             numbers = [row.get(key, [math.nan] * len(columns)) for key in PRINTED]
             if any(len(of_columns) != len(columns) for of_columns in numbers):
@@ -178,15 +162,13 @@ def load_published(file: Path, table: str) -> Published:
                 None if math.isnan(mean) else Value(mean, *(None if x != x else x for x in spread))
                 for mean, *spread in zip(*numbers, strict=True)
             )
-            if "note" in row:
-                notes[label] = row["note"]
         return Published(
             source=", ".join(filter(None, (content.get("paper"), entry["label"]))),
             title=entry["title"],
             columns=columns,
             rows=rows,
             statistic=entry["statistic"],
-            notes=notes,
+            notes={name: row["note"] for name, row in entry["rows"].items() if "note" in row},
             warnings=tuple(entry.get("warnings", ())),
             runs=entry.get("runs"),
         )
@@ -195,14 +177,12 @@ def load_published(file: Path, table: str) -> Published:
 
 
 class Notes(dict[str, str]):
-    """Notes by name; an unknown name is an error that says where to add it."""
+    """Notes by name, from a file."""
 
-    def __init__(self, file: Path, notes: Mapping[str, str]) -> None:
-        super().__init__(notes)
-        self._file = file
+    file: Path
 
     def __missing__(self, name: str) -> str:
-        raise ValueError(f"{self._file}: no note {name!r}; add it there, or correct the name")
+        raise ValueError(f"{self.file}: no note {name!r}; add it there, or correct the name")
 
     def lines(self, names: str) -> tuple[str, ...]:
         """The notes whose names are given, separated by spaces, for below a table."""
@@ -220,11 +200,10 @@ class Notes(dict[str, str]):
 
 
 def load_notes(file: Path) -> Notes:
-    """Read the notes of a domain's tables: a TOML file of texts by name; line breaks do not matter.
-
-    Looking up a name that the file lacks raises a ValueError, so that no table can be built.
-    """
-    return Notes(file, {name: " ".join(text.split()) for name, text in read_toml(file).items()})
+    """Read the notes of a domain's tables: a TOML file of texts by name; line breaks are spaces."""
+    notes = Notes({name: " ".join(text.split()) for name, text in read_toml(file).items()})
+    notes.file = file
+    return notes
 
 
 @functools.cache

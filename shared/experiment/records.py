@@ -20,8 +20,6 @@ HASH = "sha256"  # the key beside the content that it is of
 NUMBER = (int, float)
 ENCODER_PROCESSOR = "encoder_processor"  # a fact of an environment, see store.pretrained
 RECORDS = ".records.jsonl"  # suffix of the files of a table's records in results/
-
-
 # The required keys of each part; the seal refuses every edited value.
 REQUIRED: Mapping[str, frozenset[str]] = {
     "config": frozenset(),
@@ -100,34 +98,15 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def read_record(folder: Path, address: str) -> Record | None:
     """The finished run in ``folder``; None if there is none."""
-    if not (folder / "result.json").exists():
+    file = folder / "result.json"
+    if not file.exists():
         return None
-    parts = {}
-    for name in REQUIRED:
-        parts[name] = read_json(folder / f"{name}.json")
-        if lacking := REQUIRED[name] - parts[name].keys():
-            raise Damaged(f"{folder / name}.json lacks {min(lacking)!r}; move the folder away")
-    if HASH not in parts["result"]:
-        raise Damaged(f"{folder / 'result.json'} lacks {HASH!r}; move the folder away")
-    sha256 = parts["result"].pop(HASH)
-    record = Record(address, **parts, sha256=sha256)
-    if is_altered(record):
-        raise Damaged(
-            f"{folder / 'result.json'}: its SHA-256 is not that of the run's configuration, "
-            "environment and result: one of them was altered; move the folder away"
-        )
-    return record
-
-
-def read_records(results: Path) -> list[Record]:
-    """All records below ``results``, in the order of their files and lines."""
-    records = []
-    for file in sorted(results.rglob(f"*{RECORDS}")):
-        for record in records_in(file):
-            if isinstance(record, Damaged):
-                raise record
-            records.append(record)
-    return records
+    parts = {name: read_json(folder / f"{name}.json") for name in REQUIRED}
+    sha256 = parts["result"].pop(HASH, None)
+    try:
+        return _record({"address": address, HASH: sha256, **parts})
+    except ValueError as error:
+        raise Damaged(f"{file}: {error}; move the folder away") from None
 
 
 def records_in(file: Path) -> Iterator[Record | Damaged]:
@@ -149,15 +128,7 @@ def read_failure(folder: Path) -> str | None:
     file = folder / "failure.json"
     if not file.exists():
         return None
-    content = read_json(file)
-    if not isinstance(content.get("why"), str):
-        raise Damaged(f"{file} has no text as 'why'; delete it")
-    return str(content["why"])
-
-
-def is_altered(record: Record) -> bool:
-    """Whether the content does not match the hash."""
-    return record.sha256 != content_hash(record.config, record.environment, record.result)
+    return str(read_json(file).get("why"))
 
 
 def _parse(text: bytes) -> dict[str, Any]:
@@ -176,14 +147,17 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _record(content: dict[str, Any]) -> Record:
-    """The record in the object of one line; ValueError if it is not one."""
+    """The record with these fields; ValueError if one is missing or was altered."""
     for name in ("address", *REQUIRED, HASH):
         if name not in content:
-            raise ValueError(f"not a record: it lacks {name!r}")
-    for name in REQUIRED:
-        if lacking := REQUIRED[name].difference(content[name]):
-            raise ValueError(f"not a record: {name} lacks {min(lacking)!r}")
+            raise ValueError(f"a record lacks {name!r}")
+    for name, keys in REQUIRED.items():
+        if lacking := keys.difference(content[name]):
+            raise ValueError(f"{name} lacks {min(lacking)!r}")
     record = Record(**{name: content[name] for name in ("address", *REQUIRED, HASH)})
-    if is_altered(record):
-        raise ValueError(f"{record.address} was altered: its SHA-256 is that of another content")
+    if record.sha256 != content_hash(record.config, record.environment, record.result):
+        raise ValueError(
+            f"its SHA-256 is not that of {record.address}: configuration, environment or result "
+            f"was altered"
+        )
     return record

@@ -15,7 +15,6 @@ lines past the checkpoint, and an incomplete last line, are cut when the run res
 """
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -25,12 +24,12 @@ import signal
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Protocol, Self
 
-import filelock
 import torch
 from torch import Tensor, nn
 
@@ -55,16 +54,15 @@ from shared.experiment.randomness import (
 )
 from shared.experiment.records import HASH, content_hash, read_json
 from shared.experiment.run_folders import (
-    LOCK_WAIT,
     LOG,
     RUN_OUTPUTS,
     WATCHED,
     Conflict,
     Interrupted,
     WorkerDone,
-    acquire,
     check_config,
     check_same_processes,
+    locked,
     log_lines,
     stop_signals,
 )
@@ -76,8 +74,8 @@ from shared.objective import SHARE_PREFIX
 from shared.precision import without_tf32
 from shared.ranges import require_ranges, require_words
 
-# Steps after which the loss is checked, where no line of the log is due before; on a GPU it is
-# read a step later, when the device has other work.
+# Steps after which the loss is checked, where no line of the log is due before; it is read a step
+# later, when a GPU has other work.
 CHECK_EVERY = 100
 OWN_DATA = "own"  # in a record, names the hash of data that a training was given
 # Signs of a training that has diverged and stayed finite: a loss that ends at this multiple of its
@@ -133,6 +131,8 @@ class Run:
         temporary: folders that :meth:`finish` deletes once the result is written.
         saved_step: the step of the checkpoint on disk; None without one.
         processes: the number of processes of the run.
+        environment: of the run, as far as it is known; :meth:`record` adds to it.
+        recorded: the data whose hashes were recorded since the run was entered.
         steps_taken: the number of training steps, those before a checkpoint included.
 
     Raises:
@@ -186,15 +186,15 @@ class Run:
         self.steps_taken = 0
         self._is_first = True
         self._random_states_of_others: list[dict[str, Any]] = []
+        self.environment: dict[str, Any] = {}
+        self.recorded: set[str] = set()
         self._data_before: Mapping[str, str] = {}  # hashes, of the checkpoint or result
-        self._recorded: set[str] = set()  # the data recorded since
         self._progress = progress
         self._show = show
         self._tracked: dict[str, Stateful] = {}
         self._restored_step = 0
         self._seconds_before = 0.0
         self._started = self._saved = time.monotonic()
-        self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
         self._on_exit = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -205,8 +205,7 @@ class Run:
         with contextlib.ExitStack() as on_exit:
             if self._is_first:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                acquire(self._lock, self.folder)
-                on_exit.callback(self._lock.release)
+                on_exit.enter_context(locked(self.folder))
             on_exit.enter_context(without_tf32())
             self._begin_or_continue()
             for number, handler in self.stop_on_signals().items():
@@ -215,41 +214,40 @@ class Run:
             seed_everything(self.config.seed)
             listeners.append(self.keep_notice)
             on_exit.callback(listeners.remove, self.keep_notice)
-            on_exit.callback(self._close_logs)
             self._on_exit = on_exit.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._on_exit.close()
+    def __exit__(self, *error: object) -> None:
+        with self._on_exit:
+            for logger in self.loggers:
+                logger.close()
 
     def stop_on_signals(self) -> dict[signal.Signals, Any]:
         """Ask the run to stop on each signal that means it; returns the handlers until now."""
+
+        def ask_to_stop(number: int, frame: FrameType | None) -> None:
+            self.stopping = True
+
         before = {}
         for number in stop_signals():
             with contextlib.suppress(ValueError):  # not the main thread
-                before[number] = signal.signal(number, self._ask_to_stop)
+                before[number] = signal.signal(number, ask_to_stop)
         return before
-
-    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
-        self.stopping = True
 
     def _begin_or_continue(self) -> None:
         """Compare the folder with this run, and write configuration and environment into it."""
-        self._environment = current_environment(self.workers)
+        self.environment = current_environment(self.workers)
         if self.processes > 1:
-            self._environment["processes"] = self.processes
-            _check_alike(self._environment, self.config)
+            self.environment["processes"] = self.processes
+            _check_alike(self.environment, self.config)
         if self.allow_missing:
-            self._environment["allow_missing"] = True
-        if before := self._environment_before():
+            self.environment["allow_missing"] = True
+        file = self.folder / "environment.json"
+        if file.exists() and any((self.folder / name).exists() for name in RUN_OUTPUTS):
+            before = read_json(file)
             self._data_before = before["data"]
             if (self.folder / "checkpoint.pt").exists():
-                _carry_over_environment(before, self._environment)
+                _carry_over_environment(before, self.environment)
         if self._is_first:
             for part in self.folder.glob(".*.part"):  # partial files of killed processes
                 part.unlink(missing_ok=True)
@@ -259,32 +257,13 @@ class Run:
                 write_atomically(self.folder / "config.json", canonical_json(self.config))
             self._write_environment()
 
-    def _close_logs(self) -> None:
-        for logger in self.loggers:
-            logger.close()
-
     @property
     def seconds(self) -> float:
         """Seconds spent on the run so far, those before the checkpoint it resumed from included."""
         return self._seconds_before + time.monotonic() - self._started
 
     def record_data(self, **fingerprints: str) -> None:
-        """Note the hashes of the datasets used, by name.
-
-        Raises:
-            Conflict: the folder's checkpoint or result is of other files.
-        """
-        self._check_same_data(fingerprints)
-        self._recorded |= fingerprints.keys()
-        self._environment["data"] |= fingerprints
-        self._write_environment()
-
-    def has_recorded(self, name: str) -> bool:
-        """Whether the hash of these data was noted since the run was entered."""
-        return name in self._recorded
-
-    def _check_same_data(self, fingerprints: Mapping[str, str]) -> None:
-        """Refuse to train on other data than the folder's checkpoint or result."""
+        """Note the hashes of the datasets used, by name; not others than before a checkpoint."""
         fields = ("dataset", "corpus", "task")
         trained_on = {OWN_DATA, *(getattr(self.config, field, None) for field in fields)}
         for name, digest in fingerprints.items():
@@ -295,33 +274,17 @@ class Run:
                     f"{before[:12]}, now {digest[:12]}); give the same, or rename the "
                     f"folder to start over; --again does so for a table's cells"
                 )
+        self.recorded |= fingerprints.keys()
+        self.environment["data"] |= fingerprints
+        self._write_environment()
 
     def record(self, **facts: str) -> None:
         """Note further facts about the environment of the run, by name."""
-        self._environment.setdefault("facts", {}).update(facts)
+        self.environment.setdefault("facts", {}).update(facts)
         self._write_environment()
 
-    @property
-    def environment(self) -> Mapping[str, Any]:
-        """The environment of the run, as far as it is known."""
-        return self._environment
-
-    def wait_for_another(self) -> None:
-        """Report that the run waits for another process.
-
-        Raises:
-            Interrupted: the run was asked to stop.
-        """
-        self.progress(0, 1, "waiting for another run")
-        if self.stopping:
-            raise Interrupted
-
     def continue_on_rank_zero(self) -> None:
-        """From here on only the first process works; the others end.
-
-        Raises:
-            WorkerDone: in all processes but the first.
-        """
+        """From here on only the first process works; the others end by :class:`WorkerDone`."""
         if world_size() > 1:
             destroy()
             if not self._is_first:
@@ -416,15 +379,16 @@ class Run:
             done = step + 1
             logged = done % log_every == 0 or done == total
             if to_check is not None:  # of the step before
-                self._stop_if_not_finite(to_check.not_finite(), step * unit)
-                to_check = None
-            if logged or done % CHECK_EVERY == 0:
-                to_check = self.means.finiteness()
-            if to_check is not None and (logged or to_check.late.is_here):
-                self._stop_if_not_finite(to_check.not_finite(), done * unit)
-                to_check = None
+                self._stop_if_not_finite(to_check(), step * unit)
+            to_check = self.means.finiteness() if logged or done % CHECK_EVERY == 0 else None
             if logged:
-                means = _mean_of(all_gather_objects(self.means.take()))
+                self._stop_if_not_finite(to_check() if to_check else None, done * unit)
+                to_check = None
+                first_means, *others = all_gather_objects(self.means.take())
+                means = {
+                    name: sum((each[name] for each in others), mean) / (1 + len(others))
+                    for name, mean in first_means.items()
+                }
                 numbers = {**(also(step) if also else {}), **means}
                 due = self.watch and (done == total or done // log_every % self.watch == 0)
                 scores = self._scores() if due and self._is_first else {}
@@ -444,15 +408,12 @@ class Run:
             self.checkpoint(total * unit, every=save_every / 10)
 
     def log(self, step: int, **numbers: float) -> None:
-        """Append one line to the log, and pass it on to the loggers.
-
-        Raises:
-            FloatingPointError: a number that is NaN or infinite; nothing is written.
-        """
+        """Append a line of finite numbers to the log, and pass it on to the loggers."""
         if not self._is_first:
             return
-        if wrong := [name for name, number in numbers.items() if not math.isfinite(number)]:
-            raise FloatingPointError(_not_finite_text(wrong[0], step))
+        for name, number in numbers.items():
+            if not math.isfinite(number):
+                raise FloatingPointError(_not_finite_text(name, step))
         line = {"step": step, "seconds": round(self.seconds, 3), **numbers}
         file = self.folder / LOG
         with naming("write", file), file.open("a") as stream:
@@ -491,15 +452,10 @@ class Run:
     def checkpoint(self, step: int, *, every: float = 0.0) -> None:
         """Save the tracked objects; then stop, if the run was asked to.
 
-        ``every`` spaces out saves of large models with short epochs. A run that is killed then
-        repeats up to that much work, with the same results; one that is interrupted still loses
-        nothing. The last step is best saved without ``every``, so that the checkpoint has the
-        evaluated state.
-
-        Args:
-            step: the step reached.
-            every: seconds that must have passed since the last save, or since the start; 0 saves
-                always.
+        ``every`` spaces out saves of large models with short epochs: so many seconds must have
+        passed since the last save, or since the start. A run that is killed then repeats up to that
+        much work, with the same results; one that is interrupted still loses nothing. The last step
+        is best saved without ``every``, so that the checkpoint has the evaluated state.
 
         Raises:
             Interrupted: after the save, when the run was asked to stop.
@@ -555,26 +511,20 @@ class Run:
             "seconds": self.seconds,
             "objects": objects,
             "random": random_state(),
+            "random_of_others": self._random_states_of_others,
         }
-        if self._random_states_of_others:
-            state["random_of_others"] = self._random_states_of_others
-        file = self.folder / "checkpoint.pt"
-        with replacing(file) as part:
+        with replacing(self.folder / "checkpoint.pt") as part:
             write_state(part, state)
 
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the result, which ends the run. Only the first of several processes gets here.
-
-        Raises:
-            ValueError: metrics that are not numbers, texts or lists of such by name.
-        """
+        """Write the result, which ends the run: numbers, texts or lists of such by name."""
         self.continue_on_rank_zero()
         plain = _plain(metrics)
         for check in self.checks.values():
             check()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if torch.cuda.is_available():
-            self._environment["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated()
+            self.environment["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated()
         (self.folder / "result.json").unlink(missing_ok=True)  # of an earlier finish of this run
         if shares := _median_shares(self.folder):
             self.record(**shares)
@@ -588,7 +538,7 @@ class Run:
             "finished": now(),
         }
         config = read_json(self.folder / "config.json")
-        result[HASH] = content_hash(config, self._environment, result)
+        result[HASH] = content_hash(config, self.environment, result)
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
         (self.folder / "failure.json").unlink(missing_ok=True)
         if not self.keep_checkpoint:
@@ -599,21 +549,15 @@ class Run:
 
     def keep_notice(self, text: str) -> None:
         """Add a warning of the training to the record."""
-        notices = self._environment.setdefault("notices", [])
+        notices = self.environment.setdefault("notices", [])
         if text not in notices:  # steps that are repeated give it again
             notices.append(text)
             self._write_environment()
 
-    def _environment_before(self) -> dict[str, Any]:
-        """The environment that the checkpoint or result was made in; empty without either."""
-        made = (self.folder / name for name in RUN_OUTPUTS)
-        file = self.folder / "environment.json"
-        return read_json(file) if file.exists() and any(map(Path.exists, made)) else {}
-
     def _write_environment(self) -> None:
         if not self._is_first or (self.folder / "result.json").exists():
             return  # the hash of a result includes the existing file
-        text = json.dumps(self._environment, indent=2) + "\n"
+        text = json.dumps(self.environment, indent=2) + "\n"
         write_atomically(self.folder / "environment.json", text)
 
     def _trim_log(self, step: int) -> None:
@@ -622,21 +566,18 @@ class Run:
         if not file.exists():
             return
         kept_lines = ""
-        for line in file.read_text(errors="replace").splitlines():
-            try:
+        with contextlib.suppress(ValueError, KeyError):  # a line cut off by a kill
+            for line in file.read_text(errors="replace").splitlines():
                 if json.loads(line)["step"] > step:
                     break
-            except (ValueError, KeyError):  # a line cut off by a kill
-                break
-            kept_lines += f"{line}\n"
+                kept_lines += f"{line}\n"
         write_atomically(file, kept_lines)
 
 
 class Means:
     """Running means of the parts of the loss; only :meth:`take` waits for the device.
 
-    A part that some steps lack is averaged over the others. The state is in checkpoints, so that an
-    interrupted epoch is logged like any other.
+    A part that some steps lack is averaged over the others. A checkpoint has them.
     """
 
     def __init__(self) -> None:
@@ -652,11 +593,14 @@ class Means:
             self._sums[name] = value
             self._counts[name] = self._counts.get(name, 0) + 1
 
-    def finiteness(self) -> "Finiteness | None":
-        """Which sums are finite, to be read later; None without any."""
+    def finiteness(self) -> Callable[[], str | None] | None:
+        """What finds later the first sum that is NaN or infinite now; None without any sum."""
         if not self._sums:
             return None
-        return Finiteness(tuple(self._sums), Late(*map(torch.isfinite, self._sums.values())))
+        names, late = tuple(self._sums), Late(*map(torch.isfinite, self._sums.values()))
+        return lambda: next(
+            (name for name, finite in zip(names, late.read(), strict=True) if not finite), None
+        )
 
     def take(self) -> dict[str, float]:
         """The means since the last call."""
@@ -664,43 +608,21 @@ class Means:
         self._sums, self._counts = {}, {}
         return means
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Any]:
         """Sums and counts."""
         return {"sums": self._sums, "counts": self._counts}
 
-    def load_state_dict(self, state: dict[str, object], /) -> None:
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Restore sums and counts."""
-        sums, counts = state["sums"], state["counts"]
-        assert isinstance(sums, dict)
-        assert isinstance(counts, dict)
-        self._sums, self._counts = sums, counts
-
-
-@dataclasses.dataclass(frozen=True)
-class Finiteness:
-    """Which parts of the loss are finite, by name."""
-
-    names: tuple[str, ...]
-    late: Late
-
-    def not_finite(self) -> str | None:
-        """The first part whose sum is NaN or infinite."""
-        by_name = zip(self.names, self.late.read(), strict=True)
-        return next((name for name, finite in by_name if not finite), None)
+        self._sums, self._counts = state["sums"], state["counts"]
 
 
 def check_processes(config: Config, processes: int) -> None:
-    """Refuse a number of processes that the batch cannot be divided among.
-
-    Raises:
-        UserError: it does not divide the batch.
-    """
+    """Refuse a number of processes that the batch cannot be divided among."""
     size = getattr(config, "batch_size", 1)
-    if processes > 1 and size % processes:
-        divisors = ", ".join(str(number) for number in range(2, 17) if size % number == 0)
+    if size % processes:
         raise UserError(
-            f"batch_size {size} cannot be divided among {processes} processes; use one"
-            f"{f', or {divisors}' if divisors else ''}"
+            f"batch_size {size} cannot be divided among {processes} processes; use a divisor of it"
         )
 
 
@@ -720,11 +642,11 @@ def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 def _median_shares(folder: Path) -> dict[str, str]:
     """The median over the log of each term's share of the gradient, if it was measured."""
-    shares: dict[str, list[float]] = {}
+    shares: defaultdict[str, list[float]] = defaultdict(list)
     for line in log_lines(folder):
         for name, number in line.items():
             if name.startswith(SHARE_PREFIX):
-                shares.setdefault(name, []).append(number)
+                shares[name].append(number)
     return {name: f"{statistics.median(numbers):.4g}" for name, numbers in shares.items()}
 
 
@@ -738,16 +660,15 @@ def _carry_over_environment(before: Mapping[str, Any], environment: dict[str, An
     Their warnings, the hashes of their data, that the code had changes, and commit and torch where
     these were others.
     """
-    notices = list(before.get("notices", []))
+    notices = dict.fromkeys(before.get("notices", []))
     versions_before, versions = (
         f"commit {entry['commit']}, torch {entry['versions']['torch']}"
         for entry in (before, environment)
     )
-    text = f"resumed from a checkpoint of {versions_before}"
-    if versions_before != versions and text not in notices:
-        notices.append(text)
+    if versions_before != versions:
+        notices[f"resumed from a checkpoint of {versions_before}"] = None
     if notices:
-        environment["notices"] = notices
+        environment["notices"] = list(notices)
     environment["data"] = dict(before["data"])
     environment["dirty"] = environment["dirty"] or before["dirty"]
 
@@ -769,13 +690,3 @@ def _check_alike(environment: Mapping[str, Any], config: Config) -> None:
                     f"process {number} has another {name} than process 0{shown}; give all "
                     f"processes of a run the same checkout and arguments"
                 )
-
-
-def _mean_of(by_process: list[dict[str, float]]) -> dict[str, float]:
-    """The mean over processes of each number; of one process, its numbers."""
-    if len(by_process) == 1:
-        return by_process[0]
-    return {
-        name: sum(numbers[name] for numbers in by_process) / len(by_process)
-        for name in by_process[0]
-    }

@@ -7,6 +7,7 @@ import itertools
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ WATCHED = "watch/"  # begins the names of scores during pretraining, which are n
 
 
 class Locked(UserError):
-    """Another process uses the folder, or the folder was removed during the run."""
+    """Another process uses the folder."""
 
 
 class Conflict(UserError):
@@ -77,8 +78,7 @@ def check_same_processes(folder: Path, processes: int) -> None:
     if before != processes:
         raise Conflict(
             f"{folder} holds a run that was started with {before} process{'es' * (before > 1)}, "
-            f"not {processes}; continue with that many (torchrun --nproc-per-node {before}), or "
-            f"move it aside and start over with --again"
+            f"not {processes}; continue with torchrun --nproc-per-node {before}, or use --again"
         )
 
 
@@ -87,14 +87,10 @@ def archive(folder: Path) -> Path:
 
     :class:`Locked`: another process uses the folder.
     """
-    lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
-    acquire(lock, folder)
-    try:
+    with locked(folder):
         names = {path.name for path in folder.parent.iterdir()}
         number = next(n for n in itertools.count(1) if f"{folder.name}.{n}" not in names)
         return folder.rename(folder.with_name(f"{folder.name}.{number}"))
-    finally:
-        lock.release()
 
 
 def record_failure(folder: Path, why: str, trace: str) -> None:
@@ -106,8 +102,7 @@ def record_failure(folder: Path, why: str, trace: str) -> None:
 def log_lines(folder: Path) -> Iterator[dict[str, Any]]:
     """The lines of a run's log; none if the run has none."""
     file = folder / LOG
-    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
-        yield json.loads(line)
+    return map(json.loads, file.read_text("utf-8").splitlines() if file.is_file() else ())
 
 
 def is_locked(folder: Path) -> bool:
@@ -123,10 +118,10 @@ def is_locked(folder: Path) -> bool:
         return False
 
 
-def acquire(lock: filelock.BaseFileLock, folder: Path) -> None:
-    """Take the lock of a folder; :class:`Locked` if another process has it."""
+def locked(folder: Path) -> AbstractContextManager[object]:
+    """The lock of a folder, for a with block; :class:`Locked` if another process has it."""
     try:
         with naming("flock", folder / ".lock"):
-            lock.acquire()
+            return filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT).acquire()
     except filelock.Timeout:
         raise Locked(f"{folder}: another process is using it; wait for it to end") from None

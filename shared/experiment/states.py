@@ -1,9 +1,8 @@
 """States of torch in files: written through memory, checked when they are read."""
 
-import contextlib
 import io
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +25,20 @@ def read_state(file: Path) -> Any:
 
     A damaged file is a ``ValueError`` of one line without the file's name.
     """
-    check_state(file)
-    with _damage_as_value_error():
+    try:
+        with zipfile.ZipFile(file) as archive:  # torch does not compare the checksums
+            if (damaged := archive.testzip()) is not None:
+                raise ValueError(f"the checksum of its part {damaged} is wrong")
         # To the CPU: a state saved on one device is read on any other.
         return torch.load(file, map_location="cpu", weights_only=True)
-
-
-def check_state(file: Path) -> None:
-    """Compare the checksums in a file of :func:`write_state`, which torch does not; same errors."""
-    with _damage_as_value_error(), zipfile.ZipFile(file) as archive:
-        if (damaged := archive.testzip()) is not None:
-            raise ValueError(f"the checksum of its part {damaged} is wrong")
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a damaged file can raise anything
+        reason = first_line(error)
+        if "weights_only" in str(error) or "Weights only" in reason:
+            # torch advises to load the file with the code that it may hold.
+            reason = "it holds other things than tensors and numbers"
+        raise ValueError(reason) from error
 
 
 def not_finite(state: Any, name: str = "") -> str | None:
@@ -52,18 +54,3 @@ def not_finite(state: Any, name: str = "") -> str | None:
         not_finite(part, f"{name}.{key}" if name else str(key)) for key, part in state.items()
     )
     return next(filter(None, faults), None)
-
-
-@contextlib.contextmanager
-def _damage_as_value_error() -> Iterator[None]:
-    """Turn what reading a damaged file raises, which can be anything, into a ValueError."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        reason = first_line(error)
-        if "weights_only" in str(error) or "Weights only" in reason:
-            # torch advises to load the file with the code that it may hold.
-            reason = "it holds other things than tensors and numbers"
-        raise ValueError(reason) from error

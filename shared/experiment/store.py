@@ -21,7 +21,7 @@ from shared.experiment.config import Config, canonical, canonical_json
 from shared.experiment.data import SUMS, build_once, check_sums, sha256_of, write_sums
 from shared.experiment.files import replacing, write_atomically
 from shared.experiment.records import ENCODER_PROCESSOR, computed_on, read_json
-from shared.experiment.run_folders import LOG
+from shared.experiment.run_folders import LOG, Interrupted
 
 if TYPE_CHECKING:
     from shared.experiment.run import Run
@@ -65,21 +65,26 @@ def pretrained(
     this run's own time does not include, and what it was trained on where that is not what this run
     computes on. The log of the training is kept with the entry.
 
-    part: the pretraining part of the run's configuration, canonical. data: what it is trained on.
-    train: trains, and returns a function that writes the result into a folder. With several
-    processes all call it, and only the first continues.
+    ``part`` is that of the run's canonical configuration, ``data`` what it is trained on. ``train``
+    returns a function that writes the result into a folder. With several processes all call it, and
+    only the first continues.
     """
     assert run.store is not None
     key = key_of(part, data)
     folder = run.store / key
-    trained_here = False
+    built: list[Path] = []  # by this run
+    write: Callable[[Path], None] | None = None
 
     def build(target: Path) -> None:
-        nonlocal trained_here
-        before = run.seconds
-        write = train()
-        _fill(target, run, key, part, data, write, before)
-        trained_here = True
+        before = run.seconds if write is None else 0.0
+        (write or train())(target)
+        _complete(target, run, key, part, data, run.seconds - before)
+        built.append(target)
+
+    def wait() -> None:
+        run.progress(0, 1, "waiting for another run")
+        if run.stopping:
+            raise Interrupted
 
     if run.processes > 1:
         # No process may wait for a lock while others wait for it.
@@ -88,18 +93,9 @@ def pretrained(
         (stored, *_) = all_gather_objects(_is_whole(folder))
         write = None if stored else train()
         run.continue_on_rank_zero()
-        if write is not None:
-            build_once(
-                folder,
-                lambda target: _fill(target, run, key, part, data, write, 0.0),
-                (RECORD, SUMS),
-                whole=_is_whole,
-            )
-            trained_here = True
-    else:
-        build_once(folder, build, (RECORD, SUMS), whole=_is_whole, waiting=run.wait_for_another)
+    build_once(folder, build, (RECORD, SUMS), whole=_is_whole, waiting=wait)
     run.record(**{FACT: key})
-    if not trained_here:
+    if not built:
         entry = read_json(folder / RECORD)
         run.record(**{SAVED: f"{entry['seconds']:.3f}"})
         processor = computed_on(run.environment)
@@ -121,17 +117,15 @@ def discard(store: Path, environment: Mapping[str, Any]) -> None:
         shutil.rmtree(store / key, ignore_errors=True)
 
 
-def _fill(
+def _complete(
     target: Path,
     run: "Run",
     key: str,
     part: Mapping[str, Any],
     data: Mapping[str, Any],
-    write: Callable[[Path], None],
-    before: float,
+    seconds: float,
 ) -> None:
-    """Write an entry: the domain's files, the log, the record, and their sums."""
-    write(target)
+    """Add to the domain's files in an entry the log, the record, and the sums of all."""
     if wrong := _not_finite(target):
         raise FloatingPointError(
             f"the pretrained {wrong} is NaN or infinite; lower the learning rate or check the input"
@@ -145,7 +139,7 @@ def _fill(
         **commit(),
         "processor": computed_on(run.environment),
         "arithmetic": run.environment["arithmetic"],
-        "seconds": round(run.seconds - before, 3),
+        "seconds": round(seconds, 3),
         "notices": run.environment.get("notices", []),
         "finished": now(),
     }
@@ -160,12 +154,10 @@ def _is_whole(folder: Path) -> bool:
         return False
     try:
         check_sums(folder, "it is trained again")
+        if wrong := _not_finite(folder):
+            raise UserError(f"{folder}: {wrong} is NaN or infinite; it is trained again")
     except UserError as error:
         warnings.warn(str(error), stacklevel=2)
-        return False
-    if wrong := _not_finite(folder):
-        text = f"{folder}: {wrong} is NaN or infinite; it is trained again"
-        warnings.warn(text, stacklevel=2)
         return False
     return True
 

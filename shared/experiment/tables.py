@@ -51,27 +51,16 @@ class Value:
 
 @dataclass(frozen=True)
 class Published:
-    """The numbers of one published table, as transcribed from the paper.
+    """The numbers of one published table, as transcribed from the paper."""
 
-    Args:
-        source: the paper and the table it prints.
-        title: the table's title.
-        columns: the published column labels; none where the paper only plots.
-        rows: for each published row label one ``Value`` (or None) per column.
-        statistic: what the published numbers are (mean over what, deviation of what).
-        notes: remarks about rows, by label.
-        warnings: errors in the printed table.
-        runs: how many runs a published mean is over; None where the paper does not say.
-    """
-
-    source: str
+    source: str  # the paper and the table it prints
     title: str
-    columns: tuple[str, ...]
-    rows: Mapping[str, tuple[Value | None, ...]]
-    statistic: str = ""
-    notes: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    runs: int | None = None
+    columns: tuple[str, ...]  # labels; none where the paper only plots
+    rows: Mapping[str, tuple[Value | None, ...]]  # by label, one number per column
+    statistic: str = ""  # what the numbers are: mean over what, deviation of what
+    notes: Mapping[str, str] = field(default_factory=dict)  # about rows, by label
+    warnings: tuple[str, ...] = ()  # errors in the printed table
+    runs: int | None = None  # that a mean is over; None where the paper does not say
 
     def value(self, row: str, column: str) -> Value | None:
         """The published number of ``row`` in ``column``; None where the paper gives none."""
@@ -220,18 +209,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Seeds of some rows in some columns, where they are not all of the tier's.
+    """Seeds of some rows in some columns, where they are not all of the tier's."""
 
-    Args:
-        seeds: the seeds; empty where the rows have no cell in the columns.
-        columns: labels of the columns; empty for all.
-        rows: labels of the rows; empty for all.
-        tiers: the tiers to which this applies.
-    """
-
-    seeds: tuple[int, ...]
-    columns: tuple[str, ...] = ()
-    rows: tuple[str, ...] = ()
+    seeds: tuple[int, ...]  # empty where the rows have no cell in the columns
+    columns: tuple[str, ...] = ()  # labels; empty for all
+    rows: tuple[str, ...] = ()  # likewise
     tiers: tuple[Tier, ...] = ("paper",)
 
     def applies_to(self, tier: Tier, row: str, column: str) -> bool:
@@ -262,26 +244,15 @@ class Setting:
     by_paper: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     other_data: Mapping[str, str] = field(default_factory=dict)
 
-    def differences_of(self, paper: str) -> tuple[str, ...]:
-        """What differs most from a paper whose claim is judged on the table."""
-        return self.by_paper.get(paper, self.differences)
-
 
 @dataclass(frozen=True)
 class Tuned:
-    """A row for which other values of one hyperparameter were tried on held-out data.
-
-    Args:
-        row: label of the row.
-        chosen: label of the row with the chosen value; that of ``row`` if its value stays.
-        values: those tried, in ascending order.
-        value: the chosen one.
-    """
+    """A row for which other values of one hyperparameter were tried on held-out data."""
 
     row: str
-    chosen: str
-    values: tuple[float, ...]
-    value: float
+    chosen: str  # the row with the chosen value; ``row`` itself if its value stays
+    values: tuple[float, ...]  # those tried, in ascending order
+    value: float  # the chosen one
 
     @property
     def at_edge(self) -> bool:
@@ -409,7 +380,6 @@ class Table:
             self._faults_of_labels(),
             self._faults_of_metrics(),
             self._faults_of_seeds(),
-            self._faults_of_published(),
             self._faults_of_claims(),
             self._faults_of_runs(),
         )
@@ -425,8 +395,7 @@ class Table:
         The cells are those that it has made.
         """
         table = copy.copy(self)
-        for name, value in judged.items():
-            object.__setattr__(table, name, value)
+        vars(table).update(judged)
         table._refuse(table._faults_of_claims())
         return table
 
@@ -444,13 +413,17 @@ class Table:
         for row in self.rows:
             if missing := set(row.in_columns) - columns:
                 yield f"{row.label}: changes in undeclared columns: {sorted(missing)}"
+        printed = {row.published for row in self.rows} - {None}
+        if odd := printed ^ set(self.published.rows):
+            yield f"published rows without a cell, or cells of none: {sorted(map(str, odd))}"
+        if missing := set(self.published.columns) - columns:
+            yield f"published columns without a cell: {sorted(missing)}"
 
     def _faults_of_metrics(self) -> Iterator[str]:
         if self.protocol != self.config.protocol:
             yield f"protocol {self.protocol!r} is not the configuration's {self.config.protocol!r}"
-        for unit in (self.unit, *self.units.values()):
-            if unit not in UNITS:
-                yield f"no unit {unit!r}; known are: {', '.join(UNITS)}"
+        if unknown := {self.unit, *self.units.values()} - UNITS.keys():
+            yield f"no unit {', '.join(map(repr, unknown))}; known are: {', '.join(UNITS)}"
         if missing := set(self.units) - set(self.also):
             yield f"units of metrics not in also: {sorted(missing)}"
 
@@ -469,27 +442,15 @@ class Table:
                 yield f"seeds of undeclared rows or columns: {sorted(missing)}"
             for tier in exception.tiers:
                 if unknown := set(exception.seeds) - set(self.seeds.get(tier, ())):
-                    where = list(exception.columns)
-                    yield f"seeds {sorted(unknown)} in {where} are none of the {tier} tier's"
+                    of = list(exception.columns)
+                    yield f"seeds {sorted(unknown)} in {of} are none of the {tier} tier's"
         for tier in self.tiers:
             for row, column in itertools.product(self.rows, self.columns_of(tier)):
-                applying = [
-                    exception.applies_to(tier, row.label, column.label)
-                    for exception in self.seed_exceptions
-                ]
-                if sum(applying) > 1:
+                where = tier, row.label, column.label
+                if sum(each.applies_to(*where) for each in self.seed_exceptions) > 1:
                     yield f"seeds of {row.label} in {column.label} are declared twice"
         if missing := set(itertools.chain(*self.post_hoc_seeds.values())) - rows:
             yield f"seeds added to undeclared rows: {sorted(missing)}"
-
-    def _faults_of_published(self) -> Iterator[str]:
-        printed = {row.published for row in self.rows} - {None}
-        for label in printed - set(self.published.rows):
-            yield f"no published row {label!r}"
-        if missing := set(self.published.rows) - printed:
-            yield f"published rows without a cell: {sorted(missing)}"
-        if missing := set(self.published.columns) - self._labels[1]:
-            yield f"published columns without a cell: {sorted(missing)}"
 
     def _faults_of_claims(self) -> Iterator[str]:
         """Claims about undeclared rows, columns or metrics."""
@@ -568,54 +529,43 @@ class Table:
     ) -> tuple[Cell, ...]:
         """The cells of a tier, in the order of the table; none for a tier that it does not have.
 
-        Args:
-            tier: paper, short or smoke.
-            row: label or address of a row, or the printed label of several; or a list of such;
-                None for all.
-            column: label or address of a column, or of a shared run; or a list of such; None for
-                all.
-            seeds: the seeds to run; None for the declared ones.
+        ``row`` and ``column`` are labels or addresses, or lists of such; the printed label of
+        several rows, or the name of a shared run, stands for all of them. None: all rows, all
+        columns, the declared seeds.
         """
         if tier not in self.tiers:
             return ()
-        if row is None and column is None and seeds is None:
-            if tier not in self._declared:
-                self._declared[tier] = self._cells(tier, None, None, None)
+        declared = row is None and column is None and seeds is None
+        if declared and tier in self._declared:
             return self._declared[tier]
-        return self._cells(tier, row, column, seeds)
+        rows = _select(self.rows, row, f"{self.address} has no row")
+        columns = _select(
+            self.columns_of(tier), column, f"{self.address} has in the {tier} tier no column"
+        )
+        pairs = itertools.product(rows, columns)
+        cells = tuple(itertools.chain(*(self._cells_of(tier, *pair, seeds) for pair in pairs)))
+        if declared:
+            self._declared[tier] = cells
+        return cells
 
     @functools.cached_property
     def _declared(self) -> dict[Tier, tuple[Cell, ...]]:
         """Cache of all cells by tier: a report asks several times for thousands."""
         return {}
 
-    def _cells(
-        self,
-        tier: Tier,
-        row: str | Sequence[str] | None,
-        column: str | Sequence[str] | None,
-        seeds: Sequence[int] | None,
-    ) -> tuple[Cell, ...]:
-        rows = _select(self.rows, row, f"{self.address} has no row")
-        columns = _select(
-            self.columns_of(tier), column, f"{self.address} has in the {tier} tier no column"
-        )
-        return tuple(
-            cell
-            for selected_row, selected_column in itertools.product(rows, columns)
-            for cell in self._cells_of(tier, selected_row, selected_column, seeds)
-        )
-
     def _cells_of(
         self, tier: Tier, row: Row, column: Column, seeds: Sequence[int] | None
     ) -> Iterator[Cell]:
         """The cells of one row in one column."""
+        in_column = row.in_columns.get(column.label, {})
+        if tier == "smoke":  # a row defined by column needs its method here, too
+            in_column = next(iter(row.in_columns.values()), {})
         # Rows come last: a method's changes override a dataset's.
         changes = {
             **(self.short if tier == "short" else {}),
             **column.changes,
             **row.changes,
-            **_in_column(row, column, tier),
+            **in_column,
         }
         config = changed(self.config, changes, f"{self.address}: {row.label}")
         config = config.reduced() if tier == "smoke" else config
@@ -636,19 +586,6 @@ class Table:
             )
 
 
-def _addresses(item: Row | Column) -> set[str]:
-    """What a row or a column is selected by: its label, and the name of a shared run."""
-    names = {item.label, item.run} if isinstance(item, Column) else {item.label}
-    return {slug(name) for name in names if name}
-
-
-def _in_column(row: Row, column: Column, tier: Tier) -> Mapping[str, Any]:
-    """The changes of ``row`` in ``column`` only."""
-    if tier == "smoke":  # a row defined by column needs its method here, too
-        return next(iter(row.in_columns.values()), {})
-    return row.in_columns.get(column.label, {})
-
-
 def _seeds_of(row: Row, wanted: Sequence[int]) -> Sequence[int]:
     """Those of ``wanted`` that the row has."""
     return wanted if row.seeds is None else [seed for seed in row.seeds if seed in wanted]
@@ -665,23 +602,25 @@ def _select(
         return items
     selected: list[_Labelled] = []
     for name in [wanted] if isinstance(wanted, str) else wanted:
-        named = [item for item in items if slug(name) in _addresses(item)]
-        if not named:  # a printed label selects all rows that measure it
-            named = [
-                item
-                for item in items
-                if isinstance(item, Row) and slug(item.published or "") == slug(name)
-            ]
+        # A label, the name of a shared run, or else the printed label of all rows that measure it.
+        named = [item for item in items if slug(name) in map(slug, _names(item))] or [
+            item
+            for item in items
+            if isinstance(item, Row) and slug(item.published or "") == slug(name)
+        ]
         if not named:
             raise UserError(f"{error} {name!r}{_nearest(name, [item.label for item in items])}")
         selected += named
     return tuple(item for item in items if item in selected)
 
 
+def _names(item: Row | Column) -> tuple[str, ...]:
+    return (item.label,) if isinstance(item, Row) else (item.label, item.run_name)
+
+
 def _nearest(wanted: str, labels: Sequence[str]) -> str:
     """The end of an error about an unknown label: the nearest ones, else all there are."""
-    containing = [label for label in labels if slug(wanted) and slug(wanted) in slug(label)]
+    if containing := [label for label in labels if slug(wanted) and slug(wanted) in slug(label)]:
+        return f": did you mean {' or '.join(containing[:4])}?"
     text = suggestion(wanted, labels)
-    if containing:
-        text = f": did you mean {' or '.join(containing[:4])}?"
     return text if "?" in text else f"; declared are: {' | '.join(labels)}"

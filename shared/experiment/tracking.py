@@ -1,5 +1,6 @@
 """Where the log of a run is also sent: TensorBoard's files, and Weights & Biases."""
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,24 +66,22 @@ class WeightsAndBiases:
             raise UserError(
                 f"wandb is not installed; install it with: pip install wandb, or unset {VARIABLE}"
             ) from error
-        self._library = wandb
-        self._folder = folder.absolute()
-        self._config = config
-        self._project = project
+        folder = folder.absolute()
+        self._start = functools.partial(
+            wandb.init,
+            project=project,
+            name="/".join(folder.parts[-3:]),
+            id=hashlib.sha256(f"{folder}\n{canonical_json(config)}".encode()).hexdigest()[:16],
+            dir=str(folder),
+            config=canonical(config),
+            resume="allow",
+        )
         self._session: Any = None
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """One line of the log."""
         if self._session is None:
-            text = f"{self._folder}\n{canonical_json(self._config)}"
-            self._session = self._library.init(
-                project=self._project,
-                name="/".join(self._folder.parts[-3:]),
-                id=hashlib.sha256(text.encode()).hexdigest()[:16],
-                dir=str(self._folder),
-                config=canonical(self._config),
-                resume="allow",
-            )
+            self._session = self._start()
         self._session.log(dict(numbers), step=step)
 
     def close(self) -> None:

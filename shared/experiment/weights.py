@@ -25,10 +25,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from shared.errors import UserError
+from shared.errors import UserError, first_of
 from shared.experiment.export import (
     check_facts,
-    facts_of,
     is_exported,
     is_safetensors,
     read_weights,
@@ -74,7 +73,8 @@ def initialise(network: nn.Module, init: InitialWeights, remedy: str) -> "Match"
     inner = network.get_submodule(wrapper_of(network.state_dict()).removesuffix("."))
     if is_exported(init.file):
         state, stated = read_weights(init.file)
-        check_facts(init.file, stated, facts_of(network), remedy)
+        # A network made by a user's function states none.
+        check_facts(init.file, stated, getattr(network, "facts", {}), remedy)
         states: dict[str, Mapping[str, Tensor]] = {"": state}
     else:
         states = named_tensors(init.file)
@@ -97,10 +97,7 @@ def named_tensors(file: Path) -> dict[str, Mapping[str, Tensor]]:
 
 
 def check_weights(file: Path, tensors: Mapping[str, Tensor], network: nn.Module) -> None:
-    """Refuse weights of a training that diverged, and those that are not real numbers.
-
-    Integers are quantised weights: the scale by which they have to be multiplied is elsewhere.
-    """
+    """Refuse weights of a training that diverged, and quantised ones, whose scale is elsewhere."""
     wanted = network.state_dict()
     for key, tensor in tensors.items():
         if wanted[key].is_floating_point() and not tensor.is_floating_point():
@@ -161,8 +158,11 @@ def read(file: Path) -> Mapping[str, Any]:
     """The content of a file: tensors by name, or the object that ``torch.save`` was given."""
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; give a checkpoint, or an exported folder")
-    if why := _no_checkpoint(file):
-        raise UserError(f"{file}: {why}")
+    with file.open("rb") as stream:
+        head = stream.read(32).lstrip()
+    for start, why in _NO_CHECKPOINTS.items():
+        if head.startswith(start):
+            raise UserError(f"{file}: {why}")
     if is_safetensors(file):
         try:
             with safe_open(file, framework="pt") as stream:
@@ -191,25 +191,14 @@ _NO_CHECKPOINTS = {
 }
 
 
-def _no_checkpoint(file: Path) -> str | None:
-    """What kind of file this is, by its first bytes, if it cannot hold readable weights."""
-    with file.open("rb") as stream:
-        head = stream.read(32).lstrip()
-    if not head:
-        return "is empty; copy it again"
-    kinds = (kind for start, kind in _NO_CHECKPOINTS.items() if head.startswith(start))
-    return next(kinds, None)
-
-
 def _why_refused(message: str) -> str:
     """Why torch refused a file, from its message, in one line without terminal colours."""
     # torch names the class of an object that is not a tensor.
     culprit = re.search(r"(?:Unsupported (?:global|class)|GLOBAL):? (?:GLOBAL )?([\w.]+)", message)
     if culprit:
         return (
-            f"holds {culprit[1]}, which is neither a tensor nor a plain value, and code in a file "
-            f"is not run; where it was made, save its weights alone: torch.save("
-            f"model.state_dict(), NEW); a damaged file reads like this, too: copy it again"
+            f"damaged, or holds {culprit[1]}, and code in a file is not run; where it was made, "
+            f"save its weights alone: torch.save(model.state_dict(), NEW)"
         )
     if "TorchScript" in message:
         return "is a TorchScript archive; save the state_dict of the original model"
@@ -217,10 +206,7 @@ def _why_refused(message: str) -> str:
     reason = re.split(r"(?<=[a-z)])\. |\n", plain)[0]
     if not reason or "eights only" in reason or "weights_only" in reason:  # torch's advice
         reason = "not written by torch.save"
-    return (
-        f"cannot be read as tensors and plain values alone ({reason}); copy it again, or save its "
-        f"state_dict as safetensors or with torch.save"
-    )
+    return f"cannot be read ({reason}); copy it again, or save its state_dict with torch.save"
 
 
 class _Place(NamedTuple):
@@ -236,8 +222,7 @@ def best_match(
 ) -> Match:
     """Where a network's tensors are, by name and shape: a place that fits, or else the nearest.
 
-    states: tensors by key, for each entry of the checkpoint. prefix: of the keys to use, which may
-    begin with the entry; None: any.
+    ``states`` are the tensors of each entry of the checkpoint; ``prefix`` may begin with an entry.
     """
     wanted = network.state_dict()
     keys_at: dict[_Place, dict[str, str]] = {}  # by place and name in the network
@@ -245,7 +230,9 @@ def best_match(
         parts = _parts_by_number(wanted, state)
         for key, tensor in state.items():
             for before, first, rest in _splits(key):
-                if prefix is not None and not _is_chosen(prefix, entry, before):
+                inside = before.removesuffix(".")  # with or without the entry
+                chosen = inside, ".".join(filter(None, (entry, inside)))
+                if prefix is not None and prefix.removesuffix(".") not in chosen:
                     continue
                 for numbered in (False, True):
                     part = parts.get(before, {}).get(first) if numbered else first
@@ -275,11 +262,7 @@ def _match_at(
     state: Mapping[str, Tensor],
     wanted: Mapping[str, Tensor],
 ) -> Match:
-    """The match of one place.
-
-    keys: by the names in the network, as far as the checkpoint has them. state: the tensors of the
-    entry, by key. wanted: those of the network, by name.
-    """
+    """The match of one place, whose ``keys`` are by the names of the network's tensors."""
     used = set(keys.values())
     parts = _parts_by_number(wanted, state).get(place.prefix, {}) if place.numbered else {}
     modules = {name[:end] for name in wanted for end, sign in enumerate(name) if sign == "."}
@@ -324,13 +307,6 @@ def _is_outside(modules: Collection[str], name: str) -> bool:
             beside = depth == 0 or OUTSIDE.fullmatch(parts[0]) is not None
             return beside and OUTSIDE.fullmatch(part) is not None
     return False
-
-
-def _is_chosen(prefix: str, entry: str, before: str) -> bool:
-    """Whether a user's prefix is the one ``before`` a name, with or without the entry."""
-    inside = before.removesuffix(".")
-    whole = f"{entry}.{inside}" if entry and inside else entry or inside
-    return prefix.removesuffix(".") in (inside, whole)
 
 
 def _distinct(matches: Mapping[_Place, Match]) -> list[_Place]:
@@ -403,10 +379,9 @@ def _splits(key: str) -> tuple[tuple[str, str, str], ...]:
 def _kinds(keys: tuple[str, ...]) -> str:
     """Keys counted by their first two parts."""
     counts = Counter(".".join(key.split(".")[:2]) for key in keys)
-    shown = [f"{kind} ({count})" for kind, count in counts.most_common(SHOWN)]
-    return ", ".join(shown) + (", ..." if len(counts) > SHOWN else "") or "none"
+    return listed([f"{kind} ({count})" for kind, count in counts.most_common()])
 
 
 def listed(names: Sequence[str]) -> str:
     """The first of some keys, for a message."""
-    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "") or "none"
+    return first_of(names, SHOWN) or "none"

@@ -391,7 +391,7 @@ def _comparison(
         columns=columns,
         gain=gain,
         other_data=setting.other_data.get(claim.paper, ""),
-        differences=setting.differences_of(claim.paper),
+        differences=setting.by_paper.get(claim.paper, setting.differences),
         remarks=tuple(dict.fromkeys(_remarks(cells[label] for label in gain.columns))),
     )
 

@@ -13,7 +13,7 @@ from toy.tables import run_of
 
 from shared.errors import UserError
 from shared.experiment import config, run_folders
-from shared.experiment.records import read_records
+from tests.stages.measured import read_records
 
 ADDRESS = "toy/toy/table-1/plain/left/seed-0"
 

@@ -20,10 +20,9 @@ from shared.experiment.config import (
     place_of,
     upgraded_config,
 )
-from shared.experiment.records import read_records
 from shared.experiment.tables import Table
 from shared.report.measuring import Measured
-from tests.stages.measured import measure
+from tests.stages.measured import measure, read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = read_records(ROOT / "results")
@@ -124,13 +123,16 @@ def test_every_difference_is_named() -> None:
     before["objective"] |= {"penalties": [{}]}
     assert "; ".join(differences(before, today)) == (
         "hidden: 32 there, 16 here; objective.penalties: [{}] there, [] here; "
-        'precision: "float32" there, "float64" here; wombats: 3 there, no such key here'
+        'precision: "float32" there, "float64" here; wombats: 3 there, nothing here'
     )
     mine, other = (f"mine.loss@{digits * 32}" for digits in ("ab", "cd"))
     (said,) = differences(
         {**canonical(today), "network": mine}, dataclasses.replace(today, network=other)
     )
-    assert said == "network: mine.loss with source abababababab... there, cdcdcdcdcdcd... here"
+    assert said == (
+        "network: mine.loss with source abababababab... there, "
+        "mine.loss with source cdcdcdcdcdcd... here"
+    )
 
 
 def test_a_removed_field_stays_in_the_canonical_form_and_is_added_to_older_ones() -> None:

@@ -111,11 +111,7 @@ def test_files_left_out_are_counted_in_one_line(tmp_path: Path) -> None:
 def test_links_to_folders_are_left_out_inside_a_class_and_may_be_one(tmp_path: Path) -> None:
     root = made(tmp_path, *USUAL)
     cat = root / "train" / "cat"
-    for name, target in {
-        "above": root,
-        "dogs": root / "train/dog",
-        "itself": Path("itself"),
-    }.items():
+    for name, target in (("above", root), ("dogs", root / "train/dog"), ("itself", "itself")):
         (cat / name).symlink_to(target)
     assert listed(root) == [("train/cat/0.png", 0), ("train/dog/0.png", 1)]
     assert "2 links to folders" in read(root).summary()

@@ -18,13 +18,12 @@ from shared.experiment.records import (
     content_hash,
     read_failure,
     read_record,
-    read_records,
     record_line,
 )
 from shared.experiment.run import Run
 from shared.experiment.run_folders import check_config, record_failure
 from tests.stages.errors import error_of
-from tests.stages.measured import measure
+from tests.stages.measured import measure, read_records
 
 TABLE = TABLES["toy"][0]
 (CELL,) = TABLE.cells(row="plain", column="left", seeds=[0])
@@ -73,11 +72,8 @@ def test_a_finished_run_carries_the_hash_of_its_files(folder: Path, record: Reco
     ("file", "change"),
     [
         ("result", lambda result: result["metrics"].update(accuracy=180.0)),
-        ("result", lambda result: result["metrics"].update(norm=1e-3)),
-        ("result", lambda result: result.update(protocol="toy-v2")),
         ("result", lambda result: result.update(sha256="0" * 64)),
         ("config", lambda config: config.update(steps=4)),
-        ("environment", lambda environment: environment.update(commit="c0ffee")),
         ("environment", lambda environment: environment["data"].update(toys="cd" * 32)),
     ],
 )
@@ -117,34 +113,18 @@ def test_a_broken_file_is_named_in_one_line(folder: Path, name: str, text: str) 
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [
-        ("result", "metrics"),
-        ("result", "protocol"),
-        ("result", "tier"),
-        ("result", "seconds"),
-        ("result", "peak_memory_bytes"),
-        ("environment", "commit"),
-        ("environment", "hardware"),
-        ("environment", "data"),
-        ("result", "sha256"),
-    ],
+    [("result", "metrics"), ("result", "tier"), ("environment", "commit"), ("environment", "data")],
 )
-def test_a_lacking_key_is_named_an_edited_one_refused(folder: Path, name: str, key: str) -> None:
-    edit(folder / f"{name}.json", lambda content: content.update({key: None}))
-    with pytest.raises(Damaged, match=r"run/result\.json: its SHA-256"):
-        read_record(folder, CELL.address)
+def test_a_lacking_key_or_file_is_named(folder: Path, name: str, key: str) -> None:
     edit(folder / f"{name}.json", lambda content: content.pop(key))
-    with pytest.raises(Damaged, match=rf"run/{name}\.json lacks '{key}'"):
+    with pytest.raises(Damaged, match=rf"run/result\.json: {name} lacks '{key}'"):
         read_record(folder, CELL.address)
-
-
-def test_a_lacking_file_is_named(folder: Path) -> None:
     (folder / "environment.json").unlink()
     with pytest.raises(Damaged, match=r"environment\.json is missing"):
         read_record(folder, CELL.address)
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", '{"why": 3}', '{"why": "tor'])
+@pytest.mark.parametrize("text", ["[]", '{"why": "tor'])
 def test_a_failure_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
     record_failure(tmp_path, "the loss is not finite", "")
     assert read_failure(tmp_path) == "the loss is not finite"
@@ -168,16 +148,12 @@ def changed_line(record: Record, change: Callable[[dict[str, Any]], None]) -> st
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lambda line: line["result"]["metrics"].update(accuracy=99.0), "seed-0 was altered"),
-        (lambda line: line["config"].update(offset=3.0), "seed-0 was altered"),
-        (lambda line: line.update(sha256="0" * 64), "seed-0 was altered"),
-        (lambda line: line.pop("sha256"), "it lacks 'sha256'"),
-        (lambda line: line.pop("config"), "it lacks 'config'"),
+        (lambda line: line["result"]["metrics"].update(accuracy=99.0), "seed-0: .* was altered"),
+        (lambda line: line["config"].update(offset=3.0), "seed-0: .* was altered"),
+        (lambda line: line.update(sha256="0" * 64), "seed-0: .* was altered"),
+        (lambda line: line.pop("sha256"), "a record lacks 'sha256'"),
         (lambda line: line["result"].pop("metrics"), "result lacks 'metrics'"),
-        (lambda line: line["environment"].pop("data"), "environment lacks 'data'"),
         (lambda line: line["result"]["metrics"].update(accuracy=float("nan")), "not JSON"),
-        (lambda line: line["result"].update(seconds=-5), "seed-0 was altered"),
-        (lambda line: line["environment"].update(data={"toys": {}}), "seed-0 was altered"),
     ],
 )
 def test_an_edited_or_incomplete_record_is_refused_by_line(
@@ -202,12 +178,10 @@ def test_a_line_that_is_no_object_is_refused(tmp_path: Path, record: Record, tex
     ("unit", "value", "fault"),
     [
         ("%", 0.0, None),
-        ("%", 100, None),
         ("%", 100.00000763, None),  # a mean of hundreds in float32
         ("%", 100.01, "accuracy is 100.01, outside 0 to 100 %"),
         ("%", -0.5, "accuracy is -0.5, outside 0 to 100 %"),
         ("% of variance", -731.0, None),
-        ("% of variance", 180.0, "accuracy is 180, outside -inf to 100 % of variance"),
         ("points of 1000", 1000.0, None),
         ("points of 1000", 1180.0, "accuracy is 1180, outside 0 to 1000 points of 1000"),
         ("%", float("nan"), "accuracy is NaN, not a finite number"),
@@ -225,8 +199,6 @@ def test_a_metric_has_a_range(unit: str, value: object, fault: str | None) -> No
     ("metrics", "why"),
     [
         ({"accuracy": 180.0}, "refused: accuracy is 180, outside -inf to 100 % of variance"),
-        ({"accuracy": True}, "refused: accuracy is true, not a finite number"),
-        ({"norm": 180.0}, "refused: norm is 180, outside -inf to 100 % of variance"),
         ({"norm": "nan"}, 'refused: norm is "nan", not a finite number'),
     ],
 )

@@ -15,7 +15,7 @@ from shared.command.cells import every_table
 from shared.experiment.config import canonical
 from shared.experiment.data import is_approximate
 from shared.experiment.published import with_claims
-from shared.experiment.records import Record, read_records
+from shared.experiment.records import Record
 from shared.experiment.tables import Claim, Published, Seeds, Setting, Table, Tuned, Value
 from shared.experiment.templates import escaped
 from shared.lazy import info_nce, margin_nce, max_margin
@@ -36,7 +36,7 @@ from shared.report.pages import ADDITIONAL, Results, first_page, paper_page, wri
 from shared.report.pictures import shown_by
 from shared.report.wording import POST_HOC
 from tests.rules6 import differences
-from tests.stages.measured import measure
+from tests.stages.measured import measure, read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = (70.0, 71.0, 69.0)
@@ -353,7 +353,7 @@ def test_claims_of_a_file_reach_their_table(tmp_path: Path) -> None:
     assert (comparison.columns, comparison.tiers) == (("left", "right"), ("paper", "short"))
     setting = table.setting("short")
     assert (setting.word, setting.differences) == ("reduced", ("Two steps.",))
-    assert setting.differences_of("other") == ("Another dataset.",)
+    assert setting.by_paper == {"other": ("Another dataset.",)}
     assert setting.other_data == {"toy": "other toys"}
     assert table.setting("paper") == Setting("paper's")
     assert table.chosen_here == ("better",)

@@ -18,7 +18,7 @@ from toy.program import AtOnce
 from toy.tables import run_of
 
 from shared.experiment.config import canonical, slug
-from shared.experiment.records import Record, content_hash, read_records
+from shared.experiment.records import Record, content_hash
 from shared.experiment.tables import (
     Cell,
     Claim,
@@ -36,7 +36,7 @@ from shared.report.console import Terminal
 from shared.report.files import csv_text, markdown
 from shared.report.measuring import Measured, MeasuredCell
 from shared.report.wording import DASH, further_grids, gain_text, headline, legend_of
-from tests.stages.measured import measure
+from tests.stages.measured import measure, read_records
 
 ROOT = Path(__file__).parents[2]
 PROTOCOL = "svm-10fold-nested-v1"

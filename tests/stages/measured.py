@@ -1,11 +1,23 @@
-"""Tables measured by given records, as the frame would join them."""
+"""Committed records, and tables measured by given ones, as the frame would join them."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from shared.experiment.frame import ReadRecord, join
-from shared.experiment.records import Record
+from shared.experiment.records import RECORDS, Damaged, Record, records_in
 from shared.experiment.tables import Table, Tier
 from shared.report import measuring
+
+
+def read_records(results: Path) -> list[Record]:
+    """All records below ``results``, in the order of their files and lines."""
+    records = []
+    for file in sorted(results.rglob(f"*{RECORDS}")):
+        for record in records_in(file):
+            if isinstance(record, Damaged):
+                raise record
+            records.append(record)
+    return records
 
 
 def measure(

@@ -351,7 +351,7 @@ def test_files_that_hold_more_than_tensors_are_not_run(tmp_path: Path) -> None:
         (torch.zeros(3), "Tensor"),
         ({"epoch": 3}, "no named tensors"),
         ({"conv1.weight": torch.zeros(3)}, "does not fill"),
-        (b"", "empty"),
+        (b"", "copy it again"),
         (b"<!DOCTYPE html>", "web page"),
         (b"version https://git-lfs.github.com/spec/v1", "git lfs"),
         (b"no checkpoint", "torch.save"),

@@ -53,7 +53,7 @@ def test_a_cell_evaluates_it_and_says_which_file_it_was(tmp_path: Path) -> None:
     publish(tmp_path)
     with Run(tmp_path / "run", CONFIG, data_root=tmp_path) as run:
         metrics = measure(CONFIG, run)
-        assert set(run._environment["data"]) == {"weights"}
+        assert set(run.environment["data"]) == {"weights"}
     assert 20 < float(str(metrics["few_shot_top1"])) < 100
 
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
 from shared import Criterion, Objective, max_margin, term
-from shared.experiment.export import facts_of
 from vision.config import Config
 from vision.encoder import LabEncoder, head, make_encoder, width_of
 from vision.methods import check, networks_of
@@ -176,12 +175,12 @@ def test_a_step_trains_every_layer(backbone: Any, width: int) -> None:
 def test_an_encoder_states_what_its_tensors_do_not_show() -> None:
     named = {"stem": "imagenet", "colours": None}
     small = make_encoder("resnet8", "strided")
-    assert facts_of(small) == {**named, "backbone": "resnet8", "stem": "strided", "heads": None}
+    assert small.facts == {**named, "backbone": "resnet8", "stem": "strided", "heads": None}
     vit = make_encoder("vit_tiny_patch16_224", "imagenet", size=32, heads=6)
     stated = {"backbone": "vit_tiny_patch16_224", "heads": "6", "image_size": "32"}
-    assert facts_of(vit) == {**named, **stated}
+    assert vit.facts == {**named, **stated}
     assert vit.blocks[0].attn.num_heads == 6
-    assert facts_of(LabEncoder("resnet8", "small"))["colours"] == "lab"
+    assert LabEncoder("resnet8", "small").facts["colours"] == "lab"
 
 
 CMC_OF_A_VIT = {"backbone": VIT, "method": "cmc", "statistics": "none"}
