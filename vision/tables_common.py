@@ -337,6 +337,7 @@ SMALL_SETS: dict[str, dict[str, Any]] = {
         "warmup_epochs": 2.0,
     },
 }
+SMALL_COLUMNS = tuple(Column(name, changes) for name, changes in SMALL_SETS.items())
 SMALLER: dict[str, Any] = {
     "queue": 1024,
     "mixed": (64, 64, 8),
@@ -370,9 +371,7 @@ def smaller_rows(source: Table) -> tuple[Row, ...]:
 def small(
     source: Table,
     notes: str = "",
-    columns: Sequence[Column] = tuple(
-        Column(name, changes) for name, changes in SMALL_SETS.items()
-    ),
+    columns: Sequence[Column] = SMALL_COLUMNS,
     where: str = "CIFAR-10 and imagenette",
     **others: Any,
 ) -> Table:

@@ -45,7 +45,8 @@ CIFAR100_SCHEDULE = ((74, 10.0), (124, 10.0))
 
 
 def _max_margin(*, pairs: str | None = None, **numbers: Any) -> dict[str, Any]:
-    return trained_with(svm_margin(**numbers), **({"pairs": pairs} if pairs else {}))
+    changes = trained_with(svm_margin(**numbers))
+    return changes if pairs is None else {**changes, "pairs": pairs}
 
 
 def _rbf(**numbers: Any) -> Mapping[str, Mapping[str, Any]]:

@@ -98,27 +98,9 @@ def _sun397(root: Path, part: str) -> Files:
 
 
 VOC_CLASSES = (
-    "aeroplane",
-    "bicycle",
-    "bird",
-    "boat",
-    "bottle",
-    "bus",
-    "car",
-    "cat",
-    "chair",
-    "cow",
-    "diningtable",
-    "dog",
-    "horse",
-    "motorbike",
-    "person",
-    "pottedplant",
-    "sheep",
-    "sofa",
-    "train",
-    "tvmonitor",
-)
+    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
+    "person pottedplant sheep sofa train tvmonitor"
+).split()
 # Values in the classification task's lists: present, absent, and difficult objects only.
 _VOC_LABEL = {"1": 1, "-1": 0, "0": -1}
 
