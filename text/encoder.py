@@ -191,26 +191,21 @@ class Transformer(nn.Module):
         super().__init__()
         self.dim = config.hidden
         if config.backbone is None:
-            shape: PretrainedConfig = BertConfig(**self.shape_of(config))
+            shape: PretrainedConfig = BertConfig(
+                vocab_size=config.vocab_size,
+                hidden_size=config.hidden,
+                num_hidden_layers=config.layers,
+                num_attention_heads=config.heads,
+                intermediate_size=4 * config.hidden,
+                hidden_dropout_prob=0.0,
+                attention_probs_dropout_prob=0.0,
+                max_position_embeddings=config.length,
+                pad_token_id=config.pad_token_id,
+            )
         else:
             shape = AutoConfig.for_model(**config.backbone)
         self.network = AutoModel.from_config(shape)
         self.network.pooler = None  # not part of a mean, and without a gradient
-
-    @staticmethod
-    def shape_of(config: QuickThoughtConfig) -> dict[str, Any]:
-        """The arguments of the BertConfig of an encoder without a backbone."""
-        return {
-            "vocab_size": config.vocab_size,
-            "hidden_size": config.hidden,
-            "num_hidden_layers": config.layers,
-            "num_attention_heads": config.heads,
-            "intermediate_size": 4 * config.hidden,
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
-            "max_position_embeddings": config.length,
-            "pad_token_id": config.pad_token_id,
-        }
 
     @property
     def embedding(self) -> nn.Embedding:
@@ -280,12 +275,8 @@ class QuickThought(PreTrainedModel):
     ) -> Tensor:
         """The vectors of B sentences, [f/|f| ; g/|g|] (B, 2H), or (B, d) of the pair projected.
 
-        Args:
-            ids: the tokens of each sentence; those beyond ``config.length`` are left out.
-            project: (B, 2H) -> (B, d) of the unnormalised pair [f ; g].
-
-        Raises:
-            ValueError: a sentence without tokens.
+        The first ``config.length`` tokens of each are taken, of which there have to be any.
+        ``project`` is applied to the unnormalised [f ; g].
         """
         rows = [torch.tensor(row[: self.config.length], dtype=torch.int64) for row in ids]
         mask = _mask(torch.tensor([len(row) for row in rows]), max(map(len, rows)))
@@ -477,10 +468,7 @@ def sentence_encoder(
 
 @torch.no_grad()
 def _encode(
-    model: nn.Module,
-    vectors: Callable[[list[str]], Tensor],
-    sentences: list[str],
-    batch_size: int,
+    model: nn.Module, vectors: Callable[[list[str]], Tensor], sentences: list[str], batch_size: int
 ) -> np.ndarray:
     """The vectors of all sentences, in their order, from those of batches; (n, d) float32."""
     if not sentences:

@@ -187,13 +187,7 @@ def starting_point(
     The folder holds a :class:`text.QuickThought`, or any Hugging Face encoder: both f and g then
     start from it, without its dropout.
 
-    Args:
-        init: the folder.
-        length: tokens kept of a sentence, the model's own first and last among them.
-
-    Raises:
-        UserError: see :func:`hugging_face_encoder`; or the folder's tokenizer has no
-            ``tokenizer.json``, or the model fewer positions than ``length``.
+    ``length`` is of tokens kept of a sentence, the model's own first and last among them.
     """
     init.check()
     if not init.file.is_dir():

@@ -169,15 +169,8 @@ def pretrain(
 ) -> tuple[QuickThought, Criterion]:
     """Train the encoders of a configuration on tokens, those of a corpus or your own.
 
-    Args:
-        config: how; its fields about corpora and evaluation are not used.
-        tokens: of consecutive sentences.
-        run: where it is logged, saved and resumed from.
-        words: V, the tokenizer's vocabulary size.
-        tokenizer: of the tokens; needed with ``config.init``, whose own it has to be.
-
-    Returns:
-        The encoders, on the GPU if there is one, and the criterion with its trained parameters.
+    The fields about corpora and evaluation are not used. words: V, the tokenizer's vocabulary size.
+    tokenizer: of the tokens; needed with ``config.init``, whose own it has to be.
     """
     check_chunk(config.chunk)
     record_own(run, config, "corpus", NAMED_CORPORA, tokens.ids, tokens.offsets, tokens.chapter)
@@ -205,7 +198,9 @@ def pretrain(
             f"no sentence of the corpus {config.corpus} has a neighbour of its chapter in a batch "
             f"of {config.batch_size}: there are no positives; is layout={config.layout!r} right?"
         )
-    optimiser = make_optimiser(config, model, criterion)
+    require_ranges(config)
+    parameters = [*model.parameters(), *criterion.parameters()]
+    optimiser = torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
     run.keep_checkpoint = False
     first = run.track(model=model, criterion=criterion, optimiser=optimiser)
     forward = replicated(loss_of_batch, model, criterion)
@@ -229,15 +224,6 @@ def has_neighbours(tokens: Tokens, batch_size: int) -> bool:
     whole = len(tokens) // batch_size
     chapters = np.asarray(tokens.chapter[: whole * batch_size]).reshape(whole, batch_size)
     return bool((chapters[:, 1:] == chapters[:, :-1]).any())
-
-
-def make_optimiser(
-    config: Config, model: QuickThought, criterion: Criterion
-) -> torch.optim.Optimizer:
-    """Adam over all parameters."""
-    require_ranges(config)
-    parameters = [*model.parameters(), *criterion.parameters()]
-    return torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
 
 
 def loss_of_batch(
@@ -336,10 +322,7 @@ def evaluated_projection(config: Config, criterion: Criterion) -> Projected | No
 
 
 def save_model(
-    folder: Path,
-    model: QuickThought,
-    tokenizer: PreTrainedTokenizerFast,
-    project: Projected | None,
+    folder: Path, model: QuickThought, tokenizer: PreTrainedTokenizerFast, project: Projected | None
 ) -> None:
     """Write a folder for ``from_pretrained``, with the projection, atomically."""
     transformers.utils.logging.disable_progress_bar()

@@ -16,17 +16,7 @@ from shared import Objective, term
 from shared.experiment.config import added, option
 from shared.experiment.initial import InitialWeights
 from shared.lazy import info_nce, max_margin
-from shared.ranges import (
-    COUNT,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SHARE,
-    STEP,
-    Pairing,
-    Range,
-    Use,
-    optional,
-)
+from shared.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, STEP, Pairing, Range, Use, optional
 
 Backbone = str | Callable[[], Any]  # see vision.encoder.make_encoder
 Stem = Literal["cifar", "strided", "small", "imagenet", "small_padding_2"]

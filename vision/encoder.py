@@ -213,7 +213,7 @@ def check_backbone(
             )
     if half:
         known = ", ".join(BUILDERS)
-        raise ValueError(f"cmc halves the width of {known}; it cannot of {name_of(backbone)}")
+        raise ValueError(f"cmc needs half the width, of {known}; got {name_of(backbone)}")
     if stem != "imagenet":
         name = name_of(backbone)
         raise ValueError(f"{name} has its own first layers: set stem to 'imagenet', not {stem!r}")

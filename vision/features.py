@@ -37,7 +37,6 @@ from torchvision.transforms.v2.functional import (  # noqa: E402 (needs the line
 # image indices (B,) of each batch.
 Batches = Callable[[int, list[np.ndarray]], Iterable[Tensor]]
 
-
 BATCH = 256  # images per forward pass of the frozen encoder
 RESIZED = 70 / 64  # side of the resized test image over that of its central crop; ReSSL's program
 SOLVED = 1e-6  # relative suboptimality at which a regularised probe is solved

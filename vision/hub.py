@@ -14,8 +14,6 @@ from shared.errors import UserError, first_line, suggestion
 from vision.images import ImageFiles
 
 LABELS = ("label", "labels", "class", "category", "target")
-
-
 SHOWN = 8  # classes that a message names
 
 

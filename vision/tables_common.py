@@ -58,20 +58,11 @@ def table(
     short: Changes | None = None,
     **others: Any,
 ) -> Table:
-    """A table in the paper's setting.
+    """A table in the paper's setting, with its configuration's protocol.
 
-    Args:
-        paper: short name of the paper.
-        name: address of the table.
-        title: one line.
-        config: what rows and columns change; its protocol is the table's.
-        rows: the methods; a row with a printed label measures that published row.
-        columns: the datasets.
-        notes: names of the notes below the table; the one on reduced runs is added.
-        of: where in the paper; derived from ``name`` if empty.
-        printed: key of the published numbers; ``name`` if empty.
-        short: changes of the reduced runs.
-        others: further fields of the table.
+    A row with a printed label measures that published row. notes: names of those below the table;
+    the one on reduced runs is added. of: where in the paper; derived from ``name`` if empty.
+    printed: key of the published numbers; ``name`` if empty. short: changes of the reduced runs.
     """
     published = others.pop("published", None) or load_published(
         PUBLISHED / f"{paper}.toml", printed or name
@@ -276,17 +267,11 @@ def derived(
 ) -> Table:
     """A reduced table: another's rows and the trivial baselines, at reduced scale.
 
-    Args:
-        source: the table in the paper's setting.
-        ending: of the name.
-        where: the data, in words; part of the title.
-        columns: the data; published numbers are kept for columns whose label the paper gives.
-        notes: names of the notes that follow those on budget, metric and baselines.
-        short: the budget.
-        rows: the methods; None: those of ``source``. Their changes in other columns are dropped.
-        metric: what is measured; with the suite's own metric, the paper's is shown as well.
-        protocol: of the metric.
-        others: fields that override these.
+    Published numbers are kept for columns whose label the paper gives; a row's changes in other
+    columns are dropped. With the suite's own metric, the paper's is shown as well.
+
+    ending: of the name. where: the data, in words. notes: names of the notes that follow those on
+    budget, metric and baselines. short: the budget. others: fields that override these.
     """
     is_l2 = metric == L2_METRIC
     probe = source.protocol if is_l2 and source.metric != KNN_METRIC else None

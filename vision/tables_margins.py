@@ -112,8 +112,7 @@ def _tuned(
 
     def value(symbol: str, dataset: str) -> float:
         published = printed.value(f"{of}, {symbol}", dataset)
-        if published is None:
-            raise ValueError(f"{FILE}: table-{number} has no {symbol} of {of} on {dataset}")
+        assert published is not None, f"{FILE}: table-{number}: {symbol} of {of} on {dataset}"
         return float(published.mean)
 
     return {

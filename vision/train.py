@@ -228,11 +228,7 @@ def pretrain(
 
 
 def loss_of_views(
-    config: Config,
-    networks: Networks,
-    criterion: Criterion,
-    views: tuple[Tensor, ...],
-    step: Step,
+    config: Config, networks: Networks, criterion: Criterion, views: tuple[Tensor, ...], step: Step
 ) -> tuple[Tensor, dict[str, Tensor], list[Pairs]]:
     """The loss of the views of a batch, its parts, and the pairs of each direction."""
     views = tuple(view.contiguous(memory_format=torch.channels_last) for view in views)
