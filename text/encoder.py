@@ -379,11 +379,8 @@ class Projected:
 class SentenceEncoder:
     """A function from n sentences to their vectors (n, d) float32; ``encode`` is the same function.
 
-    Args:
-        model: the network; its mode is restored after every call.
-        vectors: computes the vectors of a batch of sentences.
-        batch_size: sentences of similar length that are encoded together.
-        about: description of the vectors.
+    The model's mode is restored after every call. ``vectors`` computes those of a batch of
+    sentences, which ``about`` describes.
     """
 
     def __init__(
@@ -398,11 +395,23 @@ class SentenceEncoder:
         self.about = about
         self._vectors = vectors
 
+    @torch.no_grad()
     def __call__(self, sentences: Iterable[str]) -> np.ndarray:
         """The vectors of the sentences, in their order; see :func:`text.data.checked_sentences`."""
-        return _encode(
-            self.model, self._vectors, list(checked_sentences(sentences)), self.batch_size
-        )
+        given = list(checked_sentences(sentences))
+        if not given:
+            raise ValueError("no sentences to encode")
+        # Sentences of similar length together, to limit padding; length in characters is a proxy.
+        order = sorted(range(len(given)), key=lambda row: len(given[row]))
+        blocks = []
+        with evaluating(self.model):
+            for start in range(0, len(order), self.batch_size):
+                batch = [given[row] for row in order[start : start + self.batch_size]]
+                blocks.append(self._vectors(batch).float().cpu().numpy())
+        by_length = np.concatenate(blocks)
+        result = np.empty_like(by_length)
+        result[order] = by_length
+        return result
 
     def encode(self, sentences: Iterable[str]) -> np.ndarray:
         """The same under the name that sentence-transformers and its benchmarks use."""
@@ -464,26 +473,6 @@ def sentence_encoder(
         return model.vectors([row or [unknown] for row in rows], project)
 
     return SentenceEncoder(model, vectors, batch_size)
-
-
-@torch.no_grad()
-def _encode(
-    model: nn.Module, vectors: Callable[[list[str]], Tensor], sentences: list[str], batch_size: int
-) -> np.ndarray:
-    """The vectors of all sentences, in their order, from those of batches; (n, d) float32."""
-    if not sentences:
-        raise ValueError("no sentences to encode")
-    # Sentences of similar length together, to limit padding; length in characters is a proxy.
-    order = sorted(range(len(sentences)), key=lambda row: len(sentences[row]))
-    blocks = []
-    with evaluating(model):
-        for start in range(0, len(order), batch_size):
-            batch = [sentences[row] for row in order[start : start + batch_size]]
-            blocks.append(vectors(batch).float().cpu().numpy())
-    by_length = np.concatenate(blocks)
-    result = np.empty_like(by_length)
-    result[order] = by_length
-    return result
 
 
 def _mask(lengths: Tensor, tokens: int) -> Tensor:
