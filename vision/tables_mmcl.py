@@ -490,5 +490,5 @@ MMCL: tuple[Table, ...] = (
     _transferred(TABLE_1_LINEAR, "many-shot-linear-small-v1"),
     small(TABLE_2),
     small(TABLE_3),
-    small(LONGER_TRAINING, "", LONGER_COLUMNS),
+    small(LONGER_TRAINING, columns=LONGER_COLUMNS),
 )
