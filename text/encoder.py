@@ -275,8 +275,8 @@ class QuickThought(PreTrainedModel):
     ) -> Tensor:
         """The vectors of B sentences, [f/|f| ; g/|g|] (B, 2H), or (B, d) of the pair projected.
 
-        The first ``config.length`` tokens of each are taken, of which there have to be any.
-        ``project`` is applied to the unnormalised [f ; g].
+        Tokens beyond ``config.length`` are left out; a sentence without tokens raises ValueError.
+        ``project`` is applied to the unnormalised pair [f ; g].
         """
         rows = [torch.tensor(row[: self.config.length], dtype=torch.int64) for row in ids]
         mask = _mask(torch.tensor([len(row) for row in rows]), max(map(len, rows)))

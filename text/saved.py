@@ -187,7 +187,7 @@ def starting_point(
     The folder holds a :class:`text.QuickThought`, or any Hugging Face encoder: both f and g then
     start from it, without its dropout.
 
-    ``length`` is of tokens kept of a sentence, the model's own first and last among them.
+    Of a sentence ``length`` tokens are kept, the model's own first and last among them.
     """
     init.check()
     if not init.file.is_dir():

@@ -152,7 +152,7 @@ TABLE_1_PRINTED = load_published(PUBLISHED / "mmcl.toml", "table-1")
 def _transfer_table(
     name: str, title: str, protocol: str, kind: str, datasets: Mapping[str, str]
 ) -> Table:
-    """A part of Table 1, by one kind of protocol and each dataset's metric; datasets by column."""
+    """A part of Table 1, by one kind of protocol: each column has a dataset, with its metric."""
     metrics = {label: DATASETS[of].metric for label, of in datasets.items()}
     columns = [
         Column(
