@@ -120,11 +120,7 @@ class Config:
             "no init, which has its own",
         ),
         Use(("hidden",), lambda config: config.encoder != "bag_of_words", "another encoder"),
-        Use(
-            ("bidirectional",),
-            lambda config: config.encoder == "gru",
-            "encoder gru",
-        ),
+        Use(("bidirectional",), lambda config: config.encoder == "gru", "encoder gru"),
         Use(("layers", "heads"), lambda config: config.encoder == "transformer", "a transformer"),
         Use(
             ("projection_dimensions", "normalise_projected"),

@@ -12,9 +12,8 @@ from text.tables import TABLES
 def _missing(config: Config, data_root: Path) -> list[MissingData]:
     from text.data import missing
 
-    return missing(
-        config.corpus if config.baseline != "majority" else None, config.tasks, data_root
-    )
+    corpus = None if config.baseline == "majority" else config.corpus
+    return missing(corpus, config.tasks, data_root)
 
 
 DOMAIN = Domain(

@@ -191,26 +191,21 @@ class Transformer(nn.Module):
         super().__init__()
         self.dim = config.hidden
         if config.backbone is None:
-            shape: PretrainedConfig = BertConfig(**self.shape_of(config))
+            shape: PretrainedConfig = BertConfig(
+                vocab_size=config.vocab_size,
+                hidden_size=config.hidden,
+                num_hidden_layers=config.layers,
+                num_attention_heads=config.heads,
+                intermediate_size=4 * config.hidden,
+                hidden_dropout_prob=0.0,
+                attention_probs_dropout_prob=0.0,
+                max_position_embeddings=config.length,
+                pad_token_id=config.pad_token_id,
+            )
         else:
             shape = AutoConfig.for_model(**config.backbone)
         self.network = AutoModel.from_config(shape)
         self.network.pooler = None  # not part of a mean, and without a gradient
-
-    @staticmethod
-    def shape_of(config: QuickThoughtConfig) -> dict[str, Any]:
-        """The arguments of the BertConfig of an encoder without a backbone."""
-        return {
-            "vocab_size": config.vocab_size,
-            "hidden_size": config.hidden,
-            "num_hidden_layers": config.layers,
-            "num_attention_heads": config.heads,
-            "intermediate_size": 4 * config.hidden,
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
-            "max_position_embeddings": config.length,
-            "pad_token_id": config.pad_token_id,
-        }
 
     @property
     def embedding(self) -> nn.Embedding:
@@ -280,12 +275,8 @@ class QuickThought(PreTrainedModel):
     ) -> Tensor:
         """The vectors of B sentences, [f/|f| ; g/|g|] (B, 2H), or (B, d) of the pair projected.
 
-        Args:
-            ids: the tokens of each sentence; those beyond ``config.length`` are left out.
-            project: (B, 2H) -> (B, d) of the unnormalised pair [f ; g].
-
-        Raises:
-            ValueError: a sentence without tokens.
+        Tokens beyond ``config.length`` are left out; a sentence without tokens raises ValueError.
+        ``project`` is applied to the unnormalised pair [f ; g].
         """
         rows = [torch.tensor(row[: self.config.length], dtype=torch.int64) for row in ids]
         mask = _mask(torch.tensor([len(row) for row in rows]), max(map(len, rows)))
@@ -388,11 +379,8 @@ class Projected:
 class SentenceEncoder:
     """A function from n sentences to their vectors (n, d) float32; ``encode`` is the same function.
 
-    Args:
-        model: the network; its mode is restored after every call.
-        vectors: computes the vectors of a batch of sentences.
-        batch_size: sentences of similar length that are encoded together.
-        about: description of the vectors.
+    The model's mode is restored after every call. ``vectors`` computes those of a batch of
+    sentences, which ``about`` describes.
     """
 
     def __init__(
@@ -407,11 +395,23 @@ class SentenceEncoder:
         self.about = about
         self._vectors = vectors
 
+    @torch.no_grad()
     def __call__(self, sentences: Iterable[str]) -> np.ndarray:
         """The vectors of the sentences, in their order; see :func:`text.data.checked_sentences`."""
-        return _encode(
-            self.model, self._vectors, list(checked_sentences(sentences)), self.batch_size
-        )
+        given = list(checked_sentences(sentences))
+        if not given:
+            raise ValueError("no sentences to encode")
+        # Sentences of similar length together, to limit padding; length in characters is a proxy.
+        order = sorted(range(len(given)), key=lambda row: len(given[row]))
+        blocks = []
+        with evaluating(self.model):
+            for start in range(0, len(order), self.batch_size):
+                batch = [given[row] for row in order[start : start + self.batch_size]]
+                blocks.append(self._vectors(batch).float().cpu().numpy())
+        by_length = np.concatenate(blocks)
+        result = np.empty_like(by_length)
+        result[order] = by_length
+        return result
 
     def encode(self, sentences: Iterable[str]) -> np.ndarray:
         """The same under the name that sentence-transformers and its benchmarks use."""
@@ -473,29 +473,6 @@ def sentence_encoder(
         return model.vectors([row or [unknown] for row in rows], project)
 
     return SentenceEncoder(model, vectors, batch_size)
-
-
-@torch.no_grad()
-def _encode(
-    model: nn.Module,
-    vectors: Callable[[list[str]], Tensor],
-    sentences: list[str],
-    batch_size: int,
-) -> np.ndarray:
-    """The vectors of all sentences, in their order, from those of batches; (n, d) float32."""
-    if not sentences:
-        raise ValueError("no sentences to encode")
-    # Sentences of similar length together, to limit padding; length in characters is a proxy.
-    order = sorted(range(len(sentences)), key=lambda row: len(sentences[row]))
-    blocks = []
-    with evaluating(model):
-        for start in range(0, len(order), batch_size):
-            batch = [sentences[row] for row in order[start : start + batch_size]]
-            blocks.append(vectors(batch).float().cpu().numpy())
-    by_length = np.concatenate(blocks)
-    result = np.empty_like(by_length)
-    result[order] = by_length
-    return result
 
 
 def _mask(lengths: Tensor, tokens: int) -> Tensor:

@@ -44,23 +44,14 @@ BESIDE = ("1_Pooling", "sentence_bert_config.json", "config_sentence_transformer
 NO_LIMIT = 10**9  # tokenizers without a limit have a model_max_length of 1e30
 
 
-def _pool_first(states: Tensor, mask: Tensor) -> Tensor:
-    return states[:, 0]
-
-
-def _pool_last(states: Tensor, mask: Tensor) -> Tensor:
-    return states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]
-
-
-def _pool_largest(states: Tensor, mask: Tensor) -> Tensor:
-    return states.masked_fill(~mask[..., None], -torch.inf).amax(1)
-
-
-POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # states (B, T, H) -> (B, H)
+# From states (B, T, H) and their mask (B, T) to (B, H).
+POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mean": mean_of_tokens,
-    "cls": _pool_first,
-    "last": _pool_last,
-    "max": _pool_largest,
+    "cls": lambda states, mask: states[:, 0],
+    "last": lambda states, mask: states[
+        torch.arange(len(states), device=states.device), mask.sum(1) - 1
+    ],
+    "max": lambda states, mask: states.masked_fill(~mask[..., None], -torch.inf).amax(1),
 }
 
 
@@ -103,10 +94,7 @@ def hugging_face_encoder(
         raise UserError(f"{folder}: there is no such folder; {REMEDY}")
     if (folder / MODULES).is_file():
         if pooling != "as saved":
-            raise ValueError(
-                f"pooling {pooling!r} does not apply to a folder of sentence-transformers, which "
-                f"says how; omit it"
-            )
+            raise ValueError(f"a folder of sentence-transformers has its pooling; omit {pooling!r}")
         return _of_the_library(folder, batch_size)
     if names := [name for name in BESIDE if (folder / name).exists()]:
         raise UserError(
@@ -116,11 +104,14 @@ def hugging_face_encoder(
     model, tokenizer = _loaded(folder)
     if isinstance(model, QuickThought):
         if pooling != "as saved":
-            raise ValueError(f"pooling {pooling!r} does not apply to a QuickThought; omit it")
+            raise ValueError(f"a QuickThought has its pooling; omit {pooling!r}")
         return sentence_encoder(model, tokenizer, batch_size=batch_size)
     pooled = "mean" if pooling == "as saved" else pooling
     length = _length(model, tokenizer)
-    _pad_on_the_right(tokenizer)
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token is None:  # any token will do, since the mask hides it
+        first = tokenizer.convert_ids_to_tokens(0)
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or first
     accepted = inspect.signature(model.forward).parameters
 
     def vectors(sentences: list[str]) -> Tensor:
@@ -156,9 +147,8 @@ def _of_the_library(folder: Path, batch_size: int) -> SentenceEncoder:
         model = SentenceTransformer(str(folder), device=device, local_files_only=True)
         inner = getattr(model[0], "model", None)
         if isinstance(inner, PreTrainedModel):
-            inner_folder = (
-                folder / json.loads((folder / MODULES).read_text(encoding="utf-8"))[0]["path"]
-            )
+            modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
+            inner_folder = folder / modules[0]["path"]
             if (inner_folder / "config.json").is_file():
                 # The library does not tell which weights it found.
                 kind: Any = type(inner)
@@ -197,13 +187,7 @@ def starting_point(
     The folder holds a :class:`text.QuickThought`, or any Hugging Face encoder: both f and g then
     start from it, without its dropout.
 
-    Args:
-        init: the folder.
-        length: tokens kept of a sentence, the model's own first and last among them.
-
-    Raises:
-        UserError: see :func:`hugging_face_encoder`; or the folder's tokenizer has no
-            ``tokenizer.json``, or the model fewer positions than ``length``.
+    Of a sentence ``length`` tokens are kept, the model's own first and last among them.
     """
     init.check()
     if not init.file.is_dir():
@@ -301,11 +285,3 @@ def _length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int |
             padding = -1 if module.padding_idx is None else module.padding_idx
             limits.append(module.num_embeddings - padding - 1)
     return min((int(limit) for limit in limits if limit and 0 < limit < NO_LIMIT), default=None)
-
-
-def _pad_on_the_right(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Pad after the tokens, with any token, since the mask hides it."""
-    tokenizer.padding_side = "right"
-    if tokenizer.pad_token is None:
-        first = tokenizer.convert_ids_to_tokens(0)
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or first

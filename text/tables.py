@@ -106,13 +106,7 @@ def _cllr(
 
 
 TRIVIAL = (
-    row(
-        "majority class",
-        {"baseline": "majority"},
-        "majority",
-        seeds=(0,),
-        baseline=True,
-    ),
+    row("majority class", {"baseline": "majority"}, "majority", seeds=(0,), baseline=True),
     row("tf-idf unigrams", {"baseline": "tfidf"}, "tf-idf", seeds=(0,), baseline=True),
     row("untrained encoder", {"train": False}, "untrained", baseline=True, untrained=True),
 )
@@ -175,14 +169,7 @@ CLLR_ROWS = (
 
 
 def _columns(metrics: Mapping[str, str]) -> tuple[Column, ...]:
-    return tuple(
-        Column(
-            label,
-            metric=metric,
-            run="six tasks",
-        )
-        for label, metric in metrics.items()
-    )
+    return tuple(Column(label, metric=of, run="six tasks") for label, of in metrics.items())
 
 
 def _both_readings(published: Published) -> Published:

@@ -291,7 +291,8 @@ def _write_tokens(
                 files.enter_context((folder / name).open("wb", buffering=0)) for name in names
             )
             _write(offsets, np.zeros(1, "<i8"))
-        for chunk in _chunks(sentences(corpus, layout, data_root)):
+        pairs = sentences(corpus, layout, data_root)
+        while chunk := list(itertools.islice(pairs, CHUNK)):
             numbers, strings = zip(*chunk, strict=True)
             encoded = tokenizer.backend_tokenizer.encode_batch_fast(strings)
             rows = [encoding.ids for encoding in encoded]
@@ -320,22 +321,11 @@ def _write(file: io.FileIO, numbers: np.ndarray) -> None:
         left = left[file.write(left) :]
 
 
-def _chunks(pairs: Iterator[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    while chunk := list(itertools.islice(pairs, CHUNK)):
-        yield chunk
-
-
 def _read_tokens(folder: Path) -> tuple[Tokens, PreTrainedTokenizerFast]:
     """The content of ``folder``, after checking that it is intact."""
     meta = read_meta(folder, FILES)
-
-    def mapped(name: str, kind: str) -> np.ndarray:
-        return np.memmap(folder / name, kind, mode="r")
-
-    tokens = Tokens(
-        mapped("ids.bin", meta["type"]),
-        mapped("offsets.bin", "<i8"),
-        mapped("chapters.bin", "<i4"),
-        meta["books"],
-    )
+    kinds = {"ids.bin": meta["type"], "offsets.bin": "<i8", "chapters.bin": "<i4"}
+    arrays = (np.memmap(folder / name, kind, mode="r") for name, kind in kinds.items())
+    ids, offsets, chapter = arrays
+    tokens = Tokens(ids, offsets, chapter, meta["books"])
     return tokens, _wrapped(Tokenizer.from_file(str(folder / "tokenizer.json")))

@@ -25,7 +25,7 @@ from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.own import record_own
 from shared.experiment.run import Run
 from shared.pixels import to_device
-from shared.ranges import require_ranges
+from shared.ranges import require_ranges, require_words
 from text.config import NAMED_CORPORA, Config
 from text.data import corpus_fingerprint, task_fingerprint
 from text.encoder import (
@@ -51,13 +51,8 @@ Forward = Callable[..., tuple[Tensor, dict[str, Tensor]]]  # see loss_of_batch
 def measure(config: Config, run: Run) -> dict[str, object]:
     """Pretrain a pair of encoders on a corpus, and evaluate their vectors on the tasks.
 
-    Args:
-        config: what to do.
-        run: where it is logged, saved and resumed from.
-
-    Returns:
-        The metrics of the protocol: the accuracy on each task and their mean, in percent; if books
-        are held out, also those of :mod:`text.neighbours`.
+    The metrics are the accuracy on each task and their mean, in percent; if books are held out,
+    also those of :mod:`text.neighbours`.
     """
     from text import baselines, evaluation  # scikit-learn, which takes a second to import
 
@@ -174,15 +169,8 @@ def pretrain(
 ) -> tuple[QuickThought, Criterion]:
     """Train the encoders of a configuration on tokens, those of a corpus or your own.
 
-    Args:
-        config: how; its fields about corpora and evaluation are not used.
-        tokens: of consecutive sentences.
-        run: where it is logged, saved and resumed from.
-        words: V, the tokenizer's vocabulary size.
-        tokenizer: of the tokens; needed with ``config.init``, whose own it has to be.
-
-    Returns:
-        The encoders, on the GPU if there is one, and the criterion with its trained parameters.
+    The fields about corpora and evaluation are not used. words: V, the tokenizer's vocabulary size.
+    tokenizer: of the tokens; needed with ``config.init``, whose own it has to be.
     """
     check_chunk(config.chunk)
     record_own(run, config, "corpus", NAMED_CORPORA, tokens.ids, tokens.offsets, tokens.chapter)
@@ -210,7 +198,9 @@ def pretrain(
             f"no sentence of the corpus {config.corpus} has a neighbour of its chapter in a batch "
             f"of {config.batch_size}: there are no positives; is layout={config.layout!r} right?"
         )
-    optimiser = make_optimiser(config, model, criterion)
+    require_ranges(config)
+    parameters = [*model.parameters(), *criterion.parameters()]
+    optimiser = torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
     run.keep_checkpoint = False
     first = run.track(model=model, criterion=criterion, optimiser=optimiser)
     forward = replicated(loss_of_batch, model, criterion)
@@ -234,15 +224,6 @@ def has_neighbours(tokens: Tokens, batch_size: int) -> bool:
     whole = len(tokens) // batch_size
     chapters = np.asarray(tokens.chapter[: whole * batch_size]).reshape(whole, batch_size)
     return bool((chapters[:, 1:] == chapters[:, :-1]).any())
-
-
-def make_optimiser(
-    config: Config, model: QuickThought, criterion: Criterion
-) -> torch.optim.Optimizer:
-    """Adam over all parameters."""
-    require_ranges(config)
-    parameters = [*model.parameters(), *criterion.parameters()]
-    return torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
 
 
 def loss_of_batch(
@@ -294,8 +275,7 @@ def pairs_of(config: Config, f: Tensor, g: Tensor, chapter: Tensor) -> Pairs:
     pairs = context_window(f, g, config.reach, document=chapter, gather=gather)
     if config.diagonal == "masked":
         return pairs
-    own_pairs = _self_mask(pairs.negative)
-    return dataclasses.replace(pairs, negative=pairs.negative | own_pairs)
+    return dataclasses.replace(pairs, negative=pairs.negative | _self_mask(pairs.negative))
 
 
 def make_criterion(config: Config, dim: int) -> Criterion:
@@ -303,10 +283,7 @@ def make_criterion(config: Config, dim: int) -> Criterion:
     projection = config.objective.projection
     if projection is not None and projection.kwargs.get("unit_features"):
         raise ValueError("the projection of sentence vectors has no unit_features; omit it")
-    if config.similarity not in ("inner_product", "cosine"):
-        raise ValueError(f"similarity is 'inner_product' or 'cosine'; got {config.similarity!r}")
-    if config.diagonal not in ("masked", "zero"):
-        raise ValueError(f"diagonal is 'masked' or 'zero'; got {config.diagonal!r}")
+    require_words(config)
     similarity: Similarity = cosine if config.similarity == "cosine" else inner_product
     if config.diagonal == "zero":
         if similarity is cosine:
@@ -329,16 +306,9 @@ def _self_mask(scores: Tensor) -> Tensor:
 
 def shape_of(config: Config, words: int) -> QuickThoughtConfig:
     """The architecture of the configuration's encoders, for a vocabulary of ``words`` words."""
-    return QuickThoughtConfig(
-        kind=config.encoder,
-        vocab_size=words,
-        embedding=config.embedding,
-        hidden=config.hidden,
-        bidirectional=config.bidirectional,
-        layers=config.layers,
-        heads=config.heads,
-        length=config.length,
-    )
+    alike = ("embedding", "hidden", "bidirectional", "layers", "heads", "length")
+    shape = {name: getattr(config, name) for name in alike}
+    return QuickThoughtConfig(kind=config.encoder, vocab_size=words, **shape)
 
 
 def evaluated_projection(config: Config, criterion: Criterion) -> Projected | None:
@@ -352,10 +322,7 @@ def evaluated_projection(config: Config, criterion: Criterion) -> Projected | No
 
 
 def save_model(
-    folder: Path,
-    model: QuickThought,
-    tokenizer: PreTrainedTokenizerFast,
-    project: Projected | None,
+    folder: Path, model: QuickThought, tokenizer: PreTrainedTokenizerFast, project: Projected | None
 ) -> None:
     """Write a folder for ``from_pretrained``, with the projection, atomically."""
     transformers.utils.logging.disable_progress_bar()

@@ -27,8 +27,6 @@ def digits(part: Part) -> Images:
 
 
 UNLABELLED = "unlabeled_X.bin"
-
-
 ARCHIVES = ("CIFAR10", "CIFAR100", "STL10")
 
 

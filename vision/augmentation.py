@@ -103,38 +103,16 @@ _SIMCLR = Policy(
     grayscale=0.2,
     blur=0.5,
 )
-_MOCO_V3 = Policy(
-    scale=(0.2, 1.0),
-    flip=0.5,
-    jitter=(0.4, 0.4, 0.2, 0.1),
-    jitter_probability=0.8,
-    grayscale=0.2,
-    blur=1.0,
-    kernel=13,
+_MOCO_V3 = dataclasses.replace(
+    _SIMCLR, scale=(0.2, 1.0), jitter=(0.4, 0.4, 0.2, 0.1), blur=1.0, kernel=13
 )
 
 POLICIES: dict[str, Policy] = {
     # utils.py of the HCL program, which LMCL, CLLR and MMCL (CIFAR and STL-10) build on
-    "hcl": Policy(
-        scale=(0.08, 1.0),
-        flip=0.5,
-        jitter=_HALF_JITTER,
-        jitter_probability=0.8,
-        grayscale=0.2,
-        blur=0.5,
-        kernel=3,
-    ),
+    "hcl": dataclasses.replace(_SIMCLR, jitter=_HALF_JITTER, kernel=3),
     # The ReSSL program, small data sets. Its blur is PIL's: three box blurs, which at the largest
     # sigma (2) reach 6 pixels to each side; 13 pixels reach as far.
-    "ressl_strong": Policy(
-        scale=(0.2, 1.0),
-        flip=0.5,
-        jitter=_HALF_JITTER,
-        jitter_probability=0.8,
-        grayscale=0.2,
-        blur=0.5,
-        kernel=13,
-    ),
+    "ressl_strong": dataclasses.replace(_SIMCLR, scale=(0.2, 1.0), jitter=_HALF_JITTER, kernel=13),
     "ressl_weak": Policy(scale=(0.2, 1.0), flip=0.5),
     "simclr": _SIMCLR,
     # MMCL's ImageNet program: SimCLR's, kernel included (22 at 224 px, an even number: 23), with

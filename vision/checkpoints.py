@@ -3,7 +3,6 @@
 They belong in ``checkpoints/`` below the data root, and are evaluated like any other encoder.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,37 +16,18 @@ if TYPE_CHECKING:
 FOLDER = "checkpoints"
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A file, and where it is from."""
-
-    file: str
-    source: str
-
-
 _MOCO = "https://dl.fbaipublicfiles.com/moco/moco_checkpoints"
 _PCL = "https://storage.googleapis.com/sfr-pcl-data-research/PCL_checkpoint"
-# Those compared by Ericsson et al. 2021 (download_and_prepare_models.py of their program), and
-# MoCHI's.
-CHECKPOINTS: dict[str, Checkpoint] = {
-    "supervised-resnet50": Checkpoint(
-        "resnet50-0676ba61.pth", "https://download.pytorch.org/models/resnet50-0676ba61.pth"
-    ),
-    "insdis-resnet50": Checkpoint("InsDis.pth", "the models of github.com/HobbitLong/PyContrast"),
-    "moco-v1-resnet50": Checkpoint(
-        "moco_v1_200ep_pretrain.pth.tar",
-        f"{_MOCO}/moco_v1_200ep/moco_v1_200ep_pretrain.pth.tar",
-    ),
-    "moco-v2-resnet50": Checkpoint(
-        "moco_v2_800ep_pretrain.pth.tar",
-        f"{_MOCO}/moco_v2_800ep/moco_v2_800ep_pretrain.pth.tar",
-    ),
-    "pcl-v1-resnet50": Checkpoint("PCL_v1_epoch200.pth.tar", f"{_PCL}/PCL_v1_epoch200.pth.tar"),
-    "pcl-v2-resnet50": Checkpoint("PCL_v2_epoch200.pth.tar", f"{_PCL}/PCL_v2_epoch200.pth.tar"),
-    "mochi-resnet50": Checkpoint(
-        "mochi.pth.tar",
-        "the models of europe.naverlabs.com/mochi, renamed to this",
-    ),
+# By name, the folder that a file is from and its name: those compared by Ericsson et al. 2021
+# (download_and_prepare_models.py of their program), and MoCHI's.
+CHECKPOINTS = {
+    "supervised-resnet50": ("https://download.pytorch.org/models", "resnet50-0676ba61.pth"),
+    "insdis-resnet50": ("the models of github.com/HobbitLong/PyContrast", "InsDis.pth"),
+    "moco-v1-resnet50": (f"{_MOCO}/moco_v1_200ep", "moco_v1_200ep_pretrain.pth.tar"),
+    "moco-v2-resnet50": (f"{_MOCO}/moco_v2_800ep", "moco_v2_800ep_pretrain.pth.tar"),
+    "pcl-v1-resnet50": (_PCL, "PCL_v1_epoch200.pth.tar"),
+    "pcl-v2-resnet50": (_PCL, "PCL_v2_epoch200.pth.tar"),
+    "mochi-resnet50": ("the models of europe.naverlabs.com/mochi (renamed)", "mochi.pth.tar"),
 }
 
 
@@ -56,7 +36,7 @@ def missing(name: str, data_root: Path) -> list[MissingData]:
     file = file_of(name, data_root)
     if file.is_file():
         return []
-    how = f"get it from {CHECKPOINTS[name].source} and put it at {file}"
+    how = f"get {file.name} from {CHECKPOINTS[name][0]} and put it at {file}"
     return [MissingData(name, file.parent, "", how)]
 
 
@@ -70,7 +50,7 @@ def file_of(name: str, data_root: Path) -> Path:
     """Where the checkpoint of that name belongs."""
     if name not in CHECKPOINTS:
         raise UserError(f"unknown checkpoint {name!r}; known are {', '.join(CHECKPOINTS)}")
-    return data_root / FOLDER / CHECKPOINTS[name].file
+    return data_root / FOLDER / CHECKPOINTS[name][1]
 
 
 def load(config: Config, data_root: Path) -> "nn.Module":
@@ -81,10 +61,6 @@ def load(config: Config, data_root: Path) -> "nn.Module":
     from vision.checkpoint_eval import loaded
 
     network, _ = loaded(
-        file,
-        size=config.image_size,
-        backbone=config.backbone,
-        stem=config.stem,
-        heads=config.heads,
+        file, size=config.image_size, backbone=config.backbone, stem=config.stem, heads=config.heads
     )
     return network

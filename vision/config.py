@@ -16,17 +16,7 @@ from shared import Objective, term
 from shared.experiment.config import added, option
 from shared.experiment.initial import InitialWeights
 from shared.lazy import info_nce, max_margin
-from shared.ranges import (
-    COUNT,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SHARE,
-    STEP,
-    Pairing,
-    Range,
-    Use,
-    optional,
-)
+from shared.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, STEP, Pairing, Range, Use, optional
 
 Backbone = str | Callable[[], Any]  # see vision.encoder.make_encoder
 Stem = Literal["cifar", "strided", "small", "imagenet", "small_padding_2"]
@@ -170,9 +160,7 @@ class Config:
         _of_methods("teacher_momentum", "teacher_schedule", methods="moco_v2, moco_v3 or byol"),
         _of_methods("predictor_hidden", methods="moco_v3 or byol"),
         _of_methods("memory_momentum", methods="cmc"),
-        _of_methods(
-            *("prototypes", "prototypes_still", "queue_from", "small_crops"), methods="swav"
-        ),
+        _of_methods("prototypes", "prototypes_still", "queue_from", "small_crops", methods="swav"),
         Use(
             ("small_size", "small_augmentation"),
             lambda config: config.method == "swav" and config.small_crops,

@@ -73,7 +73,6 @@ def with_shorter_side(height: int, width: int, side: int) -> tuple[int, int]:
 
 
 def _height_and_width(image: Decoded) -> tuple[int, int]:
-    """Height and width."""
     if isinstance(image, Tensor):
         return image.shape[1], image.shape[2]
     return image.height, image.width

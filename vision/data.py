@@ -46,15 +46,7 @@ from shared.experiment.data import (
 from vision import archives, crops, image_sets, prepared
 from vision.augmentation import Policy
 from vision.crops import Crops
-from vision.datasets import (
-    DIGITS,
-    OWN,
-    Part,
-    Split,
-    describe,
-    folder_of,
-    how_to_get,
-)
+from vision.datasets import DIGITS, OWN, Part, Split, describe, folder_of, how_to_get
 from vision.images import Column, ImageFiles, Images
 from vision.images import decode as _decode
 from vision.prepared import PreparedImages
@@ -80,7 +72,6 @@ _DOWNLOADS = {
         "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821",
     ),
 }
-
 
 AnyImages = TypeVar("AnyImages", Images, ImageFiles, Images | ImageFiles)
 
@@ -390,10 +381,7 @@ FEW_FILES = 5000
 
 
 def _loaded(
-    images: ImageFiles,
-    crop: Crops,
-    batches: Iterable[np.ndarray],
-    workers: int,
+    images: ImageFiles, crop: Crops, batches: Iterable[np.ndarray], workers: int
 ) -> Iterator[tuple[Tensor, ...]]:
     loader = DataLoader(
         _Batches(images.files, crop, images.upright),

@@ -14,7 +14,6 @@ DIGITS = "digits"
 OWN = "folder:"  # before the path of the user's own folder
 DESCRIBED = LazyImport("vision.own:described")
 
-
 Split = Literal["pretrain", "train", "test"]
 Part = Literal["train", "test"]  # of the sets of single image files, which pretrain on "train"
 Metric = Literal["top1", "mean_per_class", "map11"]

@@ -21,17 +21,15 @@ from shared.ranges import COUNT, optional, require
 
 make_torchvision_importable()
 
-from torchvision.models import (  # noqa: E402 (needs the line above)
-    resnet18,
-    resnet34,
-    resnet50,
-    resnet101,
-)
-from torchvision.models.resnet import (  # noqa: E402
+from torchvision.models.resnet import (  # noqa: E402 (needs the line above)
     BasicBlock,
     Bottleneck,
     ResNet,
     conv1x1,
+    resnet18,
+    resnet34,
+    resnet50,
+    resnet101,
 )
 
 from vision.config import Backbone, Stem  # noqa: E402
@@ -197,9 +195,7 @@ def check_backbone(
     """Refuse an unknown backbone, or one that does not go with this stem or with heads."""
     require("heads", heads, optional(COUNT))
     if heads is not None and (callable(backbone) or backbone in BUILDERS):
-        raise ValueError(
-            f"heads are those of a transformer of timm; {name_of(backbone)} takes none"
-        )
+        raise ValueError(f"{name_of(backbone)} takes no heads; they are of timm's transformers")
     if stem not in STEMS:
         raise ValueError(f"stem is one of {', '.join(STEMS)}; got {stem!r}")
     if backbone in BUILDERS:
@@ -216,15 +212,11 @@ def check_backbone(
                 f"{backbone!r}: {hint}"
             )
     if half:
-        raise ValueError(
-            f"cmc needs networks of half the width, available for {', '.join(BUILDERS)}; got "
-            f"{name_of(backbone)}"
-        )
+        known = ", ".join(BUILDERS)
+        raise ValueError(f"cmc needs half the width, of {known}; got {name_of(backbone)}")
     if stem != "imagenet":
-        raise ValueError(
-            f"stem {stem!r} is for {', '.join(BUILDERS)}; {name_of(backbone)} has its own first "
-            f"layers, set stem to 'imagenet'"
-        )
+        name = name_of(backbone)
+        raise ValueError(f"{name} has its own first layers: set stem to 'imagenet', not {stem!r}")
 
 
 def fixed_size(backbone: Backbone) -> bool:

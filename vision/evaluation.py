@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -60,38 +60,23 @@ ENTRIES = 2**26  # of the cosine matrix that is held at a time for nearest neigh
 
 @dataclass(frozen=True)
 class Probe:
-    """How a linear classifier is trained on frozen features.
-
-    Attributes:
-        optimiser: ``"sgd"`` or ``"adam"``.
-        learning_rate: the initial one.
-        batch_size: B; the last batch of an epoch may be smaller.
-        epochs: passes over the training images.
-        momentum: of SGD.
-        nesterov: of SGD.
-        weight_decay: L2, on weights and biases.
-        schedule: ``"constant"``; ``"cosine"`` and ``"linear"`` fall to 0, step by step;
-            ``"epoch_cosine"`` once per epoch; ``"steps"`` multiplies by ``factor`` at the
-            milestones.
-        milestones: shares of the epochs.
-        factor: see ``schedule``.
-        deviation: standard deviation of the initial weights, with biases 0; None: torch's default
-            for both.
-        policy: of ``vision.augmentation.POLICIES``, for the training images.
-    """
+    """How a linear classifier is trained on frozen features."""
 
     optimiser: Literal["sgd", "adam"]
-    learning_rate: float
-    batch_size: int
+    learning_rate: float  # the initial one
+    batch_size: int  # the last batch of an epoch may be smaller
     epochs: int
-    momentum: float = 0.0
+    momentum: float = 0.0  # of SGD
     nesterov: bool = False
-    weight_decay: float = 0.0
+    weight_decay: float = 0.0  # L2, on weights and biases
+    # "cosine" and "linear" fall to 0, step by step, "epoch_cosine" once per epoch; "steps"
+    # multiplies by the factor at the milestones.
     schedule: Literal["constant", "cosine", "epoch_cosine", "linear", "steps"] = "constant"
-    milestones: tuple[float, ...] = ()
+    milestones: tuple[float, ...] = ()  # shares of the epochs
     factor: float = 1.0
+    # Standard deviation of the initial weights, with biases 0; None: torch's default for both.
     deviation: float | None = None
-    policy: str = "crop_flip"
+    policy: str = "crop_flip"  # of vision.augmentation.POLICIES, for the training images
 
 
 @dataclass(frozen=True)
@@ -103,11 +88,6 @@ class Protocol:
     penalties: tuple[float, ...] = ()  # from which regularised_probe chooses; empty: it is skipped
     # A protocol of the transfer suite, measured instead of all the others.
     transfer: ManyShot | FewShot | FineTuning | None = None
-
-    @property
-    def epochs(self) -> int:
-        """Of the probe; 0 without one."""
-        return 0 if self.probe is None else self.probe.epochs
 
 
 # A probe of that rate, batch size and epochs.
@@ -150,8 +130,7 @@ PROTOCOLS: dict[str, Protocol] = {
     # The program of SimCLR (Chen et al. 2020), "fine-tuning a linear head" on ImageNet: rate
     # 0.1 * batch / 256
     "linear-simclr-v1": Protocol(
-        0.1,
-        _sgd(1.6, 4096, 90, schedule="cosine", nesterov=True, weight_decay=1e-6, deviation=0.0),
+        0.1, _sgd(1.6, 4096, 90, schedule="cosine", nesterov=True, weight_decay=1e-6, deviation=0.0)
     ),
     # The accuracy that HCL's program prints during training; Table 6 of Shah et al. 2022
     "knn-200-v1": Protocol(temperature=0.5),
@@ -563,17 +542,11 @@ def kmeans_accuracy(
 
 
 def _optimiser(probe: Probe, classifier: nn.Linear) -> torch.optim.Optimizer:
+    usual: dict[str, Any] = {"lr": probe.learning_rate, "weight_decay": probe.weight_decay}
     if probe.optimiser == "adam":
-        return torch.optim.Adam(
-            classifier.parameters(), probe.learning_rate, weight_decay=probe.weight_decay
-        )
-    return torch.optim.SGD(
-        classifier.parameters(),
-        probe.learning_rate,
-        momentum=probe.momentum,
-        nesterov=probe.nesterov,
-        weight_decay=probe.weight_decay,
-    )
+        return torch.optim.Adam(classifier.parameters(), **usual)
+    momentum, nesterov = probe.momentum, probe.nesterov
+    return torch.optim.SGD(classifier.parameters(), momentum=momentum, nesterov=nesterov, **usual)
 
 
 def _protocol(name: str) -> Protocol:

@@ -36,12 +36,7 @@ from shared.functions import function_name, identity
 from shared.pixels import normalise
 from vision.config import Backbone, Config, Stem
 from vision.datasets import OWN, describe
-from vision.encoder import (
-    BUILDERS,
-    LAB,
-    encoder_of,
-    width_of,
-)
+from vision.encoder import BUILDERS, LAB, encoder_of, width_of
 from vision.features import statistics
 
 NEEDS = ("backbone", "stem", "image_size", "features")  # of the metadata
@@ -113,10 +108,7 @@ def load_encoder(path: Path, backbone: Callable[[], nn.Module] | None = None) ->
         size = int(metadata["image_size"])
         heads = int(metadata["heads"]) if "heads" in metadata else None
         lab = metadata.get("colours") == LAB
-        network = fill(
-            lambda: encoder_of(made_by, stem, size=size, heads=heads, lab=lab),
-            state,
-        )
+        network = fill(lambda: encoder_of(made_by, stem, size=size, heads=heads, lab=lab), state)
         _check_features(path, network, made_by, size, metadata)
     return network
 

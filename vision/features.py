@@ -37,7 +37,6 @@ from torchvision.transforms.v2.functional import (  # noqa: E402 (needs the line
 # image indices (B,) of each batch.
 Batches = Callable[[int, list[np.ndarray]], Iterable[Tensor]]
 
-
 BATCH = 256  # images per forward pass of the frozen encoder
 RESIZED = 70 / 64  # side of the resized test image over that of its central crop; ReSSL's program
 SOLVED = 1e-6  # relative suboptimality at which a regularised probe is solved
@@ -134,28 +133,35 @@ def embed(
         crop_fraction: share of the shorter side that is kept of images on disk.
 
     Raises:
-        ValueError: no images, a number of channels that the encoder does not take, or a feature
-            that is NaN or infinite.
+        ValueError: no images, or a feature that is NaN or infinite.
     """
     if not isinstance(images, Images | ImageFiles) or not len(images):
         what = "none" if isinstance(images, Images | ImageFiles) else type(images).__name__
         raise ValueError(f"embed takes images, got {what}; give vision.Images(pixels, labels)")
-    device = device_of(encoder)
+    views = preprocessed(images, size, mean, std, device_of(encoder), workers, crop_fraction)
+    with evaluating(encoder):
+        features = torch.cat([features_of(encoder, batch, precision) for batch in views])
+    if not torch.isfinite(features).all():
+        raise ValueError("features are NaN or infinite and cannot be scored; did training diverge?")
+    return features
+
+
+def preprocessed(
+    images: Images | ImageFiles,
+    size: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    device: torch.device,
+    workers: int = 0,
+    crop_fraction: float = 0.875,
+) -> Iterator[Tensor]:
+    """Batches of images in their order, on a device, as :func:`as_test_images` makes them."""
     pixels: Iterable[Tensor]
     if isinstance(images, Images):
         pixels = images.pixels.split(BATCH)
     else:
         pixels = central_crops(images, size, crop_fraction, batch_size=BATCH, workers=workers)
-    with evaluating(encoder):
-        features = torch.cat(
-            [
-                features_of(encoder, as_test_images(batch.to(device), size, mean, std), precision)
-                for batch in pixels
-            ]
-        )
-    if not torch.isfinite(features).all():
-        raise ValueError("features are NaN or infinite and cannot be scored; did training diverge?")
-    return features
+    return (as_test_images(batch.to(device), size, mean, std) for batch in pixels)
 
 
 def as_test_images(
@@ -238,16 +244,8 @@ def features_of(encoder: nn.Module, views: Tensor, precision: str) -> Tensor:
     views = cast_for(encoder, views).contiguous(memory_format=torch.channels_last)
     # In training mode the batch norms must see the batch as a whole.
     parts = (views,) if encoder.training else views.split(BATCH)
-    try:
-        with bfloat16(views.device.type, enabled=precision == "bfloat16"):
-            return torch.cat([encoder(part) for part in parts]).float()
-    except RuntimeError as error:
-        if "channels" not in str(error):
-            raise
-        reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"the encoder does not take images of {views.size(1)} channels: {reason}"
-        ) from error
+    with bfloat16(views.device.type, enabled=precision == "bfloat16"):
+        return torch.cat([encoder(part) for part in parts]).float()
 
 
 def starting_classifier(

@@ -1,9 +1,6 @@
-"""The papers' figures on images: gradients of the losses, sweeps and distances of finished runs.
+"""The papers' figures on images, drawn from the losses, and from finished runs and their encoders.
 
 Shapes: A angles of positives, G angles of negatives, n images, H features of the backbone.
-
-They are drawn from the losses themselves, from the records of finished runs, and from the encoders
-that these runs keep.
 """
 
 import inspect
@@ -72,8 +69,6 @@ TOY_ROWS = (
 DEGREES = 180 / math.pi
 POSITIVE, DERIVATIVE = "angle of the positive (°)", "derivative by the angle"
 PULL, PUSH = "pull on the positive", "push on the negatives"
-RHO, SHAH = "of Rho et al. 2023 (margins)", "of Shah et al. 2022 (MMCL)"
-LMCL, CLLR = "of Chen et al. 2021 (LMCL)", "of Chen et al. 2022 (CLLR)"
 
 
 # Gradients of the losses
@@ -215,7 +210,6 @@ def _gradient_lines(label: str, variants: Mapping[str, Mapping[str, Any]]) -> li
 
 
 def sweep(
-    follows: str,
     axis: str,
     value: Callable[[dict[str, Any]], float | None],
     line: Callable[[FinishedRun], str],
@@ -253,10 +247,12 @@ def sweep(
             up = f"{panel if metrics else table.metric}, {table.unit}"
             means = {name: float(np.mean(values)) for name, values in levels[panel].items()}
             panels.append(Curves(panel, axis, up, lines[panel], means))
+        paper, _, figure = table.section.partition(", ")
         return DrawnFigure(
             curves(panels, len(panels), even=True),
             table.title,
-            f"After {follows}. Bars: standard deviation over seeds, where there are several.",
+            f"After {figure} of {paper}. Bars: standard deviation over seeds, where there are "
+            "several.",
             source.runs,
         )
 
@@ -286,7 +282,6 @@ def row(run: FinishedRun) -> str:
 def sweeps(
     name: str,
     table: str,
-    follows: str,
     axis: str,
     value: Callable[[dict[str, Any]], float | None],
     line: Callable[[FinishedRun], str],
@@ -294,8 +289,8 @@ def sweeps(
     """The figure of a table, and that of its reduced version on CIFAR-10 with both metrics."""
     both = (L2_METRIC, KNN_METRIC)
     return {
-        name: DeclaredFigure(sweep(follows, axis, value, line), (table,)),
-        f"{name}{ON}": DeclaredFigure(sweep(follows, axis, value, line, both), (f"{table}{ON}",)),
+        name: DeclaredFigure(sweep(axis, value, line), (table,)),
+        f"{name}{ON}": DeclaredFigure(sweep(axis, value, line, both), (f"{table}{ON}",)),
     }
 
 
@@ -320,17 +315,12 @@ def features_of(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     network = network.to(device)
     features = []
+    drawn: dict[str, Any] = {"seed": 0, "epoch": 0, "samples": np.arange(len(images))}
+    colours = {name: json.loads(facts[name]) for name in ("mean", "std")}
+    size = int(facts["image_size"])
     for view, policy in enumerate(policies):
         pixels = augment(
-            images.pixels.to(device),
-            POLICIES[policy],
-            int(facts["image_size"]),
-            seed=0,
-            epoch=0,
-            samples=np.arange(len(images)),
-            view=view,
-            mean=json.loads(facts["mean"]),
-            std=json.loads(facts["std"]),
+            images.pixels.to(device), POLICIES[policy], size, view=view, **drawn, **colours
         )
         with torch.no_grad():
             features.append(torch.cat([network(batch) for batch in pixels.split(100)]).cpu())
@@ -466,10 +456,7 @@ def support_vectors(source: FigureRuns) -> DrawnFigure:
         dual = weights[anchor].clone()
         total = -dual[anchor]
         dual[anchor] = 0
-        tiles = [
-            Tile(pictures[anchor], "anchor"),
-            Tile(pictures[anchor], f"positive {total:.3g}"),
-        ]
+        tiles = [Tile(pictures[anchor], text) for text in ("anchor", f"positive {total:.3g}")]
         for candidate in dual.argsort(descending=True)[:SUPPORTS].tolist():
             index = candidate % len(sample)
             color = RED if sample.labels[index] == label else INK
@@ -538,55 +525,37 @@ FIGURES: dict[str, dict[str, DeclaredFigure]] = {
     "margins": {
         "figure-1-margins": DeclaredFigure(margin_maps),
         "figure-2-effects": DeclaredFigure(effect_lines),
-        **sweeps("figure-3-emphasis", "figure-3", f"Figure 3 {RHO}", "s", EMPHASIS, method),
+        **sweeps("figure-3-emphasis", "figure-3", "s", EMPHASIS, method),
         **sweeps(
             "figure-4-batch-size",
             "figure-4",
-            f"Figure 4 {RHO}",
             "s",
             EMPHASIS,
             lambda run: f"batch {run.config.batch_size}",
         ),
-        **sweeps("figure-5-curvature", "figure-5", f"Figure 5 {RHO}", "c", CURVATURE, method),
+        **sweeps("figure-5-curvature", "figure-5", "c", CURVATURE, method),
         **sweeps(
             "figure-6-emphasis-and-curvature",
             "figure-6",
-            f"Figure 6 {RHO}",
             "c",
             CURVATURE,
             lambda run: f"s = {EMPHASIS(run.record.config):g}",
         ),
-        **sweeps(
-            "figure-7-ratio", "figure-7", f"Figure 7 {RHO}", "m1", number("angular", 0.0), method
-        ),
+        **sweeps("figure-7-ratio", "figure-7", "m1", number("angular", 0.0), method),
         "figure-8-curvature": DeclaredFigure(curvature_lines),
     },
     "lmcl": {
         "figure-3-toy": DeclaredFigure(toy_maps),
-        **sweeps("figure-4-batch-size", "figure-4", f"Figure 4 {LMCL}", *BATCH_SIZE),
+        **sweeps("figure-4-batch-size", "figure-4", *BATCH_SIZE),
         "figure-5-distances": DeclaredFigure(penalty_histograms, (f"figure-4{ON}", "figure-4")),
     },
     "cllr": {
         "figure-2-distances": DeclaredFigure(dimension_histograms, ("table-1",)),
-        **sweeps("figure-4-batch-size", "figure-4", f"Figure 4 {CLLR}", *BATCH_SIZE),
+        **sweeps("figure-4-batch-size", "figure-4", *BATCH_SIZE),
     },
     "mmcl": {
-        **sweeps(
-            "figure-3a-slack",
-            "figure-3a",
-            f"Figure 3 a {SHAH}",
-            "C",
-            number("cost", 100.0),
-            lambda run: "MMCL",
-        ),
-        **sweeps(
-            "figure-3c-convergence",
-            "figure-3c",
-            f"Figure 3 c {SHAH}",
-            "epochs",
-            itemgetter("epochs"),
-            row,
-        ),
+        **sweeps("figure-3a-slack", "figure-3a", "C", number("cost", 100.0), lambda run: "MMCL"),
+        **sweeps("figure-3c-convergence", "figure-3c", "epochs", itemgetter("epochs"), row),
         "figure-4-support-vectors": DeclaredFigure(
             support_vectors,
             (

@@ -14,8 +14,6 @@ from shared.errors import UserError, first_line, suggestion
 from vision.images import ImageFiles
 
 LABELS = ("label", "labels", "class", "category", "target")
-
-
 SHOWN = 8  # classes that a message names
 
 
@@ -33,16 +31,11 @@ def hub_images(dataset: Any, image: str | None = None, label: str | None = None)
         UserError: no such column, several candidates, a dataset that is streamed, or classes that
             are neither numbers nor texts. Damaged images raise one in :func:`vision.data.stream`.
     """
-    if not hasattr(dataset, "__len__"):
-        raise UserError(
-            f"{type(dataset).__name__} has no length; give a datasets.Dataset, as load_dataset "
-            f"without streaming=True returns it"
-        )
     features = getattr(dataset, "features", None)
-    if not isinstance(features, dict):
+    if not isinstance(features, dict) or not hasattr(dataset, "__len__"):
         raise UserError(
-            f"{type(dataset).__name__} has no columns; give one split of a datasets.Dataset, such "
-            f"as load_dataset(...)['train']"
+            f"{type(dataset).__name__} is not one split of a datasets.Dataset; give "
+            f"load_dataset(...)['train'], without streaming=True"
         )
     image = _column(features, image, "Image")
     if image is None:

@@ -60,7 +60,8 @@ def image_files(name: str, data_root: Path, part: Part, allow_missing: bool) -> 
     damaged = [_name(folder, file) for file in files if file in known]
     if not damaged:
         return images
-    _leave_out(name, folder, damaged, allow_missing)
+    fault = f"{folder}: {len(damaged)} images damaged or missing: {first_of(damaged, 5)}"
+    _tolerate(name, fault, allow_missing)
     intact = [position for position, file in enumerate(files) if file not in known]
     return images.subset(torch.tensor(intact))
 
@@ -172,11 +173,6 @@ def _check_count(name: str, folder: Path, part: Part, count: int, allow_missing:
     if count < expected:
         fault = f"{searched}: {expected - count} of {expected} images missing"
         _tolerate(name, fault, allow_missing)
-
-
-def _leave_out(name: str, folder: Path, damaged: list[str], allow_missing: bool) -> None:
-    fault = f"{folder}: {len(damaged)} images damaged or missing: {first_of(damaged, 5)}"
-    _tolerate(name, fault, allow_missing)
 
 
 def _tolerate(name: str, fault: str, allow_missing: bool) -> None:

@@ -92,7 +92,7 @@ def labels_of(values: Any, count: int) -> Tensor:
     if labels.ndim not in (1, 2) or len(labels) != count:
         raise ValueError(f"labels of {count} images are ({count},), got {tuple(labels.shape)}")
     if labels.is_floating_point() or labels.is_complex():
-        raise ValueError(f"labels are integers, got {_dtype(labels)}; give labels.long()")
+        raise ValueError(f"labels are integers, got {labels.dtype}; give labels.long()")
     return labels if labels.ndim == 2 else labels.long()
 
 
@@ -158,7 +158,7 @@ def _eight_bits(values: Tensor) -> Tensor:
         return ((values.to(torch.int32) + 128) // 257).to(torch.uint8)
     if not values.is_floating_point():
         raise ValueError(
-            f"pixels of {_dtype(values)} have no agreed range; give uint8 from 0 to 255, uint16 "
+            f"pixels of {values.dtype} have no agreed range; give uint8 from 0 to 255, uint16 "
             f"from 0 to 65535, or floats from 0 to 1"
         )
     if values.numel() == 0:
@@ -181,10 +181,6 @@ def _as_tensor(values: Any, what: str) -> Tensor:
         return torch.from_numpy(np.array(array))  # copied: maybe read-only, or of negative strides
     except TypeError as error:
         raise ValueError(f"{what} of {array.dtype} cannot be a tensor") from error
-
-
-def _dtype(values: Tensor) -> str:
-    return str(values.dtype).removeprefix("torch.")
 
 
 def _reason(error: BaseException) -> str:

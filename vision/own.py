@@ -29,6 +29,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS  # noqa: E402 (needs the 
 
 SIZE = 224  # side of a crop in pixels, unless configured
 WHAT = "images"
+FAULT_OF = functools.partial(fault_of, upright=True)
 
 
 def folder(
@@ -67,16 +68,12 @@ def folder(
 @functools.lru_cache(maxsize=4)
 def _decodable(files: tuple[Path, ...], root: Path, state: str) -> list[int]:
     """Positions of the files that can be decoded; cached until a file changes."""
-    return undamaged(files, _fault_of, folder=root, what=WHAT, skip_damaged=True)
+    return undamaged(files, FAULT_OF, folder=root, what=WHAT, skip_damaged=True)
 
 
 def check_all(path: Path) -> None:
     """Decode every image of a folder, including the test images."""
-    undamaged(every_file(path), _fault_of, folder=path, what=WHAT)
-
-
-def _fault_of(file: Path) -> str | None:
-    return fault_of(file, upright=True)
+    undamaged(every_file(path), FAULT_OF, folder=path, what=WHAT)
 
 
 @functools.cache

@@ -20,7 +20,6 @@ from vision.tables_common import (
     HCL_NOTES,
     HCL_QUARTER,
     IMAGENET_100,
-    IMAGENET_SEEDS,
     REFERENCES,
     SIMCLR,
     STL10,
@@ -121,7 +120,6 @@ TABLE_3 = table(
     ],
     IMAGENET_100,
     f"{CMC_NOTES} nuclear-cost one-seed",
-    seeds=IMAGENET_SEEDS,
 )
 
 

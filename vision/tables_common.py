@@ -42,8 +42,6 @@ PROGRAM_PGD: Changes = {
 }
 PROBE_METRIC, KNN_METRIC = "linear_top1", "knn_top1"
 SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "smoke": (0,)}
-# The reduced runs of ImageNet's tables are in separate tables: see small below.
-IMAGENET_SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "smoke": (0,)}
 
 
 def table(
@@ -60,20 +58,11 @@ def table(
     short: Changes | None = None,
     **others: Any,
 ) -> Table:
-    """A table in the paper's setting.
+    """A table in the paper's setting, with its configuration's protocol.
 
-    Args:
-        paper: short name of the paper.
-        name: address of the table.
-        title: one line.
-        config: what rows and columns change; its protocol is the table's.
-        rows: the methods; a row with a printed label measures that published row.
-        columns: the datasets.
-        notes: names of the notes below the table; the one on reduced runs is added.
-        of: where in the paper; derived from ``name`` if empty.
-        printed: key of the published numbers; ``name`` if empty.
-        short: changes of the reduced runs.
-        others: further fields of the table.
+    A row with a printed label measures that published row. notes: names of those below the table;
+    the one on reduced runs is added. of: where in the paper; derived from ``name`` if empty.
+    printed: key of the published numbers; ``name`` if empty. short: changes of the reduced runs.
     """
     published = others.pop("published", None) or load_published(
         PUBLISHED / f"{paper}.toml", printed or name
@@ -157,12 +146,7 @@ CMC_ROWS = (
     row("HCL", trained_with(CMC_HARD), "cmc-hcl"),
 )
 IMAGENET_100 = tuple(
-    Column(
-        f"n{queue}_{name}",
-        {"queue": queue},
-        metric=f"linear_{name}",
-        run=f"n{queue}",
-    )
+    Column(f"n{queue}_{name}", {"queue": queue}, metric=f"linear_{name}", run=f"n{queue}")
     for queue in (1024, 4096)
     for name in ("top1", "top5")
 )
@@ -279,31 +263,20 @@ def derived(
     rows: Sequence[Row] | None = None,
     metric: str = L2_METRIC,
     protocol: str = L2,
-    smaller: Changes | None = None,
-    inherited: Sequence[str] = (),
     **others: Any,
 ) -> Table:
     """A reduced table: another's rows and the trivial baselines, at reduced scale.
 
-    Args:
-        source: the table in the paper's setting.
-        ending: of the name.
-        where: the data, in words; part of the title.
-        columns: the data; published numbers are kept for columns whose label the paper gives.
-        notes: names of the notes that follow those on budget, metric and baselines.
-        short: the budget.
-        rows: the methods; None: those of ``source``. Their changes in other columns are dropped.
-        metric: what is measured; with the suite's own metric, the paper's is shown as well.
-        protocol: of the metric.
-        smaller: further changes of the configuration.
-        inherited: notes of ``source`` that also apply here.
-        others: fields that override these.
+    Published numbers are kept for columns whose label the paper gives; a row's changes in other
+    columns are dropped. With the suite's own metric, the paper's is shown as well.
+
+    ending: of the name. where: the data, in words. notes: names of the notes that follow those on
+    budget, metric and baselines. short: the budget. others: fields that override these.
     """
     is_l2 = metric == L2_METRIC
     probe = source.protocol if is_l2 and source.metric != KNN_METRIC else None
     labels = [column.label for column in columns]
     also = (KNN_METRIC, PROBE_METRIC) if probe else (KNN_METRIC,)
-    changes: dict[str, Any] = {**(smaller or {}), "protocol": protocol, "beside": probe}
     chosen = tuple(
         dataclasses.replace(
             each, in_columns={of: each.in_columns[of] for of in labels if of in each.in_columns}
@@ -316,7 +289,7 @@ def derived(
         "metric": metric,
         "also": also if is_l2 else (),
         "protocol": protocol,
-        "config": dataclasses.replace(source.config, **changes),
+        "config": dataclasses.replace(source.config, protocol=protocol, beside=probe),
         "rows": (*chosen, *BASELINES),
         "columns": tuple(columns),
         "seeds": {"short": (0,), "smoke": (0,)},
@@ -326,7 +299,6 @@ def derived(
         "notes": (
             reduced_note(short),
             *NOTES.lines(f"{'l2-metric' if is_l2 else ''} baselines {notes}"),
-            *inherited,
         ),
     }
     return dataclasses.replace(source, **{**usual, **others})
@@ -340,11 +312,17 @@ def on_cifar10(
     return derived(figure, ON, "CIFAR-10", places, notes, short=short, **others)
 
 
-# By dataset: its changes, epochs, epochs of warm-up.
-SMALL_SETS: dict[str, tuple[dict[str, Any], int, float]] = {
-    "CIFAR10": ({**CIFAR10, "image_size": 32, "small_size": 16}, 5, 0.25),
-    "imagenette": ({"dataset": "imagenette", "image_size": 64, "small_size": 32}, 40, 2.0),
+SMALL_SETS: dict[str, dict[str, Any]] = {
+    "CIFAR10": {**CIFAR10, "image_size": 32, "small_size": 16, "epochs": 5, "warmup_epochs": 0.25},
+    "imagenette": {
+        "dataset": "imagenette",
+        "image_size": 64,
+        "small_size": 32,
+        "epochs": 40,
+        "warmup_epochs": 2.0,
+    },
 }
+SMALL_COLUMNS = tuple(Column(name, changes) for name, changes in SMALL_SETS.items())
 SMALLER: dict[str, Any] = {
     "queue": 1024,
     "mixed": (64, 64, 8),
@@ -375,27 +353,15 @@ def smaller_rows(source: Table) -> tuple[Row, ...]:
     )
 
 
-def small(source: Table, notes: str = "", *, times: Sequence[int] = (1,)) -> Table:
-    """An ImageNet table reduced to CIFAR-10 and imagenette.
-
-    notes: names of further notes. times: the epochs of its columns, as multiples of the budget's.
-    """
-    columns = [
-        Column(
-            name if times == (1,) else f"{name}, {factor * epochs} epochs",
-            {**changes, "epochs": factor * epochs, "warmup_epochs": factor * warmup},
-        )
-        for factor in times
-        for name, (changes, epochs, warmup) in SMALL_SETS.items()
-    ]
-    return derived(
-        source,
-        SMALL,
-        "CIFAR-10 and imagenette",
-        columns,
-        f"small {notes}",
-        short=ON_SMALL,
-        smaller=SMALL_SIZES,
-        inherited=source.notes,
-        rows=smaller_rows(source),
-    )
+def small(
+    source: Table,
+    notes: str = "",
+    columns: Sequence[Column] = SMALL_COLUMNS,
+    where: str = "CIFAR-10 and imagenette",
+    **others: Any,
+) -> Table:
+    """An ImageNet table reduced to small sets; for the arguments see :func:`derived`."""
+    config = dataclasses.replace(source.config, **SMALL_SIZES)
+    smaller = dataclasses.replace(source, config=config, rows=smaller_rows(source))
+    table = derived(smaller, SMALL, where, columns, f"small {notes}", short=ON_SMALL, **others)
+    return dataclasses.replace(table, notes=(*table.notes, *source.notes))

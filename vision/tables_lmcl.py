@@ -20,7 +20,6 @@ from vision.tables_common import (
     HCL_NOTES,
     HCL_QUARTER,
     IMAGENET_100,
-    IMAGENET_SEEDS,
     SIMCLR,
     STL10,
     SWAV,
@@ -112,7 +111,6 @@ TABLE_2 = table(
     ],
     IMAGENET_100,
     f"{CMC_NOTES} one-seed",
-    seeds=IMAGENET_SEEDS,
 )
 
 TEMPERATURES = {

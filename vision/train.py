@@ -3,24 +3,12 @@
 Shapes: n images of the training set, B of a batch, S side in pixels, H features of the backbone.
 """
 
-# In the order of a run:
-#   measure              a run: data, then an encoder (trained, from the store, or given), then its
-#                        score by vision.evaluation
-#   pretrain             the loop: batch -> step -> teacher
-#     batches            views of each batch, augmented on the device, the same when it resumes
-#     make_step          views -> loss, backward, the optimiser's step -> parts of the loss
-#       loss_of_views    views -> the method's pairs -> criterion -> loss and its parts
-#       captured         the same as a CUDA graph, where it can be
-#     make_optimiser, learning_rate, teacher_momentum    schedules, by step
-#   _pretrained_parts    networks and criterion for the evaluation
-#   _save_parts, _load_parts    the same in the store
-#   _score_so_far        what --watch shows
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -64,15 +52,7 @@ TrainStep = Callable[[tuple[Tensor, ...], Step], dict[str, Tensor]]  # views and
 def measure(config: Config, run: Run) -> dict[str, object]:
     """Pretrain an encoder without labels, and evaluate it by the configuration's protocol.
 
-    Args:
-        config: what to do.
-        run: where it is logged, saved and resumed from.
-
-    Returns:
-        The metrics of the protocol, in percent.
-
-    Raises:
-        ValueError: an inconsistent configuration.
+    The metrics are in percent; an inconsistent configuration raises ValueError.
     """
     mean, std = statistics(config, describe(config.dataset))
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -248,11 +228,7 @@ def pretrain(
 
 
 def loss_of_views(
-    config: Config,
-    networks: Networks,
-    criterion: Criterion,
-    views: tuple[Tensor, ...],
-    step: Step,
+    config: Config, networks: Networks, criterion: Criterion, views: tuple[Tensor, ...], step: Step
 ) -> tuple[Tensor, dict[str, Tensor], list[Pairs]]:
     """The loss of the views of a batch, its parts, and the pairs of each direction."""
     views = tuple(view.contiguous(memory_format=torch.channels_last) for view in views)
@@ -418,18 +394,12 @@ def make_optimiser(config: Config, modules: nn.Module) -> torch.optim.Optimizer:
     decay everything, as the programs that use them do.
     """
     trained = [parameter for parameter in modules.parameters() if parameter.requires_grad]
+    usual: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
     match config.optimiser:
         case "sgd":
-            return torch.optim.SGD(
-                trained,
-                lr=config.learning_rate,
-                momentum=config.sgd_momentum,
-                weight_decay=config.weight_decay,
-            )
+            return torch.optim.SGD(trained, momentum=config.sgd_momentum, **usual)
         case "adam":
-            return torch.optim.Adam(
-                trained, lr=config.learning_rate, weight_decay=config.weight_decay
-            )
+            return torch.optim.Adam(trained, **usual)
         case "lars":
             from timm.optim.lars import Lars  # imports much that the others do not need
 
@@ -440,11 +410,7 @@ def make_optimiser(config: Config, modules: nn.Module) -> torch.optim.Optimizer:
                 {"params": vectors, "weight_decay": 0.0},
             ]
             optimizer: torch.optim.Optimizer = Lars(
-                groups,
-                lr=config.learning_rate,
-                momentum=config.sgd_momentum,
-                weight_decay=config.weight_decay,
-                trust_coeff=1e-3,
+                groups, momentum=config.sgd_momentum, trust_coeff=1e-3, **usual
             )
             return optimizer
     raise ValueError(f"optimiser is 'sgd', 'adam' or 'lars'; got {config.optimiser!r}")

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shared.experiment.folders import class_files
 
 Files = list[tuple[Path, Any]]  # each with its class, or for VOC2007 with one number per class
@@ -67,6 +65,8 @@ def _download(name: str) -> Callable[[Path], object]:
 
 def _caltech101(root: Path, part: str) -> Files:
     """30 images of each class, the same in every run, are "train", the others "test"."""
+    import numpy as np  # planning, which reads the tables, goes without it
+
     folder = root / "caltech101" / "101_ObjectCategories"
     classes = sorted(
         path.name for path in folder.iterdir() if path.is_dir() and path.name != "BACKGROUND_Google"
@@ -98,27 +98,9 @@ def _sun397(root: Path, part: str) -> Files:
 
 
 VOC_CLASSES = (
-    "aeroplane",
-    "bicycle",
-    "bird",
-    "boat",
-    "bottle",
-    "bus",
-    "car",
-    "cat",
-    "chair",
-    "cow",
-    "diningtable",
-    "dog",
-    "horse",
-    "motorbike",
-    "person",
-    "pottedplant",
-    "sheep",
-    "sofa",
-    "train",
-    "tvmonitor",
-)
+    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
+    "person pottedplant sheep sofa train tvmonitor"
+).split()
 # Values in the classification task's lists: present, absent, and difficult objects only.
 _VOC_LABEL = {"1": 1, "-1": 0, "0": -1}
 

@@ -3,15 +3,14 @@
 Shapes: B images, S side in pixels, n training images, H features.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, one_hot
 from torch.optim.swa_utils import update_bn
 
-from vision.data import central_crops
-from vision.features import BATCH, as_test_images
+from vision.features import device_of, preprocessed
 from vision.images import ImageFiles, Images
 
 THUMBNAIL = 8  # side in pixels
@@ -63,11 +62,5 @@ def calibrate(
     encoder: (B, 3, S, S) -> (B, H); its mode is restored. images: n, preprocessed as test images.
     mean, std: per channel, on the scale from 0 to 1.
     """
-    device = next(encoder.parameters()).device
-    everything: Iterable[Tensor]
-    if isinstance(images, Images):
-        everything = images.pixels.split(BATCH)
-    else:
-        everything = central_crops(images, size, batch_size=BATCH)
-    views = (as_test_images(pixels.to(device), size, mean, std) for pixels in everything)
+    views = preprocessed(images, size, mean, std, device_of(encoder))
     update_bn((view.contiguous(memory_format=torch.channels_last) for view in views), encoder)

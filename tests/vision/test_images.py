@@ -246,7 +246,7 @@ def test_an_encoder_s_own_channels_are_taken_and_others_named() -> None:
     assert embed(encoder, images, 16, **five).shape == (2, 512)
     with pytest.raises(ValueError, match="5 channels"):
         embed(encoder, images, 16, **COLOURS)
-    with pytest.raises(ValueError, match="5 channels"):
+    with pytest.raises(RuntimeError, match="5 channels"):
         embed(make_encoder("resnet18", "small"), images, 16, **five)
     with pytest.raises(ValueError, match="Tensor"):
         embed(encoder, images.pixels, 16, **five)

@@ -108,9 +108,7 @@ def _faults_of_training(config: Config) -> Iterator[str]:
         yield f"features {config.features!r} are not trained; set epochs = 0"
     if config.weights is not None and (config.epochs or config.features != "encoder"):
         yield f"weights {config.weights!r} are trained; set epochs = 0 and features = 'encoder'"
-    if config.calibrated and config.weights is not None:
-        yield "calibrated is for an untrained encoder; omit weights"
-    if config.calibrated and config.epochs:
-        yield "calibrated is for an untrained encoder; set epochs = 0"
+    if config.calibrated and (config.weights is not None or config.epochs):
+        yield "calibrated is for an untrained encoder; set epochs = 0 and omit weights"
     if config.batch_size < 2:
         yield f"batch_size {config.batch_size}: a single image has no negatives; use 2"

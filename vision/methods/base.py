@@ -34,9 +34,7 @@ class Step:
 class Networks(nn.Module):
     """The encoder and its head; a method adds its further modules.
 
-    Args:
-        config: names backbone, stem and widths.
-        images: the number of training images; 0: not known.
+    ``images`` is the number of training images; 0: not known.
     """
 
     # The options of the configuration that the method alone, or with others, has; and its loss.
@@ -68,16 +66,10 @@ class Networks(nn.Module):
         )
 
     def compare(self, views: tuple[Tensor, ...], step: Step) -> Compared:
-        """The pairs of a batch, one ``Pairs`` for each direction, whose losses are averaged.
+        """The pairs of each direction of a batch, whose losses are averaged, and the features.
 
-        Args:
-            views: (B, 3, S, S) each: the student's and the teacher's, and SwAV's small crops; one
-                for CMC.
-            step: where the training is.
-
-        Returns:
-            The pairs, and the backbone's features of the student's views, to which CLLR's
-            projection is applied.
+        The views are (B, 3, S, S) each: the student's and the teacher's, and SwAV's small crops;
+        one for CMC. Features are the backbone's of the student's views, for CLLR's projection.
         """
         raise NotImplementedError
 
