@@ -228,12 +228,11 @@ def text_step(kind: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step
     from text.config import Config
     from text.encoder import QuickThought
     from text.tokens import Batch
-    from text.train import loss_of_batch, make_criterion, make_optimiser, shape_of
+    from text.train import loss_of_batch, make_criterion, shape_of
 
     config = dataclasses.replace(Config().reduced(), encoder=kind, batch_size=10)
     model = QuickThought(shape_of(config, 40)).to(dtype)
     criterion = make_criterion(config, model.dim)
-    make_optimiser(config, model, criterion)
     mask = torch.arange(7) < torch.randint(1, 8, (10, 1))
     batch = Batch(torch.randint(2, 40, (10, 7)) * mask, mask, torch.zeros(10, dtype=torch.int64))
     return config, [model], lambda config: loss_of_batch(config, model, criterion, batch, 0)[0]

@@ -233,7 +233,7 @@ def text(**always: Any) -> dict[str, Step]:
     from text.config import Config
     from text.encoder import QuickThought
     from text.tokens import Batch
-    from text.train import make_criterion, make_optimiser, shape_of, train_step
+    from text.train import make_criterion, shape_of, train_step
 
     def kind(**changes: Any) -> Step:
         def step(objective: Objective, device: torch.device, dtype: torch.dtype) -> Any:
@@ -248,7 +248,8 @@ def text(**always: Any) -> dict[str, Step]:
             model = QuickThought(shape_of(config, 500))
             criterion = make_criterion(config, model.dim)
             modules = nn.ModuleList([model, criterion]).to(device, dtype).train()
-            optimiser = make_optimiser(config, model, criterion)
+            parameters = modules.parameters()
+            optimiser = torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
             lengths = torch.randint(3, 20, (config.batch_size,))
             mask = torch.arange(20) < lengths[:, None]
             ids = torch.randint(2, 500, mask.shape).where(mask, 1)
