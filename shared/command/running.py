@@ -29,7 +29,7 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: Namespace) -> 
     _distinct_runs(chosen, places)
     _print_undeclared_seeds(chosen, console)
     frame = joined(chosen, places)
-    to_run = _without_recorded(chosen, frame, options, console)
+    to_run = _without_recorded(chosen, frame, places, options, console)
     if options.cells is not None:
         for line in lines_of(to_run, places, options, console):
             print(line)
@@ -49,7 +49,7 @@ def run_cells(chosen: Sequence[Chosen], places: Places, options: Namespace) -> i
     console = Console()
     _print_undeclared_seeds(chosen, console)
     frame = joined(chosen, places)
-    to_run = _without_recorded(chosen, frame, options, console)
+    to_run = _without_recorded(chosen, frame, places, options, console)
     pool = run_waiting(to_run, places, options, console)
     if not pool.interrupted:
         records = frame if to_run != list(chosen) else None
@@ -70,9 +70,12 @@ def joined(chosen: Sequence[Chosen], places: Places) -> Frame:
 
 
 def _without_recorded(
-    chosen: Sequence[Chosen], frame: Frame, options: Namespace, console: Console
+    chosen: Sequence[Chosen], frame: Frame, places: Places, options: Namespace, console: Console
 ) -> list[Chosen]:
-    """The cells but for those whose number is that of a committed record, which is printed."""
+    """The cells but for those whose number is that of a committed record, which is printed.
+
+    A run that was begun here, by ``--again``, goes on.
+    """
     if options.again or options.cell:
         return list(chosen)
     to_run = []
@@ -83,7 +86,12 @@ def _without_recorded(
             if line.counts and line.source and line.source.origin == "record"
             if (found := line.measurement)
         }
-        recorded = {cell.address for cell in cells if cell.address in commits}
+        folders = {cell.address: places.runs / cell.folder for cell in cells}
+        recorded = {
+            address
+            for address, folder in folders.items()
+            if address in commits and (not folder.exists() or (folder / "result.json").exists())
+        }
         rest = tuple(cell for cell in cells if cell.address not in recorded)
         if recorded:
             names = sorted({commits[address] for address in recorded})

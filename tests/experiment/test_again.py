@@ -36,6 +36,21 @@ def test_again_runs_anew_and_leaves_the_old_run_beside(
     assert [record.address for record in records].count(ADDRESS) == 1
 
 
+def test_what_again_has_begun_goes_on_without_it(
+    done: Path, tmp_path: Path, at_once: AtOnce
+) -> None:
+    at_once("report", "--results", str(tmp_path / "results"), folder=done)
+    words = ("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
+    assert "has committed results" in at_once(*words)[0]
+    run = run_of(tmp_path / "runs", ADDRESS)
+    assert not run.exists()
+    at_once(*words, "--again")
+    (run / "result.json").unlink()  # as an interrupted one
+    assert "1 of 1 cells to run" in at_once("plan", *words)[0]
+    at_once(*words)
+    assert (run / "result.json").exists()
+
+
 @pytest.mark.slow
 def test_interrupted_while_libraries_are_imported_it_leaves_every_run_where_it_was(
     done: Path, tmp_path: Path
