@@ -275,8 +275,12 @@ class QuickThought(PreTrainedModel):
     ) -> Tensor:
         """The vectors of B sentences, [f/|f| ; g/|g|] (B, 2H), or (B, d) of the pair projected.
 
-        Tokens beyond ``config.length`` are left out; a sentence without tokens raises ValueError.
-        ``project`` is applied to the unnormalised pair [f ; g].
+        Args:
+            ids: the tokens of each sentence; those beyond ``config.length`` are left out.
+            project: (B, 2H) -> (B, d) of the unnormalised pair [f ; g].
+
+        Raises:
+            ValueError: a sentence without tokens.
         """
         rows = [torch.tensor(row[: self.config.length], dtype=torch.int64) for row in ids]
         mask = _mask(torch.tensor([len(row) for row in rows]), max(map(len, rows)))

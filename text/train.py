@@ -51,8 +51,13 @@ Forward = Callable[..., tuple[Tensor, dict[str, Tensor]]]  # see loss_of_batch
 def measure(config: Config, run: Run) -> dict[str, object]:
     """Pretrain a pair of encoders on a corpus, and evaluate their vectors on the tasks.
 
-    The metrics are the accuracy on each task and their mean, in percent; if books are held out,
-    also those of :mod:`text.neighbours`.
+    Args:
+        config: what to do.
+        run: where it is logged, saved and resumed from.
+
+    Returns:
+        The metrics of the protocol: the accuracy on each task and their mean, in percent; if books
+        are held out, also those of :mod:`text.neighbours`.
     """
     from text import baselines, evaluation  # scikit-learn, which takes a second to import
 
@@ -169,8 +174,15 @@ def pretrain(
 ) -> tuple[QuickThought, Criterion]:
     """Train the encoders of a configuration on tokens, those of a corpus or your own.
 
-    The fields about corpora and evaluation are not used. words: V, the tokenizer's vocabulary size.
-    tokenizer: of the tokens; needed with ``config.init``, whose own it has to be.
+    Args:
+        config: how; its fields about corpora and evaluation are not used.
+        tokens: of consecutive sentences.
+        run: where it is logged, saved and resumed from.
+        words: V, the tokenizer's vocabulary size.
+        tokenizer: of the tokens; needed with ``config.init``, whose own it has to be.
+
+    Returns:
+        The encoders, on the GPU if there is one, and the criterion with its trained parameters.
     """
     check_chunk(config.chunk)
     record_own(run, config, "corpus", NAMED_CORPORA, tokens.ids, tokens.offsets, tokens.chapter)

@@ -52,7 +52,15 @@ TrainStep = Callable[[tuple[Tensor, ...], Step], dict[str, Tensor]]  # views and
 def measure(config: Config, run: Run) -> dict[str, object]:
     """Pretrain an encoder without labels, and evaluate it by the configuration's protocol.
 
-    The metrics are in percent; an inconsistent configuration raises ValueError.
+    Args:
+        config: what to do.
+        run: where it is logged, saved and resumed from.
+
+    Returns:
+        The metrics of the protocol, in percent.
+
+    Raises:
+        ValueError: an inconsistent configuration.
     """
     mean, std = statistics(config, describe(config.dataset))
     device = "cuda" if torch.cuda.is_available() else "cpu"

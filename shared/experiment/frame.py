@@ -142,11 +142,19 @@ def load(
     """The cells of ``tables`` with the finished runs of this disk and the committed records.
 
     A run takes precedence over a committed record of the same cell, unless ``records_stay``.
-    Without ``runs``, or ``results``, none are read. ``status`` says by address why a cell has no
-    result, ``also`` are cells with seeds that their tables do not declare. With ``everything``,
-    records of other tables and runs of no cell, of one ``domain`` or all, are read into
-    ``sources`` as well. The committed records of ``before``, a frame of the same tables, are taken
-    in place of files.
+
+    Args:
+        tables: of one domain or several.
+        runs: the folder of runs; None: no run is read.
+        results: the folder of results; None: no committed record is read.
+        tiers: the tiers to read.
+        status: by address, why a cell has no result, where that is known.
+        also: cells of the tables with seeds that they do not declare.
+        everything: whether records of other tables and runs of no cell are read as well, into
+            ``sources``.
+        domain: with ``everything``, the only domain that is read; None for all.
+        records_stay: whether a valid committed record takes precedence over a run.
+        before: a frame of the same tables, whose committed records are taken in place of files.
     """
     damaged: list[tuple[Origin, Damaged]] = []
     chosen = [(table, tier) for table in tables for tier in tiers if tier in table.tiers]

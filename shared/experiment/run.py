@@ -263,7 +263,11 @@ class Run:
         return self._seconds_before + time.monotonic() - self._started
 
     def record_data(self, **fingerprints: str) -> None:
-        """Note the hashes of the datasets used, by name; not others than before a checkpoint."""
+        """Note the hashes of the datasets used, by name.
+
+        Raises:
+            Conflict: the folder's checkpoint or result is of other files.
+        """
         fields = ("dataset", "corpus", "task")
         trained_on = {OWN_DATA, *(getattr(self.config, field, None) for field in fields)}
         for name, digest in fingerprints.items():
@@ -284,7 +288,11 @@ class Run:
         self._write_environment()
 
     def continue_on_rank_zero(self) -> None:
-        """From here on only the first process works; the others end by :class:`WorkerDone`."""
+        """From here on only the first process works; the others end.
+
+        Raises:
+            WorkerDone: in all processes but the first.
+        """
         if world_size() > 1:
             destroy()
             if not self._is_first:
@@ -408,7 +416,11 @@ class Run:
             self.checkpoint(total * unit, every=save_every / 10)
 
     def log(self, step: int, **numbers: float) -> None:
-        """Append a line of finite numbers to the log, and pass it on to the loggers."""
+        """Append one line to the log, and pass it on to the loggers.
+
+        Raises:
+            FloatingPointError: a number that is NaN or infinite; nothing is written.
+        """
         if not self._is_first:
             return
         for name, number in numbers.items():
@@ -452,10 +464,15 @@ class Run:
     def checkpoint(self, step: int, *, every: float = 0.0) -> None:
         """Save the tracked objects; then stop, if the run was asked to.
 
-        ``every`` spaces out saves of large models with short epochs: so many seconds must have
-        passed since the last save, or since the start. A run that is killed then repeats up to that
-        much work, with the same results; one that is interrupted still loses nothing. The last step
-        is best saved without ``every``, so that the checkpoint has the evaluated state.
+        ``every`` spaces out saves of large models with short epochs. A run that is killed then
+        repeats up to that much work, with the same results; one that is interrupted still loses
+        nothing. The last step is best saved without ``every``, so that the checkpoint has the
+        evaluated state.
+
+        Args:
+            step: the step reached.
+            every: seconds that must have passed since the last save, or since the start; 0 saves
+                always.
 
         Raises:
             Interrupted: after the save, when the run was asked to stop.
@@ -517,7 +534,11 @@ class Run:
             write_state(part, state)
 
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the result, which ends the run: numbers, texts or lists of such by name."""
+        """Write the result, which ends the run. Only the first of several processes gets here.
+
+        Raises:
+            ValueError: metrics that are not numbers, texts or lists of such by name.
+        """
         self.continue_on_rank_zero()
         plain = _plain(metrics)
         for check in self.checks.values():

@@ -110,8 +110,17 @@ def swapped_prediction(
 
     q is the code of the anchor, a large crop: :func:`codes` of its cosines with the prototypes c,
     balanced over the batch of all processes and the kept embeddings of earlier ones, without
-    gradient. Embeddings z are normalised. The pairs are of :func:`crop_pairs`, the values (N,);
-    the similarity is not used.
+    gradient. Embeddings z are normalised.
+
+    Args:
+        pairs: of :func:`crop_pairs`, N anchors.
+        similarity: (N, N); not used.
+        temperature: of the prediction.
+        epsilon: see :func:`codes`.
+        iterations: see :func:`codes`.
+
+    Returns:
+        (N,).
 
     Source: Caron et al. 2020 (SwAV), Eqs. 1 and 2, and its program.
     """
