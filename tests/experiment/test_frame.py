@@ -37,10 +37,13 @@ def test_a_run_of_this_disk_counts_before_a_committed_record(tmp_path: Path) -> 
     (line,) = [line for line in frame if line.status == "valid"]
     assert (line.cell, line.source and line.source.origin) == (PLAIN, "record")
     run_of(tmp_path / "runs", PLAIN, 3.0)
-    frame = load([TABLE], runs=tmp_path / "runs", results=tmp_path / "results", tiers=("paper",))
-    both = [line for line in frame if line.status == "valid"]
-    assert [line.counts for line in both] == [False, True]
-    assert [line.source and line.source.origin for line in both] == ["record", "run"]
+    for stays, counts in ((False, "run"), (True, "record")):
+        places = {"runs": tmp_path / "runs", "results": tmp_path / "results"}
+        frame = load([TABLE], **places, tiers=("paper",), records_stay=stays)
+        both = [line for line in frame if line.status == "valid"]
+        assert {line.source.origin: line.counts for line in both if line.source} == {
+            origin: origin == counts for origin in ("run", "record")
+        }
 
 
 def test_the_long_table_has_a_row_for_each_cell_and_metric(tmp_path: Path) -> None:

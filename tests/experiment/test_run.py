@@ -176,6 +176,42 @@ def test_steps_after_the_last_save_are_repeated_to_the_same_bits(
     assert losses(folder) == losses(uninterrupted)
 
 
+def test_a_resumed_loop_goes_on_in_its_units_and_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, done = [100.0], []
+    monkeypatch.setattr(run_module.time, "monotonic", lambda: clock[0])
+
+    def go_on() -> Run:
+        clock[0] += 50.0  # between two commands
+        with Run(tmp_path, Config()) as run:
+            assert run.track() == 4 * len(done)
+            for step in run.steps(3, "training", unit=4, save_every=5.0):
+                clock[0] += 1.0
+                done.append(step)
+                run.stopping = len(done) == 2
+        return run
+
+    with pytest.raises(Interrupted):
+        go_on()
+    for _ in range(2):
+        run = go_on()
+        # The last step is saved, a tenth of the time after the last save.
+        assert (run.seconds, run.steps_taken, run.saved_step) == (3.0, 12, 12)
+    assert done == [0, 1, 2]
+
+
+def test_a_run_that_is_finished_again_has_one_whole_record(tmp_path: Path) -> None:
+    for value in ("1", "2"):
+        with Run(tmp_path, Config()) as run:
+            run.record(value=value)
+            run.finish({"accuracy": float(value)})
+    record = read_record(tmp_path, "")
+    assert record is not None
+    assert record.result["metrics"] == {"accuracy": 2.0}
+    assert record.environment["facts"] == {"value": "2"}
+
+
 @pytest.mark.parametrize("keep", [True, False])
 def test_the_checkpoint_of_a_finished_run_is_kept_or_not(tmp_path: Path, keep: bool) -> None:
     with Run(tmp_path / "run", Config(2)) as run:

@@ -78,7 +78,8 @@ def test_the_second_takes_what_the_first_trained(tmp_path: Path, run: Run) -> No
         assert facts(other).keys() == {FACT, SAVED}
         assert other.environment["notices"] == ["something of the training"]
         pretrained(other, {"steps": 4}, DATA, trainer("third", calls))
-    assert calls == ["first", "third"]
+        pretrained(other, PART, {"files": "abd"}, trainer("fourth", calls))
+    assert calls == ["first", "third", "fourth"]
     assert (folder / "model").read_text() == "first"
 
 
@@ -94,6 +95,22 @@ def test_a_run_says_what_its_encoder_was_trained_on(
         record = Record("", {}, dict(other.environment), {})
     processor = record.environment["hardware"]["processor"]
     assert processor_of(record) == f"{processor}, encoder: A GPU"
+
+
+def test_the_seconds_of_a_training_are_its_own(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [run._started + 5.0]
+    monkeypatch.setattr("shared.experiment.run.time.monotonic", lambda: clock[0])
+
+    def train() -> Callable[[Path], None]:
+        clock[0] += 7.0
+        return trainer()()
+
+    pretrained(run, PART, DATA, train)
+    with Run(tmp_path / "other", Config(), store=tmp_path / "encoders") as other:
+        pretrained(other, PART, DATA, trainer())
+        assert facts(other)[SAVED] == "7.000"
 
 
 def test_a_training_that_fails_leaves_nothing(tmp_path: Path, run: Run) -> None:
@@ -151,3 +168,13 @@ def test_a_discarded_encoder_is_trained_anew(tmp_path: Path, run: Run) -> None:
     assert not folder.exists()
     pretrained(run, PART, DATA, trainer("new"))
     assert (folder / "model").read_text() == "new"
+
+
+def test_a_damaged_entry_is_named_and_trained_again(tmp_path: Path, run: Run) -> None:
+    folder = pretrained(run, PART, DATA, trainer("first"))
+    (folder / "model").write_text("firsd")
+    with Run(tmp_path / "other", Config(), store=tmp_path / "encoders") as other:
+        with pytest.warns(UserWarning, match="model is not the one in .*trained again"):
+            pretrained(other, PART, DATA, trainer("first"))
+        assert facts(other) == {FACT: KEY}
+    assert (folder / "model").read_text() == "first"
