@@ -255,7 +255,7 @@ def join(
 def by_key(
     sources: Iterable[ReadRecord], tier: Tier, kinds: Iterable[type], *, users: bool = False
 ) -> dict[str, list[Record]]:
-    """Records by the keys of their run, today's and then's, whatever table they are of.
+    """Records by the keys that their runs have today, whatever table they are of.
 
     ``kinds`` are the classes that their configurations may be of. With ``users``, runs outside
     tables count as if they were of the tier.
@@ -263,8 +263,7 @@ def by_key(
     records: dict[str, list[Record]] = {}
     for record in (source.record for source in sources):
         if record.result["tier"] == tier or (users and record.result["tier"] == USER_TIER):
-            today = {run_key(tier, record.upgraded(kind).config) for kind in kinds}
-            for key in today | {run_key(tier, record.config)}:
+            for key in {run_key(tier, record.upgraded(kind).config) for kind in kinds}:
                 records.setdefault(key, []).append(record)
     return records
 

@@ -15,6 +15,7 @@ import shared
 from shared.command.cells import DOMAINS, tables_of
 from shared.errors import UserError
 from shared.experiment.config import canonical, canonical_json, run_key, slug
+from shared.experiment.initial import InitialWeights
 from shared.experiment.published import load_notes, load_published
 from shared.experiment.tables import Claim, Column, Row, Seeds, Tier, Value
 from tests.stages.measured import read_records
@@ -236,6 +237,7 @@ def test_canonical_form() -> None:
     assert canonical(value)["a"] == "run_key"
     assert canonical(value)["b"] == [1, 2.5]
     assert canonical(value)["c"]["comparisons"][0]["columns"] == ["left", "right"]
+    assert canonical(InitialWeights(Path("anywhere"), "ab")) == {"sha256": "ab"}
     assert canonical_json({"b": 1, "a": 2}) == '{\n  "a": 2,\n  "b": 1\n}\n'
     learned = torch.nn.Parameter(torch.tensor(0.5))
     for value in (object(), learned, torch.zeros(500)):

@@ -16,7 +16,7 @@ from shared.experiment.config import canonical
 from shared.experiment.data import is_approximate
 from shared.experiment.published import with_claims
 from shared.experiment.records import Record
-from shared.experiment.tables import Claim, Published, Seeds, Setting, Table, Tuned, Value
+from shared.experiment.tables import Claim, Column, Published, Seeds, Setting, Table, Tuned, Value
 from shared.experiment.templates import escaped
 from shared.lazy import info_nce, margin_nce, max_margin
 from shared.objective import Objective, term
@@ -163,6 +163,28 @@ def test_the_size_is_a_column_of_its_own(
     assert one(left, claim, tuple(map(Value, printed)), settings=other).size.startswith("other")
 
 
+def test_columns_of_one_run_count_once_a_seed() -> None:
+    columns = tuple(Column(label, run="both") for label in ("left", "right"))
+    both = one(UP, said(columns=("left", "right")), columns=columns)
+    assert both.gain.estimate == one(UP).gain.estimate
+
+
+def test_rows_on_other_data_or_processors_are_remarked() -> None:
+    found = measured(UP)
+    places = {"plain": ("a" * 64, "EPYC"), "better": ("b" * 64, "Xeon")}
+    records = []
+    for record in found.records:
+        digest, processor = places[record.address.split("/")[3]]
+        environment = {"data": {"toys": digest}, "hardware": {"processor": processor}}
+        records.append(
+            dataclasses.replace(record, environment={**record.environment, **environment})
+        )
+    (comparison,) = judged([measure(found.table, "paper", records)])
+    on_data, on_processors = comparison.remarks
+    assert "toys" in on_data
+    assert "EPYC and Xeon" in on_processors
+
+
 def test_two_rows_of_one_printed_row_have_no_printed_gain() -> None:
     rows = tuple(dataclasses.replace(row, published="better") for row in TOY.rows)
     published = Published("Toy", "Toys", ("left",), {"better": (Value(75.0),)})
@@ -182,6 +204,9 @@ def test_a_term_without_a_share_is_not_testable_if_the_suite_chose_its_number() 
     address = ("toy/toy/table-1", "better", "left")
     (known,) = judged([measured(UP, chosen_here=("better",))], {address: 0.004})
     assert known.text == "not testable"
+    both = measured(UP, said(columns=("left", "right")), right=UP)
+    (known,) = judged([both], {address: 0.004, (*address[:2], "right"): 0.2})
+    assert known.gain.share == 0.2
 
 
 def test_failed_seeds_are_those_that_the_table_declares() -> None:
@@ -264,6 +289,7 @@ def test_a_second_read_out_is_said_where_it_has_the_other_sign_and_one_is_sure()
 
     assert second(UP).gain == pytest.approx(-(5 + 1 / 6))
     assert second(EVEN) is None
+    assert one(UP, said(beside="accuracy")).second is None
 
 
 def test_a_picture_has_printed_gains_margins_and_columns(tmp_path: Path) -> None:

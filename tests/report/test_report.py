@@ -34,7 +34,7 @@ from shared.experiment.tables import (
 from shared.report import files, pictures
 from shared.report.console import Terminal
 from shared.report.files import csv_text, markdown
-from shared.report.measuring import Measured, MeasuredCell
+from shared.report.measuring import Measured, MeasuredCell, narrowed
 from shared.report.wording import DASH, further_grids, gain_text, headline, legend_of
 from tests.stages.measured import measure, read_records
 
@@ -330,7 +330,7 @@ def test_text_means_itself_in_markdown() -> None:
 
 
 def test_seeds_added_after_a_look_are_marked() -> None:
-    table = make_table(post_hoc_seeds={"paper": {"GraphCL": 1}})
+    table = make_table(post_hoc_seeds={"paper": {"GraphCL": 2}})
     measured = measure(table, "paper", RECORDS)
     assert "87.00 ± 1.00 †" in markdown(measured)
     assert any("declared after others had been seen" in line for line in legend_of(measured))
@@ -340,14 +340,29 @@ def test_seeds_added_after_a_look_are_marked() -> None:
 
 
 def test_seeds_that_were_run_and_failed_are_not_said_to_be_not_run() -> None:
-    failed = {"failed: singular": Seeds((1,), ("MUTAG",), (OWN,))}
+    failed = {"failed: singular": Seeds((1,), rows=(OWN,))}
     lines = [legend_of(measure(make_table(failed=each), "paper", RECORDS)) for each in (failed, {})]
     assert lines == [
-        ["(1) 8 of 18 numbers: not run", "(2) 1 of 18 numbers: failed: singular"],
+        ["(1) 7 of 18 numbers: not run", "(2) 2 of 18 numbers: failed: singular"],
         ["(1) 9 of 18 numbers: not run"],
     ]
     with pytest.raises(ValueError, match="no row"):
         make_table(failed={"failed": Seeds((1,), rows=("no row",))})
+
+
+def test_a_part_of_a_table_has_its_rows_columns_and_seeds() -> None:
+    table = make_table(seed_exceptions=(Seeds((0, 1), ("DD",), ("GraphCL",)),))
+    whole = measure(table, "paper", RECORDS)
+    part = narrowed(whole, {"GraphCL"}, {"MUTAG", "DD"}, {1, 2})
+    left, right = part.flat
+    assert part.seeds == (1, 2)
+    assert dict(left.values) == {1: 87.0, 2: 88.0}
+    assert left.records.keys() == {1, 2}
+    assert (dict(right.values), right.missing.keys(), right.declared) == ({}, {1}, (1,))
+    assert (left.fewer, right.fewer) == (False, True)
+    (right,) = narrowed(whole, {"GraphCL"}, {"DD"}, {0}).flat
+    assert not right.fewer
+    assert narrowed(whole, {"GraphCL"}, {"MUTAG"}, {9}).seeds == (0, 1, 2)
 
 
 def test_the_csv_is_what_was_measured(measured: Measured) -> None:
