@@ -28,6 +28,8 @@ from shared.report.comparison import (
     ComparisonRow,
     Number,
     NumberOrigin,
+    budget,
+    cost_grid,
     headline,
     latex,
     learning,
@@ -197,6 +199,23 @@ def test_rows_that_are_equal_in_every_common_seed_are_named() -> None:
     ]
     baselines = tuple(replace(row, baseline=True) for row in made.rows)
     assert not any("the same metrics" in text for text in remarks(replace(made, rows=baselines)))
+
+
+def test_a_row_has_the_median_time_the_largest_memory_and_the_budget_of_all() -> None:
+    def number_of(*runs: tuple[float, int, int]) -> Number:
+        sources = {}
+        for seed, (seconds, size, epochs) in enumerate(runs):
+            one = record(f"a/{seed}", 70.0)
+            result = {**one.result, "seconds": seconds, "peak_memory_bytes": size * 10**9}
+            one = replace(one, config={**one.config, "epochs": epochs}, result=result)
+            sources[seed] = NumberOrigin(one, "run here")
+        return Number("accuracy", "%", sources)
+
+    for epochs, said in ((20, "epochs 20"), (30, "")):
+        number = number_of((1.0, 2, 20), (2.0, 1, 20), (9.0, 1, epochs))
+        made = comparison(rows=(ComparisonRow("plain"),), numbers={("plain", "MUTAG"): number})
+        assert cost_grid(made).lines[0][2:4] == ("2", "2.0")
+        assert budget(made) == said
 
 
 def test_latex_is_escaped_bold_where_better_and_says_what_was_set() -> None:

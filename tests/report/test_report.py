@@ -35,7 +35,14 @@ from shared.report import files, pictures
 from shared.report.console import Terminal
 from shared.report.files import csv_text, markdown
 from shared.report.measuring import Measured, MeasuredCell, narrowed
-from shared.report.wording import DASH, further_grids, gain_text, headline, legend_of
+from shared.report.wording import (
+    DASH,
+    further_grids,
+    gain_text,
+    headline,
+    legend_of,
+    published_value,
+)
 from tests.stages.measured import measure, read_records
 
 ROOT = Path(__file__).parents[2]
@@ -194,6 +201,7 @@ def test_an_end_of_an_interval_keeps_its_side_of_zero() -> None:
     assert gain_text(0.5, 0.0024, 1.0) == "+0.50 [+0.00, +1.00]"
     assert gain_text(-0.001, -0.0, 1e-12) == "+0.00 [+0.00, +0.00]"
     assert gain_text(0.25) == "+0.25"
+    assert published_value(Value(5.0, interval=0.25)) == "5.00 ± 0.25"
 
 
 def test_measured_stands_beside_published(measured: Measured) -> None:
@@ -303,7 +311,7 @@ def test_the_terminal_shows_every_column_whatever_its_width() -> None:
 
 
 def test_the_page_has_what_was_measured_beside_what_was_published(measured: Measured) -> None:
-    text = markdown(measured)
+    text, commit = markdown(measured), "c0ffeec0ff"
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
     for row in (
         ["GraphCL", "**measured**", "87.00 ± 1.00", "78.00; 1 of 3 seeds"],
@@ -311,7 +319,8 @@ def test_the_page_has_what_was_measured_beside_what_was_published(measured: Meas
         ["MMCL", "**measured**", "89.00 ± 1.10", f"{DASH} (2)"],
         ["", "*published*", "*88.42 ± 1.33*", f"*{DASH}*"],
         ["DCL", "88.09"],
-        ["GraphCL", "DD", "0", "c0ffeec0ff", "Some &lt;Processor>", "0.01"],
+        ["GraphCL", "DD", "0", commit, "Some &lt;Processor>", "0.01"],
+        ["GraphCL", "MUTAG", "0-2", f"{commit}, {commit}, changed", "Some &lt;Processor>", "0.03"],
     ):
         assert row in rows
     for qualified in (
@@ -320,6 +329,13 @@ def test_the_page_has_what_was_measured_beside_what_was_published(measured: Meas
         "the second column cannot be right",
     ):
         assert f"- {qualified}" in text
+
+
+def test_rows_that_a_paper_only_plots_are_not_additional(measured: Measured) -> None:
+    assert "additional rows" in markdown(measured)
+    plotted = Published("A paper", "Curves", (), {})
+    table = make_table(published=plotted, rows=(Row("GraphCL", {"loss": "nce"}),), claims=())
+    assert "additional rows" not in markdown(measure(table, "paper", RECORDS))
 
 
 def test_text_means_itself_in_markdown() -> None:
@@ -360,6 +376,8 @@ def test_a_part_of_a_table_has_its_rows_columns_and_seeds() -> None:
     assert left.records.keys() == {1, 2}
     assert (dict(right.values), right.missing.keys(), right.declared) == ({}, {1}, (1,))
     assert (left.fewer, right.fewer) == (False, True)
+    whole = measure(table, "paper", [*RECORDS, *records_of("GraphCL", "DD", {1: 79.0})])
+    assert "78.50 ± 0.71; 2 seeds" in markdown(whole)
     (right,) = narrowed(whole, {"GraphCL"}, {"DD"}, {0}).flat
     assert not right.fewer
     assert narrowed(whole, {"GraphCL"}, {"MUTAG"}, {9}).seeds == (0, 1, 2)
@@ -378,6 +396,8 @@ def test_the_csv_is_what_was_measured(measured: Measured) -> None:
                 values = list(cell.values.values())
                 assert float(line["measured_mean"]) == pytest.approx(statistics.mean(values))
                 assert float(line["measured_sd"]) == pytest.approx(statistics.stdev(values))
+                low, mean, high = (float(line[f"measured_{n}"]) for n in ("low", "mean", "high"))
+                assert low < mean < high
             else:
                 assert line["measured_sd"] == ""
             assert (line["published_mean"] != "") == (cell.published is not None)
@@ -480,19 +500,30 @@ def test_pictures_show_the_numbers_that_they_are_given(tmp_path: Path) -> None:
     assert file.stat().st_mtime_ns != before
 
 
-def test_a_table_of_few_numbers_has_no_picture_and_two_seeds_no_interval(tmp_path: Path) -> None:
+def test_a_picture_has_published_means_at_the_paper_s_scale_and_no_interval_of_two_seeds(
+    tmp_path: Path,
+) -> None:
     columns = tuple(Column(name, {"dataset": name}) for name in ("MUTAG", "DD"))
-    table = make_table(columns=columns)
-    records = [record_of(cell, 80.0 + cell.seed) for cell in table.cells("paper")]
-    two = [r for r in records if not (r.address.endswith("seed-2") and "/mutag/" in r.address)]
-    files.write(tmp_path, measure(table, "paper", two))
-    picture = tmp_path / "graph/mmcl/table-4.png"
-    panels = json.loads(pictures.shown_by(picture))["panels"]
-    lows = [[line[0]["low"] is None for line in panel["lines"].values()] for panel in panels]
-    assert lows == [[True] * 3, [False] * 3]
-    picture.unlink()
-    files.write(tmp_path, measure(TABLE, "paper", RECORDS))
-    assert not picture.exists()
+    trivial = Row("degrees", {"loss": "none"}, baseline=True)
+    table = make_table(columns=columns, rows=(*TABLE.rows, trivial))
+
+    def panels(tier: Tier) -> list[dict[str, Any]]:
+        records = [record_of(cell, 80.0 + cell.seed) for cell in table.cells(tier)]
+        two = [r for r in records if not (r.address.endswith("seed-2") and "/mutag/" in r.address)]
+        measured = measure(table, tier, two)
+        files.write(tmp_path, measured)
+        picture = tmp_path / measured.folder / "table-4.png"
+        found: list[dict[str, Any]] = json.loads(pictures.shown_by(picture))["panels"]
+        return found
+
+    first, second = panels("paper")
+    for panel, low, rule in ((first, True, 80.5), (second, False, 81.0)):
+        assert [line[0]["low"] is None for line in panel["lines"].values()] == [low] * 3
+        assert panel["rule"] == rule
+    assert [line[0]["published"] for line in first["lines"].values()] == [86.8, 88.42, None]
+    assert {line[0]["published"] for line in panels("short")[0]["lines"].values()} == {None}
+    files.write(tmp_path, measure(TABLE, "paper", RECORDS))  # of few numbers
+    assert not (tmp_path / "graph/mmcl/table-4.png").exists()
 
 
 @pytest.mark.slow
