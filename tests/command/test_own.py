@@ -17,6 +17,7 @@ from rl.tables import TABLES as RL
 from shared.command.own import baseline_of, column_metrics, load_loss
 from shared.command.pool import Pool
 from shared.experiment.tables import Table, Tier
+from shared.report.wording import shown_metric
 from tests.stages.errors import error_of
 from text.tables import TABLES as TEXT
 from video.tables import TABLES as VIDEO
@@ -223,6 +224,7 @@ def test_columns_of_one_run_do_not_repeat_a_number_under_their_labels() -> None:
     assert shown(questions=30.0) == {columns[0].label: "questions"}
     nothing = column_metrics(table, columns, {each.label: [] for each in columns})
     assert nothing == {each.label: table.metric_of(each) for each in columns}
+    assert shown_metric("MR", [{"mean": 1.0, "MR": 2.0}, {"mean": 1.0}]) == "MR"
     apart = TABLE_4.columns_of("paper")[:2]  # each with runs of its own
     other = {each.label: [{"R@1": 5.0}] for each in apart}
     assert column_metrics(TABLE_4, apart, other) == dict.fromkeys(other, "R@1")

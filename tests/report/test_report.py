@@ -331,6 +331,12 @@ def test_the_page_has_what_was_measured_beside_what_was_published(measured: Meas
         assert f"- {qualified}" in text
 
 
+def test_where_a_row_has_no_cell_its_lines_are_empty() -> None:
+    table = make_table(seed_exceptions=(Seeds((), ("DD",), ("GraphCL",)),), claims=())
+    lines = "| GraphCL | **measured** | 87.00 ± 1.00 |  |\n|  | *published* | *86.80 ± 1.34* |  |"
+    assert lines in markdown(measure(table, "paper", RECORDS))
+
+
 def test_rows_that_a_paper_only_plots_are_not_additional(measured: Measured) -> None:
     assert "additional rows" in markdown(measured)
     plotted = Published("A paper", "Curves", (), {})
