@@ -32,9 +32,9 @@ from shared.report.claims import (
     word_of_claim,
 )
 from shared.report.measuring import Measured
-from shared.report.pages import ADDITIONAL, Results, first_page, paper_page, write
+from shared.report.pages import ADDITIONAL, Results, first_page, lines, paper_page, tally, write
 from shared.report.pictures import shown_by
-from shared.report.wording import POST_HOC
+from shared.report.wording import DASH, POST_HOC
 from tests.rules6 import differences
 from tests.stages.measured import measure, read_records
 
@@ -210,14 +210,15 @@ def test_a_term_without_a_share_is_not_testable_if_the_suite_chose_its_number() 
 
 
 def test_failed_seeds_are_those_that_the_table_declares() -> None:
-    seeds = Seeds((3, 4, 5), rows=("better",))
+    seeds = Seeds((2, 3, 4, 5), rows=("better",))
     found = measured((99.0, 98.0, 97.0, 1, 1, 1), failed={"failed: singular": seeds})
-    records = [r for r in found.records if not r.address.endswith(("seed-3", "seed-4", "seed-5"))]
+    failed = tuple(f"better/left/seed-{seed}" for seed in seeds.seeds)
+    records = [record for record in found.records if not record.address.endswith(failed)]
     (comparison,) = judged([measure(found.table, "paper", records)])
-    assert comparison.gain.failed == ((3, 6), (0, 0))
+    assert comparison.gain.failed == ((4, 6), (0, 0))
     assert comparison.gain.ranked
     page = paper_page(Results((), (comparison,)), "toy")
-    assert "3 of 6 runs of 'better' finished" in page
+    assert "2 of 6 runs of 'better' finished" in page
 
 
 def tuned_table(tuned: tuple[Tuned, ...], method: Any, baseline: Any) -> Any:
@@ -305,6 +306,10 @@ def test_a_picture_has_printed_gains_margins_and_columns(tmp_path: Path) -> None
     (panel,) = json.loads(shown_by(tmp_path / "margins.png"))["panels"]
     ((point,),) = panel["lines"].values()
     assert (point["published"], point["values"]) == (7.0, [])
+    write(tmp_path, results(measured(UP, said("no gain", margin=1.5, paper="margins"))))
+    (panel,) = json.loads(shown_by(tmp_path / "margins.png"))["panels"]
+    ((point,),) = panel["lines"].values()
+    assert point["margin"] == [1.5]
 
 
 def test_the_terminal_and_the_pages_have_what_was_judged() -> None:
@@ -320,6 +325,45 @@ def test_the_terminal_and_the_pages_have_what_was_judged() -> None:
     idle = results(measured((), said(paper="lmcl")))
     assert "## Not run" in paper_page(idle, "lmcl")
     assert "| not run |" in first_page(idle)
+
+
+def test_the_lines_of_claims_by_hand() -> None:
+    """The plain row is at 70, the better one 5.17 above, 0.17 above or 4.93 below."""
+    columns = measured(
+        (*UP, 75.5), said(id="columns", paper="lmcl", columns=("left", "right")), right=DOWN
+    )
+    several = [
+        measured(values, said(id="several", paper="lmcl"), name=f"table-{number}")
+        for number, values in enumerate((UP, EVEN, DOWN), start=2)
+    ]
+    low = measured(
+        UP,
+        said(id="low", paper="lmcl"),
+        (Value(77.0), Value(70.5)),
+        facts={"gradient_share_penalty": "0.004"},
+        chosen_here=("better",),
+        name="table-5",
+    )
+    found = results(columns, *several, low)
+    words = "1 as claimed; 1 undecided; 1 contrary"
+    three = "3 comparisons, -4.93 to +5.17 (intervals from -7.10 to +7.24), of baselines at 70.00"
+    printed = "inside, 0 outside"
+    assert [rest for _, *rest in lines(found, "lmcl")] == [
+        [DASH, "70.00 → 71.46: +1.46 [-2.53, +5.45]", "4, 3", "undecided", DASH],
+        [DASH, three, "3", words, DASH],
+        ["+6.50", "70.00 → 75.17: +5.17 [+3.09, +7.24]", "3", "not testable", printed],
+    ]
+    assert tally(found.of("lmcl")).endswith(": 1 undecided, 1 with several words, 1 not testable.")
+    page = paper_page(found, "lmcl").replace("\\", "")
+    for line in (
+        f"better: 71.46 | plain: 70.00 | {DASH} | +1.46 [-2.53, +5.45] | +1 -0 of 2 | 4, 3 |",
+        f"better → plain | left | 75.25 | 70.00 | +5.25 [+3.23, +7.27] | 4, 3 | {DASH} | above |",
+        f"better → plain | right | 67.67 | 70.00 | -2.33 [-10.50, +5.85] | 4, 3 | {DASH} |  |",
+        "+6.50 (70.50 → 77.00) | not testable | inside, 0 outside |",
+        "The term has 0.4% of the gradient over the whole run.",
+    ):
+        assert line in page
+    assert "| 4 of 4 |" in first_page(results(columns))
 
 
 @pytest.mark.parametrize(
