@@ -144,15 +144,6 @@ def test_crops_follow_the_loop_of_torchvision(height: int, width: int, scale: tu
         assert tuple(box) == reference_box(row, scale, policy.ratio, height, width)
 
 
-def test_each_image_may_have_its_own_size():
-    heights, widths = np.array([32, 90, 480, 7]), np.array([32, 20, 640, 500])
-    drawn = parameters(POLICIES["simclr"], 1, 2, np.arange(4), 0, heights, widths)
-    for i in range(4):
-        alone = parameters(POLICIES["simclr"], 1, 2, np.array([i]), 0, heights[i], widths[i])
-        for name in ("top", "left", "height", "width", "sigma"):
-            assert getattr(alone, name) == getattr(drawn, name)[i]
-
-
 def test_rates_factors_and_sigma_are_those_of_the_policy():
     count = 20_000
     for policy in (POLICIES["hcl"], POLICIES["simclr"], POLICIES["moco_v3_second"]):

@@ -82,13 +82,6 @@ def torchvision_s(one: nn.Module, other: nn.Module) -> tuple[Any, nn.Module]:
     return one.state_dict(), headless(one)
 
 
-def timm_s(one: nn.Module, other: nn.Module) -> tuple[Any, nn.Module]:
-    made = timm.create_model("resnet18").eval()
-    content = {"state_dict": made.state_dict(), "arch": "resnet18", "epoch": 3, "metric": 1.5}
-    made.reset_classifier(0)
-    return content, made
-
-
 def moco_s(one: nn.Module, other: nn.Module) -> tuple[Any, nn.Module]:
     state = under("module.encoder_k.", other.state_dict())
     state |= under("module.encoder_q.", one.state_dict())
@@ -115,7 +108,7 @@ def solo_learn_s(one: nn.Module, other: nn.Module) -> tuple[Any, nn.Module]:
         each.maxpool = nn.Identity()
     state = under("momentum_backbone.", without_fc(other.state_dict()))
     state |= under("backbone.", without_fc(one.state_dict()))
-    state["projector.0.weight"] = torch.ones(3)
+    state |= {"projector.0.weight": torch.ones(3), "neck.mlp.0.weight": torch.ones(3, 3)}
     return {"state_dict": state, "hyper_parameters": {"a": 1}}, headless(one)
 
 
@@ -153,12 +146,6 @@ def vissl_s(one: nn.Module, other: nn.Module) -> tuple[Any, nn.Module]:
     return {"classy_state_dict": {"base_model": {"model": model}, "loss": {}}}, headless(one)
 
 
-def mmselfsup_s(one: nn.Module, other: nn.Module) -> tuple[Any, nn.Module]:
-    rest = {"neck.mlp.0.weight": torch.ones(3, 3), "queue": torch.ones(3, 3)}
-    state = under("backbone.", without_fc(one.state_dict())) | rest
-    return {"meta": {"epoch": 1}, "state_dict": state}, headless(one)
-
-
 def hcl_s(one: nn.Module, other: nn.Module) -> tuple[Any, nn.Module]:
     """HCL's and DCL's: an nn.Sequential without pooling and classifier, under DataParallel."""
     parts = [each for each in one.children() if not isinstance(each, nn.Linear | nn.MaxPool2d)]
@@ -168,8 +155,8 @@ def hcl_s(one: nn.Module, other: nn.Module) -> tuple[Any, nn.Module]:
 
 
 PROGRAMS = (
-    *(torchvision_s, timm_s, moco_s, dino_s, solo_learn_s, lightly_s, lightly_s_own),
-    *(lightly_s_whole, vissl_s, mmselfsup_s, hcl_s),
+    *(torchvision_s, moco_s, dino_s, solo_learn_s, lightly_s, lightly_s_own, lightly_s_whole),
+    *(vissl_s, hcl_s),
 )
 
 
@@ -335,22 +322,14 @@ class Payload:
         return (open, ("/tmp/never-written", "w"))
 
 
-def test_files_that_hold_more_than_tensors_are_not_run(tmp_path: Path) -> None:
-    torch.save({"state_dict": network().state_dict(), "hook": Payload()}, tmp_path / "model.pth")
-    with pytest.raises(UserError, match=r"io\.open"):
-        loaded(tmp_path / "model.pth")
-    assert not Path("/tmp/never-written").exists()
-
-
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize(
     ("content", "word"),
     [
         ({"best": np.float64(71.2)}, "multiarray"),
-        (nn.Linear(2, 2), "Linear"),
+        ({"conv1.weight": torch.zeros(3), "hook": Payload()}, "io.open"),
         (torch.zeros(3), "Tensor"),
         ({"epoch": 3}, "no named tensors"),
-        ({"conv1.weight": torch.zeros(3)}, "does not fill"),
         (b"", "copy it again"),
         (b"<!DOCTYPE html>", "web page"),
         (b"version https://git-lfs.github.com/spec/v1", "git lfs"),
@@ -378,6 +357,7 @@ def test_files_without_weights_are_named_in_one_line(
         loaded(file)
     assert str(caught.value).isprintable()  # without line breaks and a terminal's colours
     assert "model.pth" in str(caught.value)
+    assert not Path("/tmp/never-written").exists()  # nothing in a file is run
 
 
 @pytest.fixture

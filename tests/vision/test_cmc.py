@@ -4,14 +4,11 @@ import dataclasses
 import json
 from pathlib import Path
 
-import pytest
 import torch
 
 from vision.config import Config
 from vision.encoder import rgb_to_lab
 from vision.images import Images
-from vision.methods import networks_of
-from vision.methods.base import Step
 from vision.train import batches, samples_of
 
 CONFIG = dataclasses.replace(
@@ -35,8 +32,3 @@ def test_samples_are_those_of_the_batches() -> None:
         for step, (view,) in zip(range(first, 6), found, strict=True):
             numbers = (view[:, 0, 0, 0] * 255).round().long()
             assert numbers.tolist() == samples_of(CONFIG, step, 11).tolist()
-
-
-def test_without_the_numbers_of_its_images_it_says_so() -> None:
-    with pytest.raises(ValueError, match="numbers"):
-        networks_of(CONFIG, images=10).compare((torch.rand(4, 3, 8, 8),), Step())

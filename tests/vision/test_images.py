@@ -124,7 +124,6 @@ def test_a_picture_of_postscript_is_given_to_no_program(
 def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:
     whole = saved(tmp_path, Image.fromarray(RAMP), "0.png").read_bytes()
     for name, content, why in (
-        ("empty.png", b"", "not an image"),
         ("text.jpg", b"no image", "not an image"),
         ("half.png", whole[: len(whole) // 2], "truncated"),
         ("none.png", None, "No such file"),
@@ -195,15 +194,12 @@ def test_pixels_of_every_type_with_a_range_are_the_same(pixels: Any) -> None:
     ("pixels", "labels", "why"),
     [
         (BYTES.short(), [0, 1], "int16"),
-        (BYTES.long(), [0, 1], "int64"),
-        (BYTES.numpy().astype(np.int8), [0, 1], "int8"),
         (BYTES.numpy().astype(np.uint32), [0, 1], "uint32"),
         (BYTES.float(), [0, 1], "0 to 252"),
         (BYTES / 255 - 0.5, [0, 1], "-0.5 to 0.48"),
         (BYTES * torch.nan, [0, 1], "nan"),
         (BYTES.permute(0, 2, 3, 1), [0, 1], "permute"),
         (BYTES[:, 0], [0, 1], "unsqueeze"),
-        (np.array([["a"]]), [0], "<U1"),
         (BYTES, [0, 1, 2], r"\(3,\)"),
         (BYTES, [0.0, np.nan], "float64"),
     ],

@@ -4,10 +4,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-import timm
 import torch
 import torchvision
-from safetensors.torch import save_file
 from torch import nn
 
 from shared.errors import UserError
@@ -36,22 +34,6 @@ def test_torchvision_s_weights_start_encoder_and_teacher(tmp_path: Path) -> None
     networks = from_file(config, tmp_path / "resnet18.pth")
     assert_filled(networks.encoder, state)
     assert_filled(networks.teacher.encoder, state)
-
-
-def test_timm_s_weights_as_the_hub_has_them(tmp_path: Path) -> None:
-    state = timm.create_model("test_resnet").state_dict()
-    save_file({k: v.contiguous() for k, v in state.items()}, tmp_path / "model.safetensors")
-    config = dataclasses.replace(DIGITS, backbone="test_resnet", stem="imagenet", image_size=64)
-    assert_filled(from_file(config, tmp_path / "model.safetensors").encoder, state)
-
-
-def test_an_export_starts_encoder_and_teacher(tmp_path: Path) -> None:
-    torch.manual_seed(3)
-    first = networks_of(DIGITS)
-    save_encoder(first.encoder, tmp_path / "export", config=DIGITS)
-    networks = from_file(DIGITS, tmp_path / "export")
-    for encoder in (networks.encoder, networks.teacher.encoder):
-        assert_filled(encoder, first.encoder.state_dict())
 
 
 def test_another_network_is_refused_with_the_keys(tmp_path: Path) -> None:

@@ -100,8 +100,6 @@ def test_the_ends_of_ranges_are_taken(changes: dict[str, Any]) -> None:
         ({"method": "moco_v3", "pairs": "first_view"}, "simclr"),
         ({"augmentations": ("hcl", "weak")}, "weak"),
         ({"augmentations": (check, check)}, "check"),
-        ({"augmentations": ("simclr",)}, "pair"),
-        ({"augmentations": "simclr"}, "pair"),
         ({**SWAV, "small_crops": 1, "small_augmentation": "no"}, "no"),
         ({**VIT, **SWAV, "small_crops": 1, "small_size": 16}, "16, 32"),
         ({**VIT, **CMC}, "half the width"),

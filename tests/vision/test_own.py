@@ -183,7 +183,7 @@ def test_a_dataset_gives_what_the_same_images_in_a_folder_give(pets: Path, tmp_p
     assert found == scored(config, dataset, tmp_path / "hub")
     assert found["l2_top1"] == 100.0
     unlabelled = hub_images(Hub(rows, {"pixels": Image()}))
-    with pytest.raises(ValueError, match="without labels"):
+    with pytest.raises(ValueError, match="no label"):
         scored(config, unlabelled, tmp_path / "none")
 
 
