@@ -35,7 +35,7 @@ from video.data import Video, Videos
 
 # The others: test_pytorchvideo.
 OURS = tuple(policy for policy in POLICIES if policy not in OF_PYTORCHVIDEO)
-LENGTHS = (5, 8, 9, 30, 2, 100)
+LENGTHS = (5, 8, 9, 30, 2, 100, 12)
 SIZE, HEIGHT, WIDTH = 16, 18, 24
 CONFIG = Config(clip_frames=8, size=SIZE, seed=3)
 ADJUST: tuple[Callable[[Tensor, float], Tensor], ...] = (

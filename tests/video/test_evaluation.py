@@ -16,7 +16,6 @@ from shared.experiment.run import Run
 from video import evaluation
 from video.config import Config
 from video.data import Video, Videos
-from video.encoder import Thumbnail
 from video.evaluation import (
     PENALTIES,
     PROTOCOLS,
@@ -350,7 +349,6 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, encoder: nn.Module) ->
             ((encoder, videos.of(train=True)), CONFIG, "0 test videos"),
             ((encoder, of_other_flow), CONFIG, "flow"),
             ((broken, videos), CONFIG, "NaN"),
-            ((Thumbnail(), videos), FINETUNED, "parameters"),
             ((broken, videos), FINETUNED, "diverged"),
         )
     ):

@@ -1,19 +1,26 @@
-"""MoCo's queue and its mixtures, and what is refused; steps of every method: test_plain."""
+"""What a method has of its own, and what is refused; steps of every method: test_plain."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from shared import Objective, alignment, max_margin, term
+from shared import Objective, alignment, cosine, max_margin, term
 from shared.pairs import unit_rows
 from vision.config import Config
+from vision.encoder import rgb_to_lab
+from vision.images import Images
 from vision.methods import check
 from vision.methods.base import Step
 from vision.methods.moco import MoCoV2
-from vision.methods.swav import swapped_prediction
+from vision.methods.swav import codes, crop_pairs, swapped_prediction
+from vision.train import batches, samples_of
+
+PARITY = Path(__file__).parents[1] / "parity" / "vision"
 
 SWAV = {"method": "swav", "objective": Objective(term(swapped_prediction))}
 CMC = {"method": "cmc", "statistics": "none"}
@@ -62,6 +69,63 @@ def test_mixed_negatives_join_the_queue_from_their_epoch_on() -> None:
     networks.remember([pairs], Step())
     torch.testing.assert_close(networks.queue[:6], unit_rows(before.candidate[:6]))
     assert torch.equal(networks.queue[6:], old[:4])
+
+
+# CMC: Lab, and the images whose places of the memory a step takes
+
+
+def test_lab_is_scikit_image_s() -> None:
+    case = json.loads((PARITY / "lab.json").read_text())
+    colours = torch.tensor(case["rgb"], dtype=torch.float64).T[None, :, :, None]
+    expected = torch.tensor(case["lab"], dtype=torch.float64)
+    torch.testing.assert_close(rgb_to_lab(colours)[0, :, :, 0].T, expected, rtol=0, atol=1e-4)
+
+
+def test_samples_are_those_of_the_batches() -> None:
+    """The memory's places are those of the images that the step sees."""
+    config = dataclasses.replace(SMALL, **CMC, batch_size=4, augmentations=("plain",) * 2)
+    pixels = torch.arange(11, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 8, 8)
+    images = Images(pixels.contiguous(), torch.zeros(11, dtype=torch.int64))
+    for first in (0, 3):  # as a run that goes on after three steps
+        found = batches(config, images, "cpu", first, 6, mean=(0.0,) * 3, std=(1.0,) * 3)
+        for step, (view,) in zip(range(first, 6), found, strict=True):
+            numbers = (view[:, 0, 0, 0] * 255).round().long()
+            assert numbers.tolist() == samples_of(config, step, 11).tolist()
+
+
+# SwAV: its loss against an independent program
+
+
+def test_codes_are_finite_where_the_exponentials_are_not() -> None:
+    scores = torch.linspace(-1, 1, 20).view(4, 5)
+    assert torch.isfinite(codes(scores, epsilon=1e-4, iterations=3)).all()
+
+
+@pytest.mark.parametrize(
+    "case",
+    json.loads((PARITY / "swav.json").read_text()),
+    ids=lambda case: f"{len(case['settings']['small'])} small",
+)
+def test_value_and_gradients_are_those_of_an_independent_program(case: dict[str, Any]) -> None:
+    settings = case["settings"]
+
+    def double(rows: Any) -> Tensor:
+        return torch.tensor(rows, dtype=torch.float64)
+
+    first, second = (double(case[name]).requires_grad_() for name in ("first", "second"))
+    older = double(settings["queue"]) if settings["queue"] else None
+    crops = torch.stack([first, second, *map(double, settings["small"])])
+    pairs = crop_pairs(crops, double(settings["prototypes"]), older)
+    numbers = {name: settings[name] for name in ("temperature", "epsilon", "iterations")}
+    value = swapped_prediction(pairs, cosine(pairs.anchor, pairs.candidate), **numbers).mean()
+    assert float(value.detach()) == pytest.approx(case["value"], rel=1e-12)
+    for got, name in zip(
+        torch.autograd.grad(value, (first, second)), ("first", "second"), strict=True
+    ):
+        torch.testing.assert_close(got, double(case[f"grad_{name}"]), rtol=1e-10, atol=1e-10)
+
+
+# What is refused
 
 
 @pytest.mark.parametrize(
