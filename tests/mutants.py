@@ -63,7 +63,7 @@ TESTS = {
     "vision/features.py": [
         f"tests/vision/test_{name}.py" for name in ("evaluation", "transfer", "prepared")
     ],
-    "vision/encoder.py": [f"tests/vision/test_{name}.py" for name in ("encoder", "init", "cmc")],
+    "vision/encoder.py": [f"tests/vision/test_{name}.py" for name in ("encoder", "init", "methods")],
     **dict.fromkeys(["vision/data.py", "vision/image_sets.py"], FILES_OF_IMAGES),
     "vision/methods/__init__.py": [
         f"tests/vision/test_{name}.py" for name in ("methods", "encoder", "init")
