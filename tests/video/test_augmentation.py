@@ -27,7 +27,6 @@ from video.augmentation import (
     parameters,
     sample_clips,
     ten_crops,
-    views,
     windows,
 )
 from video.config import Config
@@ -253,23 +252,6 @@ def test_view_depends_on_seed_epoch_video_and_view_alone():
 def test_wrong_clips_policies_and_starts_are_named(call: Callable[[], object], word: str):
     with pytest.raises(ValueError, match=word):
         call()
-
-
-# What training calls
-
-
-@pytest.mark.parametrize("modality", ["rgb", "flow"])
-def test_views_are_the_sampled_clips_under_the_policy(modality: Any):
-    config = dataclasses.replace(CONFIG, modality=modality)
-    index = torch.tensor([3, 5, 0])
-    found = views(videos(), index, config, 7)
-    starts = sample_clips(videos(), index, 8, seed=3, epoch=7, sampling="coclr")
-    policy = {"rgb": "coclr", "flow": "flow"}[modality]
-    for view, (one, start) in enumerate(zip(found, starts, strict=True)):
-        taken = gather_clips(videos(), index, start, 8)
-        expected = view_of(taken, policy, epoch=7, samples=index, view=view)
-        assert torch.equal(one, expected)
-        assert one.shape == (3, 3, 8, SIZE, SIZE)
 
 
 # At test
