@@ -181,8 +181,13 @@ def test_cells_compute_in_the_type_of_autocast(device: str, changes: dict[str, A
 # Initialisation and files
 
 
-def test_cells_start_as_tensorflow_s_do() -> None:
+def test_words_and_cells_start_as_tensorflow_s_do() -> None:
     model = made("gru", embedding=50, hidden=120)
+    tables = [encoder.embedding.weight.detach() for encoder in (model.sentence, model.context)]
+    for table in tables:
+        assert 0.098 < float(table.abs().max()) <= 0.1
+        assert float(table.std()) == pytest.approx(0.1 / 3**0.5, rel=0.05)
+    assert abs(float((tables[0] * tables[1]).mean())) < 1e-3  # no copy of each other
     bounds = {"gates": (6 / (50 + 60 + 120)) ** 0.5, "candidate": (6 / (50 + 60 + 60)) ** 0.5}
     seen = 0
     for encoder in (model.sentence, model.context):
@@ -198,16 +203,6 @@ def test_cells_start_as_tensorflow_s_do() -> None:
                     assert (values == expected).all()
                 seen += 1
     assert seen == 2 * 2 * 4 * 2  # encoders, directions, parameters, parts
-
-
-@pytest.mark.parametrize("kind", ["gru", "bag_of_words"])
-def test_words_start_uniform_within_a_tenth_in_two_tables(kind: str) -> None:
-    model = made(kind, embedding=50)
-    tables = [encoder.embedding.weight.detach() for encoder in (model.sentence, model.context)]
-    for table in tables:
-        assert 0.098 < float(table.abs().max()) <= 0.1
-        assert float(table.std()) == pytest.approx(0.1 / 3**0.5, rel=0.05)
-    assert abs(float((tables[0] * tables[1]).mean())) < 1e-3  # no copy of each other
 
 
 # From sentences to vectors

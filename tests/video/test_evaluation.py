@@ -48,9 +48,9 @@ SECOND = dataclasses.replace(CONFIG, protocol="coclr-linear-retrieval-v2")
 class Tiny(nn.Module):
     """In the place of S3D: convolution, batch norm, 2 x 2 averages."""
 
-    def __init__(self, frames: int = 4) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Conv3d(3, 8, (frames, 3, 3), padding=(0, 1, 1))
+        self.layer = nn.Conv3d(3, 8, (4, 3, 3), padding=(0, 1, 1))
         self.norm = nn.BatchNorm3d(8)
 
     def forward(self, clips: Tensor) -> Tensor:
@@ -83,10 +83,6 @@ def made_videos(classes: int = 3, train: int = 4, test: int = 2) -> Videos:
         length.cumsum(0) - length,
         length,
     )
-
-
-def embedding(encoder: nn.Module) -> Callable[[Tensor], Tensor]:
-    return lambda clips: embed_clips(encoder, clips, "float32")
 
 
 def scored(
@@ -180,9 +176,6 @@ def test_probe_is_the_plain_loop_to_the_last_epoch() -> None:
     torch.testing.assert_close(probe.norm.running_mean, norm.running_mean)
     expected = linear(norm.eval()(of_length_one(points)))
     torch.testing.assert_close(probe(points), expected)
-
-
-# features
 
 
 # the ridge regression

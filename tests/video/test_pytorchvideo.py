@@ -182,13 +182,9 @@ def test_flow_of_a_folder_is_that_of_the_data_sets(shots: Path, tmp_path: Path, 
 
 
 def test_videos_of_another_modality_are_refused(shots: Path, tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, network="s3d", width=0.125)
-    videos = folder(shots, 32)
-    for modality, other in (("flow", "rgb"), ("rgb", "flow")):
-        asked = dataclasses.replace(config, modality=modality)
-        given = dataclasses.replace(videos, modality=other)
-        with Run(tmp_path / modality, asked) as run, pytest.raises(ValueError, match=other):
-            pretrain(asked, given, run)
+    config = dataclasses.replace(SMALL, network=tiny, modality="flow")
+    with Run(tmp_path / "run", config) as run, pytest.raises(ValueError, match="'rgb'"):
+        pretrain(config, folder(shots, 32), run)
 
 
 @pytest.mark.parametrize(("length", "frames"), [(3, 8), (16, 16), (33, 8), (64, 32)])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 
 from shared.errors import UserError
 from vision.augmentation import Policy, augment
@@ -209,22 +209,10 @@ def test_arrays_that_are_no_images_are_refused(pixels: Any, labels: Any, why: st
         Images(pixels, labels)
 
 
-class Mean(nn.Module):
-    """Means over each channel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images.mean((2, 3)) * self.scale
-
-
 def test_one_channel_is_a_grey_image_of_three() -> None:
-    grey = Images(BYTES[:, :1], [0, 1])
-    assert torch.equal(
-        embed(Mean(), grey, 64, **COLOURS), embed(Mean(), Images(BYTES, [0, 1]), 64, **COLOURS)
-    )
+    mean = nn.Sequential(nn.Conv2d(3, 3, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    grey, colour = (Images(pixels, [0, 1]) for pixels in (BYTES[:, :1], BYTES))
+    assert torch.equal(embed(mean, grey, 64, **COLOURS), embed(mean, colour, 64, **COLOURS))
     views = [
         augment(
             pixels, Policy(flip=0.5), 64, seed=0, epoch=0, samples=np.arange(2), view=0, **COLOURS

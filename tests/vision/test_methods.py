@@ -30,21 +30,12 @@ SMALL = dataclasses.replace(
 )
 
 
-class Tiny(nn.Module):
-    """In the place of a ResNet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3 * 8 * 8, 512)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.layer(images.flatten(1))
-
-
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of a ResNet."""
     torch.manual_seed(0)
-    monkeypatch.setattr("vision.methods.base.encoder_of", lambda *_, **__: Tiny())
+    made = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 512))
+    monkeypatch.setattr("vision.methods.base.encoder_of", lambda *_, **__: made)
 
 
 def test_a_queue_longer_than_the_data_is_shortened_with_a_notice() -> None:

@@ -37,24 +37,24 @@ def pictures(count: int = 6, side: int = 32) -> Images:
     return Images(pixels, torch.arange(count))
 
 
-def features(kind: str, images: Images) -> np.ndarray:
-    network = Trivial(kind, CIFAR10.mean, CIFAR10.std)
-    return embed(network, images, 32, CIFAR10.mean, CIFAR10.std, precision="bfloat16").numpy()
-
-
-def test_the_thumbnail_is_means_of_squares_of_four_pixels() -> None:
+def test_thumbnails_are_means_of_four_by_four_and_histograms_counts_of_boxes() -> None:
     images = pictures()
-    found = features("thumbnail", images)
+    thumbnails, histograms = (
+        embed(
+            Trivial(kind, CIFAR10.mean, CIFAR10.std),
+            images,
+            32,
+            CIFAR10.mean,
+            CIFAR10.std,
+            precision="bfloat16",
+        ).numpy()
+        for kind in ("thumbnail", "histogram")
+    )
     normalised = as_test_images(images.pixels, 32, CIFAR10.mean, CIFAR10.std)
     expected = normalised.view(6, 3, 8, 4, 8, 4).mean((3, 5)).flatten(1)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_histogram_counts_the_pixels_of_each_box() -> None:
-    images = pictures()
-    found = features("histogram", images)
-    assert found.shape == (6, 64)
-    for image, row in zip(images.pixels.numpy(), found, strict=True):
+    np.testing.assert_allclose(thumbnails, expected, rtol=1e-5, atol=1e-6)
+    assert histograms.shape == (6, 64)
+    for image, row in zip(images.pixels.numpy(), histograms, strict=True):
         counts = np.zeros(64)
         for red, green, blue in image.reshape(3, -1).T:
             counts[red // 64 * 16 + green // 64 * 4 + blue // 64] += 1
