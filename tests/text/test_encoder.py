@@ -67,10 +67,6 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>")
 
 
-def ids_of(sentence: str) -> list[int]:
-    return [WORDS.index(word) + 2 if word in WORDS else 0 for word in sentence.split()]
-
-
 # Encoders against loops
 
 
@@ -220,7 +216,8 @@ def test_sentence_vectors_are_both_halves_of_unit_length(kind: str, batch_size: 
     halves = found.reshape(len(SENTENCES), 2, model.dim)
     np.testing.assert_allclose(np.linalg.norm(halves, axis=2), 1, rtol=1e-6)
     for row, sentence in zip(found, SENTENCES, strict=True):
-        ids = torch.tensor([(ids_of(sentence) or [0])[:10]])
+        ids = [WORDS.index(word) + 2 if word in WORDS else 0 for word in sentence.split()]
+        ids = torch.tensor([(ids or [0])[:10]])
         f, g = (one[0].detach() for one in model(ids, torch.ones_like(ids)))
         expected = torch.cat([f / f.norm(), g / g.norm()])
         np.testing.assert_allclose(row, expected.numpy(), rtol=1e-5, atol=1e-6)

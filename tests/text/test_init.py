@@ -12,7 +12,6 @@ from transformers import (
     BertConfig,
     DistilBertConfig,
     GPT2Config,
-    PreTrainedTokenizerFast,
     RobertaConfig,
 )
 
@@ -35,20 +34,17 @@ SHAPES = {
 }
 
 
-def own_tokenizer() -> PreTrainedTokenizerFast:
-    """One that begins and ends each sentence with a word of its own, and pads by itself."""
+def save(folder: Path, kind: str, **shape: Any) -> Any:
+    """A model of transformers, of more rows than words, with its tokenizer.
+
+    It begins and ends each sentence with a word of its own, and pads by itself.
+    """
     tokenizer = make_tokenizer([*SENTENCES, "[CLS] [SEP]"], 40, True)
     tokenizer.add_special_tokens({"cls_token": "[CLS]", "sep_token": "[SEP]"})
     inner = tokenizer.backend_tokenizer
     ends = [(word, inner.token_to_id(word)) for word in ("[CLS]", "[SEP]")]
     inner.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     inner.enable_padding(length=20)
-    return tokenizer
-
-
-def save(folder: Path, kind: str, **shape: Any) -> Any:
-    """A model of transformers with its tokenizer; of more rows than words."""
-    tokenizer = own_tokenizer()
     config = SHAPES[kind].__class__(**{**SHAPES[kind].to_dict(), "vocab_size": 50, **shape})
     torch.manual_seed(3)
     model = AutoModel.from_config(config)

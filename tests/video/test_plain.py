@@ -218,10 +218,7 @@ def test_training_is_the_plain_loop(tmp_path: Path, config: Config) -> None:
     assert [line["epoch"] for line in lines] == [1, 2]
 
 
-VERSIONS = ("retrieval-v1", "retrieval-v2", "retrieval-v3")
-
-
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ["retrieval-v1", "retrieval-v2", "retrieval-v3"])
 def test_a_whole_run_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     """L's features of centres, of other crops in each epoch of the probe, and of ten crops."""
     second, share = not version.endswith("1"), 7 / 8 if version.endswith("3") else 1.0

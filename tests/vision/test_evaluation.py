@@ -304,11 +304,6 @@ def digits_by_hand(config: Config) -> tuple[Images, Images]:
     return train, load("digits", Path(), "test")
 
 
-def embedded_by_hand(config: Config) -> list[tuple[Images, Tensor]]:
-    numbers = 8, describe("digits").mean, describe("digits").std
-    return [(part, embed(small_encoder(), part, *numbers)) for part in digits_by_hand(config)]
-
-
 @pytest.mark.parametrize(
     ("protocol", "temperature"),
     [("linear-sgd-v1", 0.1), ("linear-adam-v1", 0.5), ("knn-200-v1", 0.5), ("linear-l2-v1", 0.1)],
@@ -317,7 +312,9 @@ def test_evaluation_on_kept_features_by_hand(
     tmp_path: Path, protocol: str, temperature: float
 ) -> None:
     found = scored(tmp_path, dataclasses.replace(DIGITS, protocol=protocol))
-    (train, x), (test, z) = embedded_by_hand(DIGITS)
+    train, test = digits_by_hand(DIGITS)
+    numbers = 8, describe("digits").mean, describe("digits").std
+    x, z = (embed(small_encoder(), part, *numbers) for part in (train, test))
     votes = reference_knn(x, train.labels, z, 10, temperature, 200)
     assert found.pop("knn_top1") == 100 * np.mean(np.array(votes) == test.labels.numpy())
     facts = {"effective_rank": f"{effective_rank(z):.4g}"}

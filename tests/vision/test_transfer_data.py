@@ -163,11 +163,6 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources.Flowers102, "_check_integrity", lambda self: True)
 
 
-def laid_out(name: str, root: Path) -> None:
-    SMALL[name][0](root)
-    text(root / describe(name).folder / MARKER, json.dumps({"what": "a small copy"}))
-
-
 def listed(images: object) -> list[tuple[str, object]]:
     return [
         (file.stem, label) for file, label in zip(images.files, images.labels.tolist(), strict=True)
@@ -176,8 +171,9 @@ def listed(images: object) -> list[tuple[str, object]]:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_files_and_classes_are_those_of_the_lists(name: str, tmp_path: Path) -> None:
-    laid_out(name, tmp_path)
-    _, train, test = SMALL[name]
+    make, train, test = SMALL[name]
+    make(tmp_path)
+    text(tmp_path / describe(name).folder / MARKER, json.dumps({"what": "a small copy"}))
     assert describe(name).streams
     images = load(name, tmp_path, "train")
     assert listed(images) == train
