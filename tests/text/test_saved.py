@@ -1,5 +1,6 @@
-"""Encoders in folders of transformers and sentence-transformers."""
+"""Encoders in folders of other libraries: their vectors, and a training that starts from them."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +16,14 @@ from sentence_transformers.sentence_transformer import modules
 from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import WordLevel
 
+import text
 from shared.errors import UserError
+from shared.experiment.initial import InitialWeights
+from shared.experiment.run import Run
+from text import export
+from text.config import Config
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
-from text.saved import hugging_face_encoder
+from text.saved import hugging_face_encoder, starting_point
 
 WORDS = "a rose is it not and by any other name".split()
 SENTENCES = ["it is a rose", "rose", "a rose by any other name is a rose", "Not a tulip", "name it"]
@@ -215,3 +221,91 @@ def test_folders_without_an_encoder_are_refused(tmp_path: Path) -> None:
         file.unlink()
     with pytest.raises(UserError, match="tokenizer"):
         hugging_face_encoder(folder)
+
+
+# Training that starts from a model, with its shape and its tokenizer
+
+RUN = dataclasses.replace(Config().reduced(), steps=2, tasks=("neighbours",))
+SHAPES = {
+    "gpt2": tr.GPT2Config(n_embd=32, n_layer=1, n_head=2),
+    "bert": tr.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2),
+    "distilbert": tr.DistilBertConfig(dim=32, n_layers=1, n_heads=2),
+    "roberta": tr.RobertaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2),
+}
+
+
+def start(folder: Path, kind: str, **shape: Any) -> Any:
+    """A model of more rows than words, whose tokenizer pads by itself."""
+    config = type(SHAPES[kind])(**{**SHAPES[kind].to_dict(), "vocab_size": 50, **shape})
+    torch.manual_seed(3)
+    model = tr.AutoModel.from_config(config)
+    save(folder, model)
+    words = tokenizer()
+    words.backend_tokenizer.enable_padding(length=20)
+    words.save_pretrained(folder)
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_any_encoder_of_transformers_starts_both(tmp_path: Path, kind: str) -> None:
+    network = start(tmp_path, kind)
+    model, words = starting_point(InitialWeights.of(tmp_path), 6)
+    given = words(SENTENCES[2], max_length=6, truncation=True, return_tensors="pt")
+    ids, mask = given["input_ids"], given["attention_mask"]
+    with torch.no_grad():
+        expected = network(input_ids=ids, attention_mask=mask).last_hidden_state.mean(1)
+        for training in (False, True):  # without dropout
+            for found in model.train(training)(ids, mask):
+                torch.testing.assert_close(found, expected)
+    assert sentence_encoder(model, words)(SENTENCES).shape == (5, 64)
+    for name, parameter in model.named_parameters():
+        assert "pooler" not in name
+        assert parameter.requires_grad
+
+
+def test_sentences_have_the_tokens_of_the_model(tmp_path: Path) -> None:
+    start(tmp_path, "bert")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.txt").write_text("a rose is it not\nname Tulip\n")
+    _, words = starting_point(InitialWeights.of(tmp_path), 6)
+    tokens, same = text.prepare("mine", "sentences", tmp_path, tokenizer=words)
+    assert same is words
+    rows = [words.convert_ids_to_tokens(tokens.batch(i, i + 1, 6).ids[0]) for i in range(2)]
+    assert rows == [
+        ["[CLS]", "a", "rose", "is", "it", "[SEP]"],
+        ["[CLS]", "name", "<unk>", "[SEP]"],
+    ]
+
+
+def test_what_cannot_be_started_from_is_said(tmp_path: Path) -> None:
+    start(tmp_path / "bert", "bert", max_position_embeddings=8)
+    init = InitialWeights.of(tmp_path / "bert")
+    with pytest.raises(UserError, match="length=8"):
+        starting_point(init, 9)
+    with pytest.raises(UserError, match="a file"):
+        starting_point(InitialWeights.of(tmp_path / "bert/model.safetensors"), 8)
+    config = dataclasses.replace(RUN, init=init, length=8)
+    tokens, other = text.prepare("manual", "wrapped", tmp_path, vocabulary=100)
+    with Run(tmp_path / "run", config, data_root=tmp_path) as run:
+        with pytest.raises(UserError, match="encoder=transformer"):
+            run.finish(text.measure(config, run))
+        with pytest.raises(ValueError, match="its tokenizer"):
+            text.train.pretrain(config, tokens, run, words=len(other), tokenizer=other)
+
+
+@pytest.mark.slow
+def test_a_run_starts_from_a_model_and_is_exported(tmp_path: Path) -> None:
+    network = start(tmp_path / "bert", "bert")
+    init = InitialWeights.of(tmp_path / "bert")
+    config = dataclasses.replace(RUN, encoder="transformer", init=init, learning_rate=0.0)
+    with Run(tmp_path / "run", config, data_root=tmp_path / "data") as run:
+        run.finish(text.measure(config, run))
+        assert run.environment["data"]["init"] == init.sha256
+    target = export.write(tmp_path / "run", tmp_path / "export")
+    given = starting_point(init, 50)[1](SENTENCES[0], return_tensors="pt")
+    ids, mask = given["input_ids"], given["attention_mask"]
+    states = network(input_ids=ids, attention_mask=mask).last_hidden_state.mean(1)
+    half = torch.nn.functional.normalize(states.detach()).numpy()
+    assert export.load(target)(SENTENCES[:1])[:, :32] == pytest.approx(half, abs=1e-5)
+    onward = dataclasses.replace(config, init=InitialWeights.of(target))
+    assert starting_point(onward.init, 50)[0].config.backbone["model_type"] == "bert"

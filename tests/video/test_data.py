@@ -11,7 +11,7 @@ import video.data
 import video.flow
 from shared.experiment.data import MissingData
 from tests.stages.errors import error_of
-from tests.video.avi import write_avi
+from tests.video.test_decoding import write_avi
 from video.config import EMBEDDED
 from video.data import Video, Videos, fetch, fingerprint, load, stored_side
 from video.decoding import decode

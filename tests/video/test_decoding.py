@@ -10,10 +10,22 @@ import numpy as np
 import pytest
 
 from shared.errors import UserError
-from tests.video.avi import write_avi
 from video.decoding import decode
 
 WIDTH, HEIGHT = 64, 48
+
+
+def write_avi(file: Path, frames: Sequence[np.ndarray]) -> Path:
+    """Write frames (H, W, 3) uint8 to a file in UCF-101's codec, whose folder is made."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(file), "w", format="avi") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.height, stream.width = frames[0].shape[:2]
+        stream.pix_fmt, stream.bit_rate = "yuv420p", 4_000_000
+        for frame in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+    return file
 
 
 def write(

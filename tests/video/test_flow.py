@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shared.errors import UserError
-from tests.video.avi import write_avi
+from tests.video.test_decoding import write_avi
 from video import flow as module
 from video.data import FLOWS
 from video.decoding import decode

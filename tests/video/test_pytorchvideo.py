@@ -16,7 +16,7 @@ from shared.command.reproduce import main
 from shared.errors import UserError
 from shared.experiment.data import MissingData
 from shared.experiment.run import Run
-from tests.video.avi import write_avi
+from tests.video.test_decoding import write_avi
 from video.augmentation import augment, views, windows
 from video.config import Config
 from video.data import stored_side
