@@ -191,30 +191,20 @@ def test_folders_without_an_encoder_are_refused(tmp_path: Path) -> None:
 
     sentence_transformer(tmp_path)
     folder = tmp_path / "saved"
-
-    def other(name: str, old: str, new: str) -> bytes:
-        text = (folder / name).read_text()
-        assert old in text
-        return text.replace(old, new).encode()
-
-    deeper = other("config.json", '"num_hidden_layers": 1', '"num_hidden_layers": 2')
-    median = b'{"embedding_dimension": 16, "pooling_mode": "median"}'
+    config = (folder / "config.json").read_text()
+    deeper = config.replace('"num_hidden_layers": 1', '"num_hidden_layers": 2')
     for name, content, word in (
         ("model.safetensors", (folder / "model.safetensors").read_bytes()[:-100], "be loaded"),
-        ("config.json", deeper, r"encoder\.layer\.1\.attention"),
-        ("modules.json", other("modules.json", "pooling.Pooling", "dense.Dense"), "be loaded"),
         ("modules.json", b"[{", "be loaded"),
-        ("config_sentence_transformers.json", b'{"default_prompt_name": "q"}', "prompt"),
-        ("1_Pooling/config.json", median, "median"),
+        ("config.json", deeper.encode(), r"encoder\.layer\.1\.attention"),
         ("modules.json", None, "1_Pooling"),
     ):
         intact = (folder / name).read_bytes()
         (folder / name).unlink()
         if content is not None:
             (folder / name).write_bytes(content)
-        with pytest.raises(UserError, match=word) as caught:
+        with pytest.raises(UserError, match=rf"^{folder}.*{word}"):
             hugging_face_encoder(folder)
-        assert str(caught.value).startswith(f"{folder}")
         (folder / name).write_bytes(intact)
     hugging_face_encoder(folder)
     for file in folder.glob("tokenizer*"):

@@ -113,13 +113,10 @@ def test_heads_have_the_norms_that_they_are_asked_for() -> None:
     def kinds(network: nn.Sequential) -> list[str]:
         return [type(layer).__name__ for layer in network]
 
-    plain = head(3, 4, 5)
-    assert kinds(plain) == ["Linear", "BatchNorm1d", "ReLU", "Linear"]
-    assert (plain[0].bias, plain[3].bias.shape) == (None, (5,))
-    (linear,) = head(3, 4, 5, layers=1)
-    assert linear.weight.shape == (5, 3)
+    plain = ["Linear", "BatchNorm1d", "ReLU", "Linear"]
+    assert kinds(head(3, 4, 5)) == plain
     normed, bare = (head(3, 4, 5, output_norm=True, output_scale=scale) for scale in (True, False))
-    assert kinds(normed) == kinds(bare) == [*kinds(plain), "BatchNorm1d"]
+    assert kinds(normed) == kinds(bare) == [*plain, "BatchNorm1d"]
     assert normed[3].bias is None
     assert normed[4].weight.requires_grad
     assert not normed[4].bias.requires_grad
