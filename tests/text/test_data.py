@@ -327,14 +327,11 @@ def test_binary_tasks_have_the_positive_class_first(intact: Path, name: str) -> 
     assert task.first[first] == f"{name}/{negative} line 1 , “ quoted ” ."
 
 
-def test_trec_has_coarse_classes_in_alphabetical_order(intact: Path) -> None:
+def test_trec_has_coarse_classes_and_msrp_pairs(intact: Path) -> None:
     task = load_task("TREC", intact)
     assert (len(task.first), task.second, task.train) == (5952, None, 5452)
     assert task.labels[[*range(7), 5452, 5453, 5454]].tolist() == [5, 0, 4, 3, 2, 1, 5, 5, 0, 4]
     assert task.first[5452] == "TREC/TREC_10.label line 1 , “ quoted ” ."
-
-
-def test_msrp_has_pairs_and_quotes_mean_nothing(intact: Path) -> None:
     task = load_task("MSRP", intact)
     assert (len(task.first), len(task.second), task.train) == (5801, 5801, 4076)
     assert task.labels.dtype == np.int64

@@ -113,7 +113,7 @@ def sample(video: int, count: int, sampling: str, **changes: int) -> tuple[Tenso
     return sample_clips(many, torch.arange(count), 8, sampling=sampling, **settings)
 
 
-def test_starts_are_uniform_within_the_video_and_two_clips_are_independent():
+def test_starts_are_uniform_and_independent_or_half_of_the_pairs_one_clip():
     first, second = sample(3, 4600, "two_clips")
     assert first.dtype == torch.int64
     for one in (first, second):
@@ -121,9 +121,6 @@ def test_starts_are_uniform_within_the_video_and_two_clips_are_independent():
         assert len(counts) == 23
         assert (counts - 200).abs().max() < 4.5 * math.sqrt(200)
     assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(4600)
-
-
-def test_half_of_the_pairs_are_one_clip_twice():
     first, second = sample(5, 2000, "coclr")
     same = (first == second).double().mean()
     assert abs(same - (0.5 + 0.5 / 93)) < 4 * 0.5 / math.sqrt(2000)
@@ -199,14 +196,11 @@ def is_strong(drawn: Parameters) -> np.ndarray:
 SHOWS = 1 - 0.2 * 0.8 * 0.5  # of strong views, those that jitter, lose colour or blur
 
 
-def test_two_clips_are_strong_in_three_of_ten_views():
+def test_two_clips_are_strong_in_three_of_ten_views_and_one_clip_in_one():
     pair = [is_strong(draw("coclr", 20_000, view=view, sampling="two_clips")) for view in (0, 1)]
     for strong in pair:
         assert strong.mean() == pytest.approx(0.3 * SHOWS, abs=0.015)
     assert abs(np.corrcoef(pair)[0, 1]) < 4 / math.sqrt(20_000)
-
-
-def test_of_one_clip_one_view_is_strong_and_the_other_weak():
     first, second = sample(5, 4000, "coclr", seed=3, epoch=5)
     pair = np.stack([is_strong(draw("coclr", 4000, view=view)) for view in (0, 1)])
     one = (first == second).numpy()  # a few of them by chance

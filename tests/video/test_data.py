@@ -85,7 +85,7 @@ def of_name(videos: Videos, name: str) -> torch.Tensor:
 # Index and splits
 
 
-def test_a_split_has_the_listed_videos_of_the_present_classes(official: Path):
+def test_a_split_has_the_listed_videos_and_their_frames(official: Path):
     videos = load("ucf101", official, split=2, size=21)
     assert videos.classes == ("Punch", "Archery")  # in the official order, Surfing is missing
     expected = tuple(
@@ -107,9 +107,6 @@ def test_a_split_has_the_listed_videos_of_the_present_classes(official: Path):
     other = load("ucf101", official, split=3, size=21)
     assert {video.group for video in other.of(train=False).videos} == {3}
     assert len(kept_folders(official)) == 1  # all splits share what is decoded
-
-
-def test_frames_are_those_of_the_files(official: Path):
     videos = load("ucf101", official, size=21)
     assert videos.frames.shape == (60, 3, HEIGHT, WIDTH)
     assert videos.frames.dtype == torch.uint8

@@ -238,14 +238,11 @@ def test_gradients_of_few_frames_are_those_of_double_precision() -> None:
         assert off < 1e-3
 
 
-def test_a_thumbnail_is_the_mean_of_pixels_and_frames() -> None:
+def test_thumbnails_are_means_and_colours_are_counted() -> None:
     video = torch.randn(2, 3, 4, 16, 16)
     assert Thumbnail()(video).shape == (2, Thumbnail.dim) == (2, 192)
     found = Thumbnail()(video).view(2, 3, 8, 8)
     torch.testing.assert_close(found[1, 2, 3, 5], video[1, 2, :, 6:8, 10:12].mean())
-
-
-def test_colours_are_counted() -> None:
     from video.augmentation import MEAN, STD
 
     pixels = torch.tensor([[0.0, 0.5, 1.0], [0.99, 0.17, 0.34]]).T.view(1, 3, 2, 1, 1)

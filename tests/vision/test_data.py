@@ -110,9 +110,6 @@ def test_choice_is_balanced_in_order_and_fixed_by_the_seed():
     assert choose(images, None) is images
     for count in (0, 1001):
         assert f"images = {count}" in error_of(partial(choose, images, count))
-
-
-def test_partly_unlabelled_split_is_drawn_from_uniformly():
     labels = torch.cat([torch.zeros(500), torch.ones(500), -torch.ones(9000)]).long()
     images = ImageFiles(tuple(map(Path, map(str, range(10_000)))), labels)
     count = (choose(images, 2000).labels + 1).bincount().tolist()
@@ -226,10 +223,19 @@ def test_stl10_pretrains_on_the_unlabelled_images_too(stl10: Path):
     assert DATASETS["STL10"].train + DATASETS["STL10"].unlabelled == 105_000
 
 
-def test_unknown_names(tmp_path: Path):
+def test_missing_and_unknown_datasets_are_named(tmp_path: Path):
     assert "CIFAR11" in error_of(lambda: load("CIFAR11", tmp_path, "train"))
     with pytest.raises(ValueError, match="validation"):
         load(DIGITS, tmp_path, "validation")
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    names = ("CIFAR10", "digits", "ImageNet100", "imagenette", "CIFAR100")
+    found = missing(names, tmp_path)
+    assert [each.name for each in found] == ["ImageNet100", "imagenette", "CIFAR100"]
+    words = ("image-net.org", "github.com", "--dataset CIFAR100")
+    assert all(word in str(each) for each, word in zip(found, words, strict=True))
+    assert str(pickle.loads(pickle.dumps(found[0]))) == str(found[0])
+    with pytest.raises(UserError, match="'CIFAR'"):
+        missing(["CIFAR"], tmp_path)
 
 
 # TinyImageNet
@@ -322,7 +328,7 @@ def imagenet_file(root: Path, wnid: int, number: int) -> Path:
     return root / "imagenet" / "train" / WNIDS[wnid] / name
 
 
-def test_imagenet_is_a_list_of_files(imagenet: Path):
+def test_imagenet_is_a_list_of_files_known_by_names_and_sizes(imagenet: Path):
     train, test = (load("ImageNet", imagenet, split) for split in ("pretrain", "test"))
     assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     assert train.files[6] == imagenet_file(imagenet, 1, 2)
@@ -330,9 +336,6 @@ def test_imagenet_is_a_list_of_files(imagenet: Path):
     part = train.subset(torch.tensor([11, 6]))
     assert part.files == (imagenet_file(imagenet, 2, 3), imagenet_file(imagenet, 1, 2))
     assert part.labels.tolist() == [2, 1]
-
-
-def test_fingerprint_of_imagenet_follows_names_and_sizes(imagenet: Path):
     known = fingerprint("ImageNet", imagenet)
     file = imagenet / "imagenet" / "val" / WNIDS[2] / "ILSVRC2012_val_1.JPEG"
     os.utime(file, (0, 0))
@@ -398,18 +401,6 @@ def test_checksums_of_an_approximate_copy_are_its_marker_s(cifar100: Path):
     assert digest != exact
     truncate(folder / "test")
     assert "its MD5 is not" in error_of(lambda: load("CIFAR100", cifar100, "train"))
-
-
-def test_missing_datasets_are_named(tmp_path: Path):
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    names = ("CIFAR10", "digits", "ImageNet100", "imagenette", "CIFAR100")
-    found = missing(names, tmp_path)
-    assert [each.name for each in found] == ["ImageNet100", "imagenette", "CIFAR100"]
-    words = ("image-net.org", "github.com", "--dataset CIFAR100")
-    assert all(word in str(each) for each, word in zip(found, words, strict=True))
-    assert str(pickle.loads(pickle.dumps(found[0]))) == str(found[0])
-    with pytest.raises(UserError, match="'CIFAR'"):
-        missing(["CIFAR"], tmp_path)
 
 
 def test_what_fetch_has_decoded_is_known_to_be_damaged(

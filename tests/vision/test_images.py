@@ -49,14 +49,11 @@ def test_grey_files_of_any_depth_are_the_same_picture(
     assert np.array_equal(colours(decode(tmp_path / name)), np.stack([RAMP] * 3, axis=2))
 
 
-def test_16_bits_are_read_in_either_order_of_bytes_and_rounded(tmp_path: Path) -> None:
+def test_16_and_12_bits_are_read_in_any_order_and_direction(tmp_path: Path) -> None:
     values = np.array([[0, 128, 129, 65535]], dtype=np.uint16)
     big = Image.frombytes("I;16B", (4, 1), values.astype(">u2").tobytes())
     for image in (Image.fromarray(values), big, Image.open(saved(tmp_path, big, "big.tif"))):
         assert colours(decode(image))[0, :, 0].tolist() == [0, 0, 1, 255]
-
-
-def test_depth_and_direction_of_a_tiff_are_heeded(tmp_path: Path) -> None:
     values = np.array([[0, 2048, 4095]], dtype=np.uint16)
     image = Image.fromarray(values)
     inverted = saved(tmp_path, image, "white.tif", tiffinfo={262: 0})

@@ -97,9 +97,6 @@ def test_a_folder_has_its_classes_in_the_order_of_their_names(pets: Path) -> Non
     assert data.read_own(pets, pets) == ({"dataset": name}, {name: fingerprint(name, pets)})
     with pytest.raises(UserError, match="fewer than two classes"):
         data.read_own(pets / "train" / "red", pets)
-
-
-def test_folders_that_are_not_there_are_refused(pets: Path) -> None:
     with pytest.raises(MissingData, match="none"):
         folder(pets / "none")
     (found,) = datasets.missing([f"folder:{pets}/none"], pets)

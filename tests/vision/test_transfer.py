@@ -65,7 +65,7 @@ def test_prototypes_are_scikit_learn_s_centroids() -> None:
     assert module.mean_and_interval(found) == pytest.approx((np.mean(expected), interval))
 
 
-def test_an_episode_has_no_image_twice_and_its_classes_apart() -> None:
+def test_an_episode_has_no_image_twice_and_no_rare_classes() -> None:
     labels = labels_of(300, 9)
     index = episodes(labels, SMALL)
     assert index.shape == (7, 4, 8)
@@ -76,9 +76,6 @@ def test_an_episode_has_no_image_twice_and_its_classes_apart() -> None:
         assert len(set.union(*classes)) == 4
     assert len({tuple(each.flatten().tolist()) for each in index}) == 7
     assert torch.equal(index, episodes(labels, SMALL))  # whatever the run
-
-
-def test_rare_classes_stay_out_of_episodes_and_too_few_are_refused() -> None:
     labels = torch.cat([labels_of(300, 9), torch.full((7,), 9)])
     chosen = labels[episodes(labels, dataclasses.replace(SMALL, episodes=50))]
     assert set(chosen.unique().tolist()) == set(range(9))
@@ -89,10 +86,14 @@ def test_rare_classes_stay_out_of_episodes_and_too_few_are_refused() -> None:
 # Metrics
 
 
-def test_mean_per_class_is_over_the_classes_that_occur() -> None:
+def test_classes_that_do_not_occur_and_difficult_images_do_not_count() -> None:
     labels, predicted = torch.tensor([[0, 0, 0, 0, 2, 2], [0, 0, 0, 3, 1, 2]])
     found = scores(nn.functional.one_hot(predicted).float(), labels)
     assert found == pytest.approx({"top1": 400 / 6, "mean_per_class": 100 * (3 / 4 + 1 / 2) / 2})
+    outputs = torch.tensor([[3.0, 1.0], [2.0, 2.0], [1.0, 3.0]])
+    labels = torch.tensor([[-1, 0], [1, 0], [0, 1]])
+    assert mean_average_precision(outputs, labels) == 100
+    assert scores(outputs, labels.clamp(min=0)) == {"map11": pytest.approx(75)}
 
 
 def test_average_precision_by_hand() -> None:
@@ -109,13 +110,6 @@ def test_average_precision_by_hand() -> None:
     assert average_precision(tied, positive) == average_precision(tied, positive.flip(0)) == 1 / 2
     with pytest.raises(ValueError, match="no image"):
         average_precision(outputs, torch.zeros(6, dtype=torch.bool))
-
-
-def test_difficult_images_do_not_count() -> None:
-    outputs = torch.tensor([[3.0, 1.0], [2.0, 2.0], [1.0, 3.0]])
-    labels = torch.tensor([[-1, 0], [1, 0], [0, 1]])
-    assert mean_average_precision(outputs, labels) == 100
-    assert scores(outputs, labels.clamp(min=0)) == {"map11": pytest.approx(75)}
 
 
 # Many-shot
