@@ -265,3 +265,5 @@ def test_seeds_are_apart_in_start_and_order() -> None:
         orders |= {str(order_of_batches(9, seed, epoch, True)) for epoch in (0, 1, 2)}
     assert (len(starts), len(orders)) == (6, 9)
     assert order_of_batches(4, 1, 1, False).tolist() == [0, 1, 2, 3]
+    # Committed runs had this order.
+    assert order_of_batches(6, 0, 0, True).tolist() == [3, 2, 5, 4, 0, 1]

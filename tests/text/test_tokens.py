@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from text.data import sentences
-from text.tokens import PAD_ID, Tokens, make_tokenizer, order_of_batches, prepare
+from text.tokens import PAD_ID, Tokens, make_tokenizer, prepare
 
 LINES = (
     "It is the first line , isn't it ?",
@@ -165,17 +165,3 @@ def test_a_batch_of_random_sentences_is_what_a_loop_gives():
     assert int(batch.mask.sum()) == np.minimum(lengths[300:700], 50).sum()
     assert tokens.batch(3, 5, 1).ids[:, 0].tolist() == ids[offsets[3:5]].tolist()
     assert len(tokens.part(3, 5).offsets) == 3
-
-
-def test_the_order_of_batches_is_a_function_of_seed_and_epoch():
-    assert order_of_batches(5, 3, 2, False).tolist() == [0, 1, 2, 3, 4]
-    orders = {
-        (seed, epoch): tuple(order_of_batches(50, seed, epoch, True).tolist())
-        for seed in range(3)
-        for epoch in range(3)
-    }
-    assert len(set(orders.values())) == 9
-    assert all(sorted(order) == list(range(50)) for order in orders.values())
-    assert orders[1, 2] == tuple(order_of_batches(50, 1, 2, True).tolist())
-    # Committed runs had this order.
-    assert order_of_batches(6, 0, 0, True).tolist() == [3, 2, 5, 4, 0, 1]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -115,24 +114,6 @@ def test_wilson_intervals(hits: int, total: int, low: float, high: float) -> Non
     assert found["top1"] == pytest.approx(100 * hits / total)
     assert found["top1_low"] == pytest.approx(low, abs=1e-3)
     assert found["top1_high"] == pytest.approx(high, abs=1e-3)
-
-
-# retrieval
-
-
-def test_retrieval_is_by_cosines_of_centred_features() -> None:
-    points, _ = clusters(60, 4, 0.5, width=6)
-    train, test = points[:40] + 3.0, points[40:] + 3.5
-
-    def expected(mean: Tensor) -> list[list[int]]:
-        gallery = NearestNeighbors(metric="cosine").fit(train - train.mean(0))
-        found: list[list[int]] = gallery.kneighbors(test - mean, 40, False).tolist()
-        return found
-
-    by_own, by_training = expected(test.mean(0)), expected(train.mean(0))
-    assert by_own != by_training
-    assert nearest(train, test, 20).tolist() == [row[:20] for row in by_training]
-    assert nearest(train, test, 100).shape == (20, 40)
 
 
 # the probe

@@ -20,7 +20,7 @@ from tests.stages.rounding import lengths_of, rounding
 from vision.config import HCL, Config
 from vision.encoder import LabEncoder, make_encoder
 from vision.export import load_encoder, save_encoder, write
-from vision.methods import check, networks_of
+from vision.methods import networks_of
 from vision.methods.base import Networks
 
 CONFIG_OF_RUN = Config(stem="small", images=64, epochs=3)
@@ -164,18 +164,6 @@ def test_torchvision_s_weights_start_encoder_and_teacher(tmp_path: Path) -> None
     networks = from_file(config, tmp_path / "resnet18.pth")
     assert_filled(networks.encoder, state)
     assert_filled(networks.teacher.encoder, state)
-
-
-def test_another_network_is_refused_with_the_keys(tmp_path: Path) -> None:
-    torch.save(torchvision.models.resnet18().state_dict(), tmp_path / "resnet18.pth")
-    with pytest.raises(UserError, match="SmallResNet"):
-        from_file(DIGITS, tmp_path / "resnet18.pth")
-    with pytest.raises(UserError, match=r"conv1\.weight"):  # its stem is another
-        from_file(dataclasses.replace(DIGITS, backbone="resnet18"), tmp_path / "resnet18.pth")
-    init = InitialWeights.of(tmp_path / "resnet18.pth")
-    for changes in ({"features": "pixels"}, {"weights": "moco-v1-resnet50"}):
-        with pytest.raises(ValueError, match="init"):
-            check(dataclasses.replace(DIGITS, init=init, **changes))
 
 
 RESNET = dataclasses.replace(DIGITS, backbone="resnet18", stem="cifar", image_size=32)

@@ -10,20 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from shared import Objective, alignment, cosine, max_margin, term
+from shared.experiment.initial import InitialWeights
 from shared.pairs import unit_rows
 from vision.config import Config
 from vision.encoder import rgb_to_lab
-from vision.images import Images
 from vision.methods import check
 from vision.methods.base import Step
 from vision.methods.moco import MoCoV2
 from vision.methods.swav import codes, crop_pairs, swapped_prediction
-from vision.train import batches, samples_of
 
 PARITY = Path(__file__).parents[1] / "parity" / "vision"
 
 SWAV = {"method": "swav", "objective": Objective(term(swapped_prediction))}
 CMC = {"method": "cmc", "statistics": "none"}
+INIT = InitialWeights(Path("model.pth"), "5f" * 32)
 VIT = {"backbone": "vit_tiny_patch16_224", "stem": "imagenet", "image_size": 32}
 SMALL = dataclasses.replace(
     Config().reduced(), method="moco_v2", head_hidden=16, head_output=8, batch_size=6, queue=10
@@ -62,7 +62,7 @@ def test_mixed_negatives_join_the_queue_from_their_epoch_on() -> None:
     assert torch.equal(networks.queue[6:], old[:4])
 
 
-# CMC: Lab, and the images whose places of the memory a step takes
+# CMC: Lab
 
 
 def test_lab_is_scikit_image_s() -> None:
@@ -70,18 +70,6 @@ def test_lab_is_scikit_image_s() -> None:
     colours = torch.tensor(case["rgb"], dtype=torch.float64).T[None, :, :, None]
     expected = torch.tensor(case["lab"], dtype=torch.float64)
     torch.testing.assert_close(rgb_to_lab(colours)[0, :, :, 0].T, expected, rtol=0, atol=1e-4)
-
-
-def test_samples_are_those_of_the_batches() -> None:
-    """The memory's places are those of the images that the step sees."""
-    config = dataclasses.replace(SMALL, **CMC, batch_size=4, augmentations=("plain",) * 2)
-    pixels = torch.arange(11, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 8, 8)
-    images = Images(pixels.contiguous(), torch.zeros(11, dtype=torch.int64))
-    for first in (0, 3):  # as a run that goes on after three steps
-        found = batches(config, images, "cpu", first, 6, mean=(0.0,) * 3, std=(1.0,) * 3)
-        for step, (view,) in zip(range(first, 6), found, strict=True):
-            numbers = (view[:, 0, 0, 0] * 255).round().long()
-            assert numbers.tolist() == samples_of(config, step, 11).tolist()
 
 
 # SwAV: its loss against an independent program
@@ -168,6 +156,8 @@ def test_the_ends_of_ranges_are_taken(changes: dict[str, Any]) -> None:
         ({"batch_size": 1}, "batch_size 1"),
         ({"chunk": 0}, "chunk"),
         ({"epochs": -1}, "epochs"),
+        ({"init": INIT, "features": "pixels"}, "init"),
+        ({"init": INIT, "weights": "moco-v2-resnet50"}, "init"),
         ({"features": "pixels"}, "epochs"),
         ({"calibrated": True}, "epochs"),
         ({"weights": "moco-v2-resnet50"}, "epochs"),
