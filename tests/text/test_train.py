@@ -16,7 +16,6 @@ from text.tokens import Tokens
 from text.train import (
     has_neighbours,
     make_criterion,
-    pairs_of,
     pretrain,
     shape_of,
     train_step,
@@ -33,13 +32,6 @@ def made_up(sentences: int, chapters: int = 1) -> Tokens:
     offsets = np.concatenate([[0], counts.cumsum()]).astype(np.int64)
     ids = generator.integers(2, 50, offsets[-1]).astype(np.uint16)
     return Tokens(ids, offsets, (np.arange(sentences) * chapters // sentences).astype(np.int32))
-
-
-def test_a_batch_without_neighbours_has_no_loss() -> None:
-    f, g = torch.randn(2, 7, 5, dtype=torch.float64).requires_grad_()
-    loss, _ = make_criterion(Config(), 5)(pairs_of(Config(), f, g, torch.arange(7)))
-    assert float(loss.detach()) == 0.0
-    assert not torch.autograd.grad(loss, f)[0].any()
 
 
 def test_embeddings_that_are_not_finite_are_named_with_their_step() -> None:

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import timm
 import torch
-from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.models import resnet18
@@ -23,6 +22,7 @@ from shared.command.reproduce import main
 from shared.errors import UserError
 from shared.experiment.domain import EvaluationRequest
 from shared.experiment.run import Run
+from tests.vision.test_own import save_pets
 from vision import checkpoints
 from vision.checkpoint_eval import loaded, score
 from vision.checkpoints import file_of
@@ -368,17 +368,7 @@ def test_files_without_weights_are_named_in_one_line(
 
 @pytest.fixture
 def shapes(tmp_path: Path) -> Path:
-    """Images of two classes that any network tells apart."""
-    for split, count in (("train", 10), ("val", 4)):
-        for label, name in enumerate(("dark", "light")):
-            place = tmp_path / "shapes" / split / name
-            place.mkdir(parents=True)
-            for number in range(count):
-                noise = np.random.default_rng([number, count]).integers(0, 60, (32, 32, 3))
-                Image.fromarray((noise + 180 * label).astype(np.uint8)).save(
-                    place / f"{number}.png"
-                )
-    return tmp_path / "shapes"
+    return save_pets(tmp_path / "shapes")
 
 
 def test_the_verb_scores_a_checkpoint_on_a_folder(
@@ -398,7 +388,7 @@ def test_the_verb_scores_a_checkpoint_on_a_folder(
     parts = [folder(shapes, "train"), folder(shapes, "test")]
     train, test = (embed(encoder, each, 32, IMAGENET_MEAN, IMAGENET_STD) for each in parts)
     labels = [each.labels for each in parts]
-    expected = knn(train, labels[0], test, labels[1], classes=2, temperature=0.5)
+    expected = knn(train, labels[0], test, labels[1], classes=3, temperature=0.5)
     assert scores["knn-200-v1"]["knn_top1"] == expected
     assert content["data"] == f"folder:{shapes}"
     assert list(content["protocols"]["knn-200-v1"]["environment"]["data"]) == [f"folder:{shapes}"]

@@ -346,44 +346,26 @@ def test_imagenet_is_a_list_of_files_known_by_names_and_sizes(imagenet: Path):
     assert len({known, renamed, fingerprint("ImageNet", imagenet)}) == 3
 
 
+def approximate(folder: Path, **more: object) -> None:
+    (folder / "APPROXIMATE.json").write_text(json.dumps({"what": "a part of it", **more}))
+
+
 def test_missing_images_of_imagenet_are_counted_and_another_layout_is_refused(imagenet: Path):
     imagenet_file(imagenet, 1, 3).unlink()
     assert "1 of 12" in error_of(lambda: load("ImageNet", imagenet, "train"))
     with pytest.warns(UserWarning, match="1 of 12"):
         train = load("ImageNet", imagenet, "train", allow_missing=True)
     assert train.labels.tolist() == [0] * 4 + [1] * 3 + [2] * 4
+    approximate(imagenet / "imagenet")  # a reduced copy is taken once its marker says so
+    assert load("ImageNet", imagenet, "pretrain").files == train.files
+    fetch("ImageNet", imagenet)
+    assert re.fullmatch("[0-9a-f]{64} approximate", fingerprint("ImageNet", imagenet))
+    (imagenet / "imagenet" / "APPROXIMATE.json").write_text("{}")
+    assert "'what'" in error_of(lambda: load("ImageNet", imagenet, "train"))
     place = imagenet / "imagenet" / "val"
     for wnid in WNIDS:
         (place / wnid).rename(place / f"class {wnid}")
     assert error_of(lambda: load("ImageNet", imagenet, "test")).startswith(f"{place}: ")
-
-
-@pytest.fixture
-def imagenette(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data root with a part of an imagenette: 2 classes, 3 images each to train on, 1 in val."""
-    for label, wnid in enumerate(WNIDS[:2]):
-        for number in range(3):
-            file = tmp_path / "imagenette" / "train" / wnid / f"{number}.webp"
-            save_image(file, 10 * label + number, 60, 50)
-        save_image(tmp_path / "imagenette" / "val" / wnid / "9.webp", 50 + label, 60, 50)
-    monkeypatch.setitem(DATASETS, "imagenette", small("imagenette", 2, 10, 4))
-    return tmp_path
-
-
-def approximate(folder: Path, **more: object) -> None:
-    (folder / "APPROXIMATE.json").write_text(json.dumps({"what": "a part of it", **more}))
-
-
-def test_a_reduced_copy_is_taken_once_its_marker_says_so(imagenette: Path):
-    assert "4 of 10" in error_of(lambda: load("imagenette", imagenette, "train"))
-    approximate(imagenette / "imagenette")
-    train = load("imagenette", imagenette, "pretrain")
-    assert train.labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert len(load("imagenette", imagenette, "test")) == 2
-    fetch("imagenette", imagenette)
-    assert re.fullmatch("[0-9a-f]{64} approximate", fingerprint("imagenette", imagenette))
-    (imagenette / "imagenette" / "APPROXIMATE.json").write_text("{}")
-    assert "'what'" in error_of(lambda: load("imagenette", imagenette, "train"))
 
 
 def test_checksums_of_an_approximate_copy_are_its_marker_s(cifar100: Path):

@@ -33,15 +33,19 @@ def picture(number: int, label: int) -> Picture.Image:
     return Picture.fromarray(noise.astype(np.uint8))
 
 
-@pytest.fixture
-def pets(tmp_path: Path) -> Path:
+def save_pets(pets: Path) -> Path:
     for split, count in (("train", 8), ("val", 4)):
         for label, name in enumerate(CLASSES):
-            place = tmp_path / "pets" / split / name
+            place = pets / split / name
             place.mkdir(parents=True)
             for number in range(count):
                 picture(number + 10 * count, label).save(place / f"{number}.png")
-    return tmp_path / "pets"
+    return pets
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    return save_pets(tmp_path / "pets")
 
 
 @dataclasses.dataclass
