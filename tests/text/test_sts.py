@@ -180,7 +180,3 @@ def test_the_verb_scores_any_model_by_sts(
     found = written["protocols"]["sts"]
     assert list(found["environment"]["data"]) == ["tasks"]
     assert len(found["metrics"]["details"]) == 7
-    assert main([*words, "--data", "STS-B"]) == 0
-    again = json.loads((tmp_path / "found.json").read_text())["protocols"]["sts"]["metrics"]
-    assert again["STS-B_spearman"] == found["metrics"]["STS-B_spearman"]
-    assert "STS12_spearman_mean" not in again

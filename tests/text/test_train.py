@@ -11,8 +11,8 @@ import text
 from shared import Objective, Projection, info_nce, max_margin, term
 from shared.errors import UserError
 from shared.experiment.run import Run
+from tests.text.test_plain import random_sentences, tokens_of
 from text.config import Config
-from text.tokens import Tokens
 from text.train import (
     has_neighbours,
     make_criterion,
@@ -25,15 +25,6 @@ SMALL = dataclasses.replace(Config().reduced(), steps=6, tasks=("neighbours",))
 NCE = term(info_nce, temperature=0.1)
 
 
-def made_up(sentences: int, chapters: int = 1) -> Tokens:
-    """Sentences of 1 to 9 random words in chapters of equal length."""
-    generator = np.random.default_rng(0)
-    counts = generator.integers(1, 10, sentences)
-    offsets = np.concatenate([[0], counts.cumsum()]).astype(np.int64)
-    ids = generator.integers(2, 50, offsets[-1]).astype(np.uint16)
-    return Tokens(ids, offsets, (np.arange(sentences) * chapters // sentences).astype(np.int32))
-
-
 def test_embeddings_that_are_not_finite_are_named_with_their_step() -> None:
     config = dataclasses.replace(SMALL, encoder="bag_of_words", batch_size=12)
     model = text.QuickThought(shape_of(config, 50))
@@ -41,7 +32,7 @@ def test_embeddings_that_are_not_finite_are_named_with_their_step() -> None:
         model.sentence.embedding.weight.fill_(math.nan)
     criterion = make_criterion(config, model.dim)
     optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
-    batch = made_up(12).batch(0, 12, config.length)
+    batch = tokens_of(random_sentences(12)).batch(0, 12, config.length)
     with pytest.raises(FloatingPointError, match="NaN or infinite at step 3"):
         train_step(config, model, criterion, optimiser, batch, 3)
 
@@ -50,7 +41,6 @@ def test_embeddings_that_are_not_finite_are_named_with_their_step() -> None:
     ("changes", "word"),
     [
         ({"similarity": "dot"}, "dot"),
-        ({"diagonal": "one"}, "one"),
         ({"diagonal": "zero", "similarity": "cosine"}, "inner products"),
         (
             {"objective": Objective(NCE, projection=Projection(0.1, {"unit_features": True}))},
@@ -66,8 +56,9 @@ def test_meaningless_configurations_are_refused(changes: dict[str, Any], word: s
 
 def test_a_corpus_without_neighbours_is_refused_before_the_first_step(tmp_path: Path) -> None:
     """Where each sentence is a chapter of its own, every loss would be 0."""
-    alone = made_up(200, chapters=200)
-    for tokens, word in ((made_up(49), "batch_size 50"), (alone, "layout")):
+    short, alone = (tokens_of(random_sentences(count)) for count in (49, 200))
+    alone.chapter[:] = np.arange(200)
+    for tokens, word in ((short, "batch_size 50"), (alone, "layout")):
         with Run(tmp_path / word, SMALL) as run, pytest.raises(UserError, match=word):
             pretrain(SMALL, tokens, run, words=50)
         assert not (tmp_path / word / "log.jsonl").exists()

@@ -365,18 +365,15 @@ def digits_below(classes: int) -> Images:
     return digits.subset(torch.nonzero(digits.labels < classes)[:, 0])
 
 
-def test_of_one_class_no_penalty_is_chosen(tmp_path: Path) -> None:
+def test_five_classes_have_no_top5_and_one_has_no_penalty(tmp_path: Path) -> None:
+    for classes in (5, 6):
+        found = scored(tmp_path / str(classes), DIGITS, images=(digits_below(classes),) * 2)
+        top5 = {"linear_top5"} if classes > 5 else set()
+        assert set(found) == {"knn_top1", "linear_top1", "linear_best_top1"} | top5
     config = dataclasses.replace(DIGITS, protocol="linear-l2-v1")
     with pytest.warns(RuntimeWarning, match="no l2_top1: .*one class"):
-        found = scored(tmp_path, config, images=(digits_below(1),) * 2)
+        found = scored(tmp_path / "one", config, images=(digits_below(1),) * 2)
     assert found == {"knn_top1": 100.0}
-
-
-@pytest.mark.parametrize("classes", [5, 6])
-def test_five_classes_have_no_top5(tmp_path: Path, classes: int) -> None:
-    found = scored(tmp_path, DIGITS, images=(digits_below(classes),) * 2)
-    top5 = {"linear_top5"} if classes > 5 else set()
-    assert set(found) == {"knn_top1", "linear_top1", "linear_best_top1"} | top5
 
 
 @pytest.mark.parametrize(("batch_norm", "test_size"), [("eval", None), ("train", 16)])

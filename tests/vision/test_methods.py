@@ -139,7 +139,6 @@ def test_the_ends_of_ranges_are_taken(changes: dict[str, Any]) -> None:
         ({**SWAV, "symmetric": True}, "symmetric"),
         ({"method": "byol"}, "alignment"),
         ({"objective": Objective(term(alignment))}, "collapse"),
-        ({"pairs": "one"}, "pairs"),
         ({"method": "moco_v3", "pairs": "first_view"}, "simclr"),
         ({"augmentations": ("hcl", "weak")}, "weak"),
         ({"augmentations": (check, check)}, "check"),
