@@ -32,24 +32,13 @@ def small(**changes: Any) -> Config:
     return dataclasses.replace(SMALL, **{"method": "simclr", **changes})
 
 
-class Tiny(nn.Module):
-    """In the place of S3D, for the tests that only look at who meets whom."""
-
-    dim = 24
-
-    def __init__(self, **constants: float) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3 * 2 * 4 * 4, self.dim)
-        self.norm = nn.BatchNorm1d(self.dim)
-
-    def forward(self, clips: Tensor) -> Tensor:
-        return self.norm(self.layer(clips.flatten(1)))
-
-
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of S3D, for the tests that only look at who meets whom."""
     torch.manual_seed(0)
-    monkeypatch.setattr("video.encoder.S3D", Tiny)
+    made = nn.Sequential(nn.Flatten(), nn.Linear(3 * 2 * 4 * 4, 24), nn.BatchNorm1d(24))
+    made.dim = 24
+    monkeypatch.setattr("video.encoder.S3D", lambda **constants: made)
 
 
 def network_of_width_5() -> nn.Module:

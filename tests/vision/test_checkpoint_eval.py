@@ -63,16 +63,9 @@ def without_fc(state: State) -> State:
     return {name: item for name, item in state.items() if not name.startswith("fc.")}
 
 
-class Pooled(nn.Module):
-    """Features of an ``nn.Sequential`` of parts, as the programs that cut networks take them."""
-
-    def __init__(self, *parts: nn.Module) -> None:
-        super().__init__()
-        self.parts = nn.Sequential(*parts)
-
-    def forward(self, images: Tensor) -> Tensor:
-        maps: Tensor = self.parts(images)
-        return maps.mean((2, 3))
+def pooled(*parts: nn.Module) -> nn.Module:
+    """Features of parts, as the programs that cut networks take them."""
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 def headless(one: nn.Module) -> nn.Module:
@@ -123,7 +116,7 @@ def lightly_s(one: nn.Module, other: nn.Module) -> tuple[Any, nn.Module]:
     parts = [nn.Sequential(*list(each.children())[:-1]) for each in (one, other)]
     state = under("backbone.", parts[0].state_dict())
     state |= under("backbone_momentum.", parts[1].state_dict())
-    return {"state_dict": state | {"projection_head.0.weight": torch.ones(3)}}, Pooled(*parts[0])
+    return {"state_dict": state | {"projection_head.0.weight": torch.ones(3)}}, pooled(*parts[0])
 
 
 def lightly_s_own(one: nn.Module, other: nn.Module) -> tuple[Any, nn.Module]:
@@ -133,8 +126,8 @@ def lightly_s_own(one: nn.Module, other: nn.Module) -> tuple[Any, nn.Module]:
     """
     from lightly.models import ResNetGenerator
 
-    made = Pooled(*list(ResNetGenerator("resnet-18").children())[:-1]).eval()
-    return under("backbone.", made.parts.state_dict()), made
+    parts = nn.Sequential(*list(ResNetGenerator("resnet-18").children())[:-1]).eval()
+    return under("backbone.", parts.state_dict()), pooled(parts)
 
 
 def lightly_s_whole(one: nn.Module, other: nn.Module) -> tuple[Any, nn.Module]:
@@ -157,7 +150,7 @@ def hcl_s(one: nn.Module, other: nn.Module) -> tuple[Any, nn.Module]:
     parts = [each for each in one.children() if not isinstance(each, nn.Linear | nn.MaxPool2d)]
     state = under("module.f.", nn.Sequential(*parts).state_dict())
     head = {"module.g.0.weight": torch.ones(3, 3), "module.g.1.weight": torch.ones(3)}
-    return state | head, Pooled(*parts)
+    return state | head, pooled(*parts)
 
 
 PROGRAMS = (
