@@ -402,13 +402,11 @@ def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Pat
         (["vision", "m.pth"], "--data FOLDER"),
         (["vision", "m.pth", "--data", "CIFAR"], "'CIFAR'"),
         (["vision", "m.pth", "--data", "digits", "--protocol", "knn"], "'knn'"),
-        (["vision", "none.pth", "--data", "digits"], "none.pth"),
         (["vision", "m.pth", "--data", "digits", "--stem", "tiny"], "'tiny'"),
         (["vision", "m.pth", "--data", "digits", "--heads", "0"], "--heads"),
         (["vision", "m.pth", "--data", "digits", "--out", "results/a.json"], "results"),
         (["rl", "m.pth"], "rl"),
         (["visio", "m.pth"], "vision"),
-        (["vision"], "DOMAIN MODEL"),
     ],
 )
 def test_models_that_cannot_be_scored_are_said_in_one_line(
