@@ -63,34 +63,37 @@ TESTS = {
     "vision/features.py": [
         f"tests/vision/test_{name}.py" for name in ("evaluation", "transfer", "prepared")
     ],
-    "vision/encoder.py": [f"tests/vision/test_{name}.py" for name in ("encoder", "init", "cmc")],
+    "vision/encoder.py": [
+        f"tests/vision/test_{name}.py" for name in ("encoder", "export", "methods")
+    ],
     **dict.fromkeys(["vision/data.py", "vision/image_sets.py"], FILES_OF_IMAGES),
     "vision/methods/__init__.py": [
-        f"tests/vision/test_{name}.py" for name in ("methods", "encoder", "init")
+        f"tests/vision/test_{name}.py" for name in ("methods", "encoder", "export")
     ],
     "vision/methods/base.py": [
-        *(f"tests/vision/test_{name}.py" for name in ("methods", "init")),
+        *(f"tests/vision/test_{name}.py" for name in ("methods", "export")),
         "tests/core/test_chunks.py",
     ],
     "vision/methods/moco.py": ["tests/vision/test_methods.py"],
-    "vision/methods/swav.py": ["tests/vision/test_swav.py", "tests/vision/test_methods.py"],
-    "vision/methods/cmc.py": ["tests/vision/test_cmc.py", "tests/vision/test_methods.py"],
+    "vision/methods/swav.py": ["tests/vision/test_methods.py"],
+    "vision/methods/cmc.py": ["tests/vision/test_methods.py"],
     "text/baselines.py": ["tests/text/test_neighbours.py"],
-    "text/encoder.py": [f"tests/text/test_{name}.py" for name in ("encoder", "init", "export")],
+    "text/encoder.py": [f"tests/text/test_{name}.py" for name in ("encoder", "saved", "export")],
     "text/evaluation.py": ["tests/text/test_evaluation.py", "tests/text/test_official.py"],
     "text/senteval.py": ["tests/text/test_official.py", "tests/text/test_evaluation.py"],
     "video/augmentation.py": [
         f"tests/video/test_{name}.py" for name in ("augmentation", "loading", "pytorchvideo")
     ],
     "video/encoder.py": [
-        *(f"tests/video/test_{name}.py" for name in ("encoder", "init", "evaluation")),
+        *(f"tests/video/test_{name}.py" for name in ("encoder", "export", "evaluation")),
         "tests/core/test_chunks.py",
     ],
 }
 # Tests of a training that stand elsewhere.
 OF_TRAINING = {
-    "vision": ["tests/vision/test_store.py", "tests/vision/test_trivial.py"],
-    "text": ["tests/text/test_neighbours.py"],
+    "vision": [f"tests/vision/test_{name}.py" for name in ("store", "trivial", "export")],
+    "text": ["tests/text/test_neighbours.py", "tests/text/test_saved.py"],
+    "video": ["tests/video/test_export.py"],
 }
 OF_ALL_TRAINING = [
     *(f"tests/core/test_{name}.py" for name in ("chunks", "capture")),

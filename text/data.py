@@ -110,13 +110,6 @@ def checked_sentences(sentences: Iterable[str]) -> Iterator[str]:
             remedy = "decode it" if isinstance(sentence, bytes) else "omit it, or put ''"
             kind = type(sentence).__name__
             raise ValueError(f"sentence {number} is not text but {sentence!r} ({kind}); {remedy}")
-        try:
-            sentence.encode()
-        except UnicodeEncodeError:
-            raise ValueError(
-                f"sentence {number} has half of a surrogate pair: {sentence!r}; read its file as "
-                f"UTF-8, or omit it"
-            ) from None
         yield str(sentence)  # numpy has a string type of its own
 
 

@@ -116,10 +116,6 @@ def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Projected
     # The embeddings of a Hugging Face encoder may have rows that no word uses.
     if len(tokenizer) > words or (model.config.backbone is None and len(tokenizer) < words):
         raise damaged(folder, f"{len(tokenizer)} words beside {words} embeddings")
-    if project is not None:
-        shape = tuple(project.matrix.shape)
-        if len(shape) != 2 or shape[1] != 2 * model.dim:
-            raise damaged(folder, f"a projection {shape} for pairs of width {2 * model.dim}")
     return model.eval(), tokenizer, project
 
 

@@ -172,7 +172,7 @@ def _part_of(sentences: Path, gold: Path) -> Part:
         for number, ((first, second), score) in enumerate(zip(pairs, scores, strict=True), 1)
         if score
     ]
-    return _as_part(gold, rows)
+    return _as_part(rows)
 
 
 def _test_part(file: Path, columns: tuple[int, int, int], header: int) -> Part:
@@ -180,7 +180,7 @@ def _test_part(file: Path, columns: tuple[int, int, int], header: int) -> Part:
         (first, second, _score(file, number, score))
         for number, (first, second, score) in enumerate(_rows(file, columns, header), header + 1)
     ]
-    return _as_part(file, rows)
+    return _as_part(rows)
 
 
 def _rows(file: Path, columns: Sequence[int], header: int = 0) -> Iterator[tuple[str, ...]]:
@@ -207,9 +207,7 @@ def _score(file: Path, number: int, text: str) -> float:
     return score
 
 
-def _as_part(file: Path, rows: Sequence[tuple[str, str, float]]) -> Part:
-    if len(rows) < 2:
-        raise UserError(f"{file}: {len(rows)} pairs with a score, a correlation takes 2")
+def _as_part(rows: Sequence[tuple[str, str, float]]) -> Part:
     first, second, gold = zip(*rows, strict=True)
     return Part(first, second, np.array(gold))
 

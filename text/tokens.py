@@ -156,12 +156,10 @@ class Tokens:
         """The sentences from ``start`` up to, not including, ``stop``, cut after ``length`` tokens.
 
         Raises:
-            ValueError: there are no such sentences, or ``length`` is below 1.
+            ValueError: there are no such sentences.
         """
         if not 0 <= start < stop <= len(self):
             raise ValueError(f"no sentences {start} to {stop} in a corpus of {len(self)}")
-        if length < 1:
-            raise ValueError(f"length must be at least 1, got {length}")
         offsets = np.asarray(self.offsets[start : stop + 1])
         flat = np.asarray(self.ids[offsets[0] : offsets[-1]])
         first = offsets[:-1] - offsets[0]

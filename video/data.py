@@ -187,8 +187,6 @@ def load(
     """
     if split not in SPLITS or modality not in MODALITIES or size < 1:
         raise ValueError(f"no split {split}, modality {modality!r} and size {size}")
-    if flow not in FLOWS:
-        raise ValueError(f"flow is by {' or '.join(FLOWS)}; got {flow!r}")
     layout = layout_of(dataset, data_root)
     classes = _present_classes(dataset, layout)
     listed = _listed_videos(layout, split, classes)

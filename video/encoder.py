@@ -115,16 +115,11 @@ class S3D(nn.Module):
         momentum: of the batch norms, the share of the batch in the running statistics.
         epsilon: of the batch norms.
 
-    Raises:
-        ValueError: a width that is not positive.
-
     Source: Xie et al. 2018, "Rethinking Spatiotemporal Feature Learning".
     """
 
     def __init__(self, *, width: float = 1.0, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
         super().__init__()
-        if width <= 0:
-            raise ValueError(f"width is positive; got {width}")
         norm = partial(nn.BatchNorm3d, eps=epsilon, momentum=momentum)
         scaled = partial(_scaled_channels, width=width)
 
@@ -185,10 +180,6 @@ class R2Plus1D(nn.Module):
         self, *, width: float, strides: Sequence[int], momentum: float, epsilon: float
     ) -> None:
         super().__init__()
-        if width <= 0:
-            raise ValueError(f"width is positive; got {width}")
-        if len(strides) != len(STRIDES) or min(strides) < 1:
-            raise ValueError(f"strides are those of the stem and of four stages; got {strides}")
         inputs, *planes = (
             _scaled_channels(channels, width) for channels in (64, 64, 128, 256, 512)
         )
@@ -314,10 +305,7 @@ def _check_name(network: str) -> None:
 
 def _network_of_function(make: Callable[[], Any], config: Config) -> nn.Module:
     """The module made by a user's function, with its width as ``dim``."""
-    encoder = make()
-    if not isinstance(encoder, nn.Module):
-        what = type(encoder).__name__
-        raise ValueError(f"{make.__name__} makes a {what}; it has to make a torch module")
+    encoder: nn.Module = make()
     clips = torch.zeros(1, 3, config.clip_frames, config.size, config.size)
     with torch.no_grad(), evaluating(encoder):
         features = encoder(clips)
@@ -469,8 +457,7 @@ def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) ->
 
 def moco(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
     """Queries against the teacher's keys; negatives come from the queue ([CoCLR]'s InfoNCE)."""
-    if networks.teacher is None:
-        raise ValueError("these networks were made for a method without a teacher")
+    assert networks.teacher is not None
     feature = in_groups(networks.encoder, first)
     key = networks.teacher(second)
     query = embedded(networks.head, feature)

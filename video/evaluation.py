@@ -308,8 +308,6 @@ def finetune(
     """
     if epochs < 1:
         raise ValueError(f"fine-tuning takes at least 1 epoch; got {epochs}")
-    if not list(encoder.parameters()):
-        raise ValueError("an encoder without parameters cannot be fine-tuned; use another protocol")
     device = next(encoder.parameters()).device
     labels = _labels(videos, device)
     generator = torch.Generator().manual_seed(config.seed)

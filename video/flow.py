@@ -96,8 +96,6 @@ def flow_frames(frames: np.ndarray, method: str = "tvl1") -> np.ndarray:
 
     ``method`` is of ``NAMES``.
     """
-    if len(frames) < 2:
-        raise ValueError(f"flow needs at least 2 frames, got {len(frames)}")
     settings_of(method)
     algorithm: Any
     if method == "tvl1":

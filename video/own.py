@@ -20,7 +20,7 @@ from shared.experiment.data import sha256_of_files, sha256_of_lines
 from shared.experiment.folders import Folder, layout_of, printable, read_folder, undamaged
 from video import data
 from video.config import OWN
-from video.data import FLOWS, Video, Videos, stored_side, too_short
+from video.data import Video, Videos, stored_side, too_short
 from video.decoding import decode, fault_of
 
 ENDINGS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".m4v")
@@ -46,8 +46,6 @@ def folder(
         UserError: it has no videos, another layout, or unusable videos, which are all named.
         ValueError: there is no such method of flow.
     """
-    if flow not in (None, *FLOWS):
-        raise ValueError(f"flow is by {' or '.join(FLOWS)}; got {flow!r}")
     content = read_folder(Path(path), str(path), WHAT, ENDINGS)
     content.warn()
     entries = [(file, label, True) for file, label in content.train]
@@ -67,7 +65,7 @@ def from_pytorchvideo(
         skip_damaged: omit videos that cannot be used, with a warning that lists them.
 
     Raises:
-        UserError: no videos, or unusable ones, which are all named.
+        UserError: unusable videos, which are all named.
     """
     from video.pytorchvideo import paths_of
 
@@ -75,8 +73,6 @@ def from_pytorchvideo(
     entries = [
         (Path(file), label, is_train) for part, is_train in parts for file, label in paths_of(part)
     ]
-    if not entries:
-        raise UserError("a dataset without videos; give pairs of a path and a label")
     count = 1 + max(label for _, label, _ in entries)
     classes = [str(number) for number in range(count)]
     common_folder = Path(os.path.commonpath([file.absolute().parent for file, _, _ in entries]))

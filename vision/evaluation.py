@@ -295,8 +295,6 @@ def _labelled(
         load_split(config, name, "train", run),
         load_split(config, name, "test", run),
     )
-    if min(int(part.labels.min()) for part in (train, test)) < 0:
-        raise ValueError("images without labels cannot be scored; give both parts' classes")
     classes = describe(name).classes
     if images is not None:
         classes = 1 + max(int(part.labels.max()) for part in images)
@@ -336,12 +334,9 @@ def linear_probe(
         after_epoch: called with the number of epochs done.
 
     Raises:
-        ValueError: no epoch to train, an image without a label of the C, or a feature that is NaN
-            or infinite.
+        ValueError: an image without a label of the C, or a feature that is NaN or infinite.
         FloatingPointError: the classifier's weights are no longer finite.
     """
-    if probe.epochs < 1:
-        raise ValueError(f"a probe trains for at least 1 epoch; got {probe.epochs}")
     for values in (labels, test_labels):
         check_labels(values, classes)
     if isinstance(train, Tensor):

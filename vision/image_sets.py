@@ -76,11 +76,7 @@ def decode_all(name: str, data_root: Path, source: str) -> None:
     with ThreadPool() as pool:  # Pillow decodes without Python's lock
         faults = pool.imap(functools.partial(_is_damaged, side=side), files, chunksize=64)
         damaged = [_name(folder, file) for file, fault in zip(files, faults, strict=True) if fault]
-    verdict = _verdict_file(name, data_root)
-    try:
-        write_atomically(verdict, "\n".join([source, *damaged]) + "\n")
-    except OSError as error:
-        raise UserError(f"{verdict}: cannot store which images are damaged: {error}") from error
+    write_atomically(_verdict_file(name, data_root), "\n".join([source, *damaged]) + "\n")
 
 
 def _is_damaged(file: Path, side: int | None) -> bool:

@@ -72,7 +72,7 @@ def fault_of(file: Path, *, upright: bool = False) -> str | None:
 
 def pixels_of(values: Any) -> Tensor:
     """Pixels (n, C, H, W) uint8 of a tensor or array of that shape and one of the types above."""
-    values = _as_tensor(values, "pixels")
+    values = _as_tensor(values)
     if values.ndim != 4:
         raise ValueError(
             f"pixels are (n, channels, height, width), got {tuple(values.shape)}; "
@@ -88,7 +88,7 @@ def pixels_of(values: Any) -> Tensor:
 
 def labels_of(values: Any, count: int) -> Tensor:
     """Labels (n,) int64, or (n, C) for several classes in one image; -1 where there is none."""
-    labels = _as_tensor(values, "labels")
+    labels = _as_tensor(values)
     if labels.ndim not in (1, 2) or len(labels) != count:
         raise ValueError(f"labels of {count} images are ({count},), got {tuple(labels.shape)}")
     if labels.is_floating_point() or labels.is_complex():
@@ -171,16 +171,13 @@ def _eight_bits(values: Tensor) -> Tensor:
     return (values.double() * 255).round_().clamp_(0, 255).to(torch.uint8)
 
 
-def _as_tensor(values: Any, what: str) -> Tensor:
+def _as_tensor(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values
     array = np.asarray(values)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    try:
-        return torch.from_numpy(np.array(array))  # copied: maybe read-only, or of negative strides
-    except TypeError as error:
-        raise ValueError(f"{what} of {array.dtype} cannot be a tensor") from error
+    return torch.from_numpy(np.array(array))  # copied: maybe read-only, or of negative strides
 
 
 def _reason(error: BaseException) -> str:

@@ -35,9 +35,8 @@ SENTENCES = (
     "He had lost the key to the old house .",
 )
 CONFIG = Config(vocabulary=40, embedding=6, hidden=8, layers=1, heads=2, length=12, epochs=3)
-SCORES = {"MR": 70.25, "CR": 75.5, "SUBJ": 88.0, "MPQA": 84.0, "TREC": 81.5, "MSRP": 69.75}
 METRICS = {
-    **SCORES,
+    **{"MR": 70.25, "CR": 75.5, "SUBJ": 88.0, "MPQA": 84.0, "TREC": 81.5, "MSRP": 69.75},
     "MSRP_f1": 79.125,
     "mean": 78.17,
     "protocol": "skip-thoughts-nested-10fold-v2",
@@ -45,28 +44,22 @@ METRICS = {
 }
 
 
-def keep_model(folder: Path, config: Config, matrix: Tensor | None = None) -> QuickThought:
-    """What a finished run leaves in its folder model/."""
-    tokenizer = make_tokenizer(SENTENCES, config.vocabulary, config.lower_case)
-    torch.manual_seed(config.seed)
-    model = QuickThought(shape_of(config, len(tokenizer)))
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    if matrix is not None:
-        metadata = {NORMALISED: "true"} if config.normalise_projected else None
-        save_file({"matrix": matrix}, folder / PROJECTION, metadata)
-    return model.eval()
-
-
 def finished(
     folder: Path, config: Config = CONFIG, tier: str = "short", matrix: Tensor | None = None
 ) -> QuickThought:
     """A finished run's folder, without the training."""
+    tokenizer = make_tokenizer(SENTENCES, config.vocabulary, config.lower_case)
+    torch.manual_seed(config.seed)
+    model = QuickThought(shape_of(config, len(tokenizer)))
     with Run(folder, config, tier=tier) as run:
         run.record_data(books="5f" * 32)
-        model = keep_model(folder / MODEL, config, matrix)
+        model.save_pretrained(folder / MODEL)
+        tokenizer.save_pretrained(folder / MODEL)
+        if matrix is not None:
+            metadata = {NORMALISED: "true"} if config.normalise_projected else None
+            save_file({"matrix": matrix}, folder / MODEL / PROJECTION, metadata)
         run.finish(METRICS)
-    return model
+    return model.eval()
 
 
 def a_projection(config: Config = CONFIG, rows: int = 5) -> Tensor:
@@ -143,11 +136,7 @@ def torn_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(content[: len(content) // 2])
 
 
-def narrow_projection(folder: Path) -> None:
-    save_file({"matrix": torch.ones(3, CONFIG.hidden)}, folder / PROJECTION)
-
-
-@pytest.mark.parametrize("damage", [add_key, more_words, torn_tokenizer, narrow_projection])
+@pytest.mark.parametrize("damage", [add_key, more_words, torn_tokenizer])
 def test_a_model_whose_parts_do_not_fit_is_not_exported(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:

@@ -1,6 +1,6 @@
-"""Encoders in folders of transformers and sentence-transformers."""
+"""Encoders in folders of other libraries: their vectors, and a training that starts from them."""
 
-import itertools
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +16,14 @@ from sentence_transformers.sentence_transformer import modules
 from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import WordLevel
 
+import text
 from shared.errors import UserError
+from shared.experiment.initial import InitialWeights
+from shared.experiment.run import Run
+from text import export
+from text.config import Config
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
-from text.saved import hugging_face_encoder
+from text.saved import hugging_face_encoder, starting_point
 
 WORDS = "a rose is it not and by any other name".split()
 SENTENCES = ["it is a rose", "rose", "a rose by any other name is a rose", "Not a tulip", "name it"]
@@ -59,74 +64,28 @@ def sentence_transformer(
     return model
 
 
-def equal(folder: Path, sentences: Sequence[str] = SENTENCES, **options: Any) -> None:
-    """The vectors are those of sentence-transformers, which encodes each sentence alone."""
-    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-    expected = np.concatenate([model.encode([each]) for each in sentences])
-    found = hugging_face_encoder(folder, **options)(sentences)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize(
-    "pooling",
-    ["mean", "cls", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", ("cls", "mean")],
-)
+@pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken", ("cls", "mean")])
 def test_vectors_are_those_of_sentence_transformers(
     tmp_path: Path, pooling: str | tuple[str, ...], side: str
 ) -> None:
-    sentence_transformer(tmp_path, pooling, padding_side=side)
-    equal(tmp_path / "saved", [*SENTENCES, LONG])
+    """Which encodes each sentence alone, by what is written beside the weights."""
+    sentence_transformer(tmp_path, pooling, modules.Normalize(), padding_side=side)
+    folder, sentences = tmp_path / "saved", [*SENTENCES, LONG]
+    prompt = {"prompts": {"q": "any other "}, "default_prompt_name": "q", "truncate_dim": 5}
+    file = folder / "config_sentence_transformers.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | prompt))
+    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    expected = np.concatenate([model.encode([each]) for each in sentences])
+    found = hugging_face_encoder(folder)(sentences)
+    assert found.shape == (6, 5)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_settings_beside_the_weights_are_read(tmp_path: Path) -> None:
-    """Length, lower case, unit length, width, and a prompt that is tokenized but not pooled."""
-    folder = tmp_path / "saved"
-    sentence_transformer(tmp_path, "mean", modules.Normalize())
-    equal(folder)
-
-    def write(name: str, **changes: Any) -> np.ndarray:
-        file = folder / name
-        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-        equal(folder, [*SENTENCES, "a rose is it not and by any"])
-        return hugging_face_encoder(folder)(SENTENCES)
-
-    seen = [hugging_face_encoder(folder)(SENTENCES)]
-    seen.append(write("sentence_bert_config.json", max_seq_length=6))
-    seen.append(write("sentence_bert_config.json", do_lower_case=True))
-    prompt = {"prompts": {"q": "any other "}, "default_prompt_name": "q"}
-    seen.append(write("config_sentence_transformers.json", **prompt))
-    seen.append(write("1_Pooling/config.json", include_prompt=False))
-    for before, after in itertools.pairwise(seen):  # each of them is seen in the vectors
-        assert np.abs(before - after).max() > 0.01
-    assert write("config_sentence_transformers.json", truncate_dim=5).shape == (5, 5)
-    with pytest.raises(ValueError, match="cls"):
-        hugging_face_encoder(folder, pooling="cls")
-
-
-def test_a_limit_above_that_of_the_configuration(tmp_path: Path) -> None:
-    """Models without a table of positions take more tokens than their configuration says."""
-    special = {f"{name}_token_id": 1 for name in ("pad", "bos", "eos", "cls", "sep")}
-    model = tr.ModernBertModel(tr.ModernBertConfig(**BERT, max_position_embeddings=12, **special))
-    plain = save(tmp_path / "plain", model)
-    steps = [modules.Transformer(str(plain)), modules.Pooling(16)]
-    SentenceTransformer(modules=steps, device="cpu").save(str(tmp_path / "saved"))
-    file = tmp_path / "saved" / "sentence_bert_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"max_seq_length": 40}))
-    equal(tmp_path / "saved", [*SENTENCES, "a rose is not " * 8])
-    long = hugging_face_encoder(tmp_path / "saved")(["a rose is not " * 8, "a rose is not " * 3])
-    assert np.abs(long[0] - long[1]).max() > 1e-3
-
-
-def test_folders_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    """Truth values for poolings, the transformer in a folder of its own."""
+def test_the_transformer_may_be_in_a_folder_of_its_own(tmp_path: Path) -> None:
     sentence_transformer(tmp_path, "max")
     folder = tmp_path / "saved"
-    old = {"word_embedding_dimension": 16, "pooling_mode_cls_token": True}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(old))
-    equal(folder)
     expected = hugging_face_encoder(folder)(SENTENCES)
-
     inner = folder / "0_Transformer"
     inner.mkdir()
     steps = json.loads((folder / "modules.json").read_text())
@@ -135,6 +94,8 @@ def test_folders_of_earlier_versions_are_read(tmp_path: Path) -> None:
     steps[0]["path"] = inner.name
     (folder / "modules.json").write_text(json.dumps(steps))
     assert np.array_equal(hugging_face_encoder(folder)(SENTENCES), expected)
+    with pytest.raises(ValueError, match="cls"):
+        hugging_face_encoder(folder, pooling="cls")
 
 
 def test_weights_that_the_model_has_no_place_for_are_refused(tmp_path: Path) -> None:
@@ -230,33 +191,111 @@ def test_folders_without_an_encoder_are_refused(tmp_path: Path) -> None:
 
     sentence_transformer(tmp_path)
     folder = tmp_path / "saved"
-
-    def other(name: str, old: str, new: str) -> bytes:
-        text = (folder / name).read_text()
-        assert old in text
-        return text.replace(old, new).encode()
-
-    deeper = other("config.json", '"num_hidden_layers": 1', '"num_hidden_layers": 2')
-    median = b'{"embedding_dimension": 16, "pooling_mode": "median"}'
+    config = (folder / "config.json").read_text()
+    deeper = config.replace('"num_hidden_layers": 1', '"num_hidden_layers": 2')
     for name, content, word in (
         ("model.safetensors", (folder / "model.safetensors").read_bytes()[:-100], "be loaded"),
-        ("config.json", deeper, r"encoder\.layer\.1\.attention"),
-        ("modules.json", other("modules.json", "pooling.Pooling", "dense.Dense"), "be loaded"),
         ("modules.json", b"[{", "be loaded"),
-        ("config_sentence_transformers.json", b'{"default_prompt_name": "q"}', "prompt"),
-        ("1_Pooling/config.json", median, "median"),
+        ("config.json", deeper.encode(), r"encoder\.layer\.1\.attention"),
         ("modules.json", None, "1_Pooling"),
     ):
         intact = (folder / name).read_bytes()
         (folder / name).unlink()
         if content is not None:
             (folder / name).write_bytes(content)
-        with pytest.raises(UserError, match=word) as caught:
+        with pytest.raises(UserError, match=rf"^{folder}.*{word}"):
             hugging_face_encoder(folder)
-        assert str(caught.value).startswith(f"{folder}")
         (folder / name).write_bytes(intact)
     hugging_face_encoder(folder)
     for file in folder.glob("tokenizer*"):
         file.unlink()
     with pytest.raises(UserError, match="tokenizer"):
         hugging_face_encoder(folder)
+
+
+# Training that starts from a model, with its shape and its tokenizer
+
+RUN = dataclasses.replace(Config().reduced(), steps=2, tasks=("neighbours",))
+SHAPES = {
+    "gpt2": tr.GPT2Config(n_embd=32, n_layer=1, n_head=2),
+    "bert": tr.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2),
+    "distilbert": tr.DistilBertConfig(dim=32, n_layers=1, n_heads=2),
+    "roberta": tr.RobertaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2),
+}
+
+
+def start(folder: Path, kind: str, **shape: Any) -> Any:
+    """A model of more rows than words, whose tokenizer pads by itself."""
+    config = type(SHAPES[kind])(**{**SHAPES[kind].to_dict(), "vocab_size": 50, **shape})
+    torch.manual_seed(3)
+    model = tr.AutoModel.from_config(config)
+    save(folder, model)
+    words = tokenizer()
+    words.backend_tokenizer.enable_padding(length=20)
+    words.save_pretrained(folder)
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_any_encoder_of_transformers_starts_both(tmp_path: Path, kind: str) -> None:
+    network = start(tmp_path, kind)
+    model, words = starting_point(InitialWeights.of(tmp_path), 6)
+    given = words(SENTENCES[2], max_length=6, truncation=True, return_tensors="pt")
+    ids, mask = given["input_ids"], given["attention_mask"]
+    with torch.no_grad():
+        expected = network(input_ids=ids, attention_mask=mask).last_hidden_state.mean(1)
+        for training in (False, True):  # without dropout
+            for found in model.train(training)(ids, mask):
+                torch.testing.assert_close(found, expected)
+    assert sentence_encoder(model, words)(SENTENCES).shape == (5, 64)
+    for name, parameter in model.named_parameters():
+        assert "pooler" not in name
+        assert parameter.requires_grad
+
+
+def test_sentences_have_the_tokens_of_the_model(tmp_path: Path) -> None:
+    start(tmp_path, "bert")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.txt").write_text("a rose is it not\nname Tulip\n")
+    _, words = starting_point(InitialWeights.of(tmp_path), 6)
+    tokens, same = text.prepare("mine", "sentences", tmp_path, tokenizer=words)
+    assert same is words
+    rows = [words.convert_ids_to_tokens(tokens.batch(i, i + 1, 6).ids[0]) for i in range(2)]
+    assert rows == [
+        ["[CLS]", "a", "rose", "is", "it", "[SEP]"],
+        ["[CLS]", "name", "<unk>", "[SEP]"],
+    ]
+
+
+def test_what_cannot_be_started_from_is_said(tmp_path: Path) -> None:
+    start(tmp_path / "bert", "bert", max_position_embeddings=8)
+    init = InitialWeights.of(tmp_path / "bert")
+    with pytest.raises(UserError, match="length=8"):
+        starting_point(init, 9)
+    with pytest.raises(UserError, match="a file"):
+        starting_point(InitialWeights.of(tmp_path / "bert/model.safetensors"), 8)
+    config = dataclasses.replace(RUN, init=init, length=8)
+    tokens, other = text.prepare("manual", "wrapped", tmp_path, vocabulary=100)
+    with Run(tmp_path / "run", config, data_root=tmp_path) as run:
+        with pytest.raises(UserError, match="encoder=transformer"):
+            run.finish(text.measure(config, run))
+        with pytest.raises(ValueError, match="its tokenizer"):
+            text.train.pretrain(config, tokens, run, words=len(other), tokenizer=other)
+
+
+@pytest.mark.slow
+def test_a_run_starts_from_a_model_and_is_exported(tmp_path: Path) -> None:
+    network = start(tmp_path / "bert", "bert")
+    init = InitialWeights.of(tmp_path / "bert")
+    config = dataclasses.replace(RUN, encoder="transformer", init=init, learning_rate=0.0)
+    with Run(tmp_path / "run", config, data_root=tmp_path / "data") as run:
+        run.finish(text.measure(config, run))
+        assert run.environment["data"]["init"] == init.sha256
+    target = export.write(tmp_path / "run", tmp_path / "export")
+    given = starting_point(init, 50)[1](SENTENCES[0], return_tensors="pt")
+    ids, mask = given["input_ids"], given["attention_mask"]
+    states = network(input_ids=ids, attention_mask=mask).last_hidden_state.mean(1)
+    half = torch.nn.functional.normalize(states.detach()).numpy()
+    assert export.load(target)(SENTENCES[:1])[:, :32] == pytest.approx(half, abs=1e-5)
+    onward = dataclasses.replace(config, init=InitialWeights.of(target))
+    assert starting_point(onward.init, 50)[0].config.backbone["model_type"] == "bert"

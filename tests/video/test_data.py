@@ -11,7 +11,7 @@ import video.data
 import video.flow
 from shared.experiment.data import MissingData
 from tests.stages.errors import error_of
-from tests.video.avi import write_avi
+from tests.video.test_decoding import write_avi
 from video.config import EMBEDDED
 from video.data import Video, Videos, fetch, fingerprint, load, stored_side
 from video.decoding import decode
@@ -85,7 +85,7 @@ def of_name(videos: Videos, name: str) -> torch.Tensor:
 # Index and splits
 
 
-def test_a_split_has_the_listed_videos_of_the_present_classes(official: Path):
+def test_a_split_has_the_listed_videos_and_their_frames(official: Path):
     videos = load("ucf101", official, split=2, size=21)
     assert videos.classes == ("Punch", "Archery")  # in the official order, Surfing is missing
     expected = tuple(
@@ -107,9 +107,6 @@ def test_a_split_has_the_listed_videos_of_the_present_classes(official: Path):
     other = load("ucf101", official, split=3, size=21)
     assert {video.group for video in other.of(train=False).videos} == {3}
     assert len(kept_folders(official)) == 1  # all splits share what is decoded
-
-
-def test_frames_are_those_of_the_files(official: Path):
     videos = load("ucf101", official, size=21)
     assert videos.frames.shape == (60, 3, HEIGHT, WIDTH)
     assert videos.frames.dtype == torch.uint8
@@ -344,14 +341,6 @@ def test_worker_processes_change_nothing(official: Path):
     assert together.left_out == alone.left_out
 
 
-def test_frames_of_another_size_are_resized(official: Path):
-    other = name_of("Punch", 1)
-    write_grays(file_of(official, other), [100] * 4, size=(48, 32))
-    videos = load("ucf101", official, size=21)
-    assert videos.frames.shape[1:] == (3, HEIGHT, WIDTH)
-    assert abs(of_name(videos, other)[2].float().mean() - 100) < 3
-
-
 # What is kept
 
 
@@ -422,8 +411,6 @@ def test_flow_is_kept_as_frames_are(official: Path, monkeypatch: pytest.MonkeyPa
     loaded(flow="dis")
     assert len(asked) == 3
     assert len(kept_folders(official, f"flow-{stored_side(21)}")) == 3
-    with pytest.raises(ValueError, match="raft"):
-        loaded(flow="raft")
 
 
 # The hash of what was used

@@ -4,32 +4,49 @@ import struct
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import pytest
 
 from shared.errors import UserError
-from tests.video.avi import write_avi
 from video.decoding import decode
 
 WIDTH, HEIGHT = 64, 48
+
+
+def add_film(
+    container: Any, frames: Sequence[np.ndarray], codec: str = "mpeg4", first: int = 0, **more: Any
+) -> None:
+    """A stream of frames (H, W, 3) uint8, of which the first one's number is given."""
+    stream = container.add_stream(codec, rate=25, pix_fmt="yuv420p", **more)
+    stream.height, stream.width = frames[0].shape[:2]
+    stream.codec_context.time_base = Fraction(1, 25)
+    for number, pixels in enumerate(frames, first):
+        frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+        frame.pts, frame.time_base = number, Fraction(1, 25)
+        container.mux(stream.encode(frame))
+    container.mux(stream.encode())
+
+
+def write_avi(file: Path, frames: Sequence[np.ndarray]) -> Path:
+    """A file in UCF-101's codec, whose folder is made."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(file), "w", format="avi") as container:
+        add_film(container, frames, bit_rate=4_000_000)
+    return file
 
 
 def write(
     file: Path, frames: int = 25, codec: str = "mpeg4", title: str = "", **options: str
 ) -> bytes:
     """A video of noise with a white corner at the top left."""
+    pixels = np.random.default_rng(0).integers(0, 60, (frames, HEIGHT, WIDTH, 3)).astype(np.uint8)
+    pixels[:, : HEIGHT // 2, : WIDTH // 2] = 255
     with av.open(str(file), "w", options=options) as container:
         container.metadata["title"] = title
-        stream = container.add_stream(codec, rate=25)
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
-        for number in range(frames):
-            pixels = np.random.default_rng(number).integers(0, 60, (HEIGHT, WIDTH, 3))
-            pixels[: HEIGHT // 2, : WIDTH // 2] = 255
-            frame = av.VideoFrame.from_ndarray(pixels.astype(np.uint8), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+        add_film(container, pixels, codec)
     return file.read_bytes()
 
 
@@ -175,14 +192,7 @@ def test_an_edit_list_leaves_frames_out(tmp_path: Path, first: int, seconds: flo
 def test_times_may_start_late(tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"late{ending}"
     with av.open(str(file), "w") as container:
-        stream = container.add_stream("mpeg4", rate=25)
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
-        stream.codec_context.time_base = Fraction(1, 25)
-        for number in range(20):
-            frame = av.VideoFrame.from_ndarray(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
-            frame.pts, frame.time_base = 125 + number, Fraction(1, 25)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+        add_film(container, np.zeros((20, HEIGHT, WIDTH, 3), np.uint8), first=125)
     assert len(list(decode(file))) == 20
 
 
@@ -191,14 +201,9 @@ def test_a_cover_picture_is_not_the_film(tmp_path: Path) -> None:
     with av.open(str(file), "w") as container:
         picture = container.add_stream("mjpeg", rate=1)
         picture.width, picture.height, picture.pix_fmt = 32, 32, "yuvj420p"
-        stream = container.add_stream("mpeg4", rate=25)
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        add_film(container, np.zeros((20, HEIGHT, WIDTH, 3), np.uint8))
         cover = av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8))
         container.mux(picture.encode(cover.reformat(format="yuvj420p")))
-        for _ in range(20):
-            frame = av.VideoFrame.from_ndarray(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
     assert [frame.shape for frame in decode(file)] == [(HEIGHT, WIDTH, 3)] * 20
 
 

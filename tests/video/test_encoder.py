@@ -32,24 +32,13 @@ def small(**changes: Any) -> Config:
     return dataclasses.replace(SMALL, **{"method": "simclr", **changes})
 
 
-class Tiny(nn.Module):
-    """In the place of S3D, for the tests that only look at who meets whom."""
-
-    dim = 24
-
-    def __init__(self, **constants: float) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3 * 2 * 4 * 4, self.dim)
-        self.norm = nn.BatchNorm1d(self.dim)
-
-    def forward(self, clips: Tensor) -> Tensor:
-        return self.norm(self.layer(clips.flatten(1)))
-
-
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of S3D, for the tests that only look at who meets whom."""
     torch.manual_seed(0)
-    monkeypatch.setattr("video.encoder.S3D", Tiny)
+    made = nn.Sequential(nn.Flatten(), nn.Linear(3 * 2 * 4 * 4, 24), nn.BatchNorm1d(24))
+    made.dim = 24
+    monkeypatch.setattr("video.encoder.S3D", lambda **constants: made)
 
 
 def network_of_width_5() -> nn.Module:
@@ -58,10 +47,6 @@ def network_of_width_5() -> nn.Module:
 
 def maps() -> nn.Module:
     return nn.Conv3d(3, 4, 1)
-
-
-def no_network() -> Any:
-    return 3
 
 
 def clips(count: int = 6) -> Tensor:
@@ -102,8 +87,6 @@ def test_widths_are_multiples_of_8(width: float, dim: int) -> None:
     assert network.eval()(torch.randn(1, 3, 8, 32, 32)).shape == (1, dim)
     if width == 0.25:  # 208 channels are 52, which is as near to 48 as to 56
         assert network.features[8].branch1[1][0][0].out_channels == 56
-    with pytest.raises(ValueError, match="width"):
-        S3D(width=0.0)
 
 
 CONSTANTS = {"momentum": 0.2, "epsilon": 0.3}
@@ -129,18 +112,10 @@ def test_constants_and_start() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_simclr_compares_both_views_in_one_pass() -> None:
+def test_simclr_has_the_pairs_that_are_asked_for() -> None:
     first, second = clips(), clips()
     networks = Networks(small(), QUEUE)
-    assert networks.teacher is None
-    assert networks.queue is None
-    both, features = compare(small(), networks, first, second)
-    together = networks.encoder(torch.cat([first, second]))  # in training: one pass of 12
-    torch.testing.assert_close(torch.cat(features), together)
-    assert not torch.allclose(features[0], networks.encoder(first), atol=1e-3)
-    x, z = networks.head(together).chunk(2)
-    torch.testing.assert_close(both.anchor, torch.cat([x, z]))
-    assert both.candidate is both.anchor
+    x, z = networks.head(networks.encoder(torch.cat([first, second]))).chunk(2)
     for pairs, candidate in (("both_views", torch.cat([x, z])), ("first_view", x)):
         found, _ = compare(small(pairs=pairs), networks, first, second)
         torch.testing.assert_close(found.anchor, z)
@@ -152,14 +127,12 @@ def test_simclr_compares_both_views_in_one_pass() -> None:
     [
         ({"method": "swav"}, "swav"),
         ({"objective": Objective(term(alignment))}, "collapse"),
-        ({"pairs": "one"}, "one"),
         ({"method": "moco", "pairs": "first_view"}, "first_view"),
         ({"clip_frames": 7}, "clip_frames 7"),
         ({"size": 16}, "size 16"),
         ({"batch_size": 1}, "batch_size 1"),
         ({"method": "moco", "batch_size": 3}, "batch_size 3"),
         ({"epochs": -1}, "epochs"),
-        ({"learning_rate": -0.1}, "learning_rate"),
         ({"network": "thumbnail"}, "train=False"),
         ({"strides": (1, 1, 1, 1, 1)}, "strides"),
         ({"calibrate": True}, "calibrate"),
@@ -175,9 +148,7 @@ def test_configurations_without_meaning_are_refused(changes: dict[str, Any], wor
         check(small(**changes))
 
 
-@pytest.mark.parametrize(
-    ("network", "word"), [("s3dd", "s3d"), (no_network, "no_network"), (maps, r"\(1, 4, 8")]
-)
+@pytest.mark.parametrize(("network", "word"), [("s3dd", "s3d"), (maps, r"\(1, 4, 8")])
 def test_what_is_no_network_is_refused(network: Any, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         encoder_of(small(network=network, width=1.0, size=32))
@@ -254,14 +225,11 @@ def test_gradients_of_few_frames_are_those_of_double_precision() -> None:
         assert off < 1e-3
 
 
-def test_a_thumbnail_is_the_mean_of_pixels_and_frames() -> None:
+def test_thumbnails_are_means_and_colours_are_counted() -> None:
     video = torch.randn(2, 3, 4, 16, 16)
     assert Thumbnail()(video).shape == (2, Thumbnail.dim) == (2, 192)
     found = Thumbnail()(video).view(2, 3, 8, 8)
     torch.testing.assert_close(found[1, 2, 3, 5], video[1, 2, :, 6:8, 10:12].mean())
-
-
-def test_colours_are_counted() -> None:
     from video.augmentation import MEAN, STD
 
     pixels = torch.tensor([[0.0, 0.5, 1.0], [0.99, 0.17, 0.34]]).T.view(1, 3, 2, 1, 1)
@@ -283,7 +251,5 @@ def test_a_head_with_a_batch_norm_sees_the_groups_of_the_encoder(tiny: None) -> 
     torch.testing.assert_close(pairs.anchor, torch.cat(halves))
     together = networks.head(torch.cat([networks.encoder(half) for half in first.chunk(2)]))
     assert not torch.allclose(pairs.anchor, together, atol=1e-3)
-    plain = head(4, 5, 6)
-    assert [type(layer).__name__ for layer in plain] == ["Linear", "ReLU", "Linear"]
     normed = head(4, 5, 6, batch_norm=True)
     assert [type(layer).__name__ for layer in normed] == ["Linear", "BatchNorm1d", "ReLU", "Linear"]

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from tests.stages.simulated_device import SimulatedDevice
+from tests.video.test_augmentation import CONFIG
+from tests.video.test_augmentation import videos as made_videos
 from video import loading
 from video.augmentation import copy_clip, views
 from video.config import Config
-from video.data import Video, Videos
+from video.data import Videos
 from video.loading import batches, resident
 
-LENGTHS = (5, 8, 9, 30, 2, 60, 12)  # some shorter than a clip
-CONFIG = Config(clip_frames=8, size=12, seed=3)
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 CHOSEN = [
     (torch.tensor(index), epoch)
@@ -28,16 +28,7 @@ CHOSEN = [
 
 @pytest.fixture(scope="module")
 def videos() -> Videos:
-    length = torch.tensor(LENGTHS)
-    generator = torch.Generator().manual_seed(0)
-    shape = (sum(LENGTHS), 3, 18, 24)
-    return Videos(
-        videos=tuple(Video(f"v_{i}", 0, i, True) for i in range(len(LENGTHS))),
-        classes=("Archery",),
-        frames=torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8),
-        start=length.cumsum(0) - length,
-        length=length,
-    )
+    return made_videos()
 
 
 def assert_are_views(found: Iterator[tuple[Tensor, Tensor]], videos: Videos, config: Config):

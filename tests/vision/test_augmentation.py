@@ -49,12 +49,6 @@ def view_of(pixels: Tensor, policy: Policy, size: int, **changes: Any) -> Tensor
     return augment(pixels, policy, size, **{**settings, "mean": MEAN, "std": STD, **changes})
 
 
-def draw(
-    policy: Policy, count: int, height: int = 32, width: int = 32, seed: int = 0
-) -> Parameters:
-    return parameters(policy, seed, 0, np.arange(count), 0, height, width)
-
-
 def reference(image: Tensor, drawn: Parameters, i: int, policy: Policy, size: int) -> Tensor:
     """One uint8 image under its row of the parameters, by torchvision's functions alone."""
     image = functional.to_dtype(image, torch.float32, scale=True)
@@ -144,19 +138,10 @@ def test_crops_follow_the_loop_of_torchvision(height: int, width: int, scale: tu
         assert tuple(box) == reference_box(row, scale, policy.ratio, height, width)
 
 
-def test_each_image_may_have_its_own_size():
-    heights, widths = np.array([32, 90, 480, 7]), np.array([32, 20, 640, 500])
-    drawn = parameters(POLICIES["simclr"], 1, 2, np.arange(4), 0, heights, widths)
-    for i in range(4):
-        alone = parameters(POLICIES["simclr"], 1, 2, np.array([i]), 0, heights[i], widths[i])
-        for name in ("top", "left", "height", "width", "sigma"):
-            assert getattr(alone, name) == getattr(drawn, name)[i]
-
-
 def test_rates_factors_and_sigma_are_those_of_the_policy():
     count = 20_000
     for policy in (POLICIES["hcl"], POLICIES["simclr"], POLICIES["moco_v3_second"]):
-        drawn = draw(policy, count)
+        drawn = parameters(policy, 0, 0, np.arange(count), 0, 32, 32)
         rates = (policy.flip, policy.jitter_probability, policy.grayscale, policy.blur)
         rates = (*rates, policy.solarize)
         flags = (drawn.flip, drawn.jitter, drawn.grayscale, drawn.blur, drawn.solarize)

@@ -110,9 +110,6 @@ def test_choice_is_balanced_in_order_and_fixed_by_the_seed():
     assert choose(images, None) is images
     for count in (0, 1001):
         assert f"images = {count}" in error_of(partial(choose, images, count))
-
-
-def test_partly_unlabelled_split_is_drawn_from_uniformly():
     labels = torch.cat([torch.zeros(500), torch.ones(500), -torch.ones(9000)]).long()
     images = ImageFiles(tuple(map(Path, map(str, range(10_000)))), labels)
     count = (choose(images, 2000).labels + 1).bincount().tolist()
@@ -226,10 +223,19 @@ def test_stl10_pretrains_on_the_unlabelled_images_too(stl10: Path):
     assert DATASETS["STL10"].train + DATASETS["STL10"].unlabelled == 105_000
 
 
-def test_unknown_names(tmp_path: Path):
+def test_missing_and_unknown_datasets_are_named(tmp_path: Path):
     assert "CIFAR11" in error_of(lambda: load("CIFAR11", tmp_path, "train"))
     with pytest.raises(ValueError, match="validation"):
         load(DIGITS, tmp_path, "validation")
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    names = ("CIFAR10", "digits", "ImageNet100", "imagenette", "CIFAR100")
+    found = missing(names, tmp_path)
+    assert [each.name for each in found] == ["ImageNet100", "imagenette", "CIFAR100"]
+    words = ("image-net.org", "github.com", "--dataset CIFAR100")
+    assert all(word in str(each) for each, word in zip(found, words, strict=True))
+    assert str(pickle.loads(pickle.dumps(found[0]))) == str(found[0])
+    with pytest.raises(UserError, match="'CIFAR'"):
+        missing(["CIFAR"], tmp_path)
 
 
 # TinyImageNet
@@ -269,13 +275,10 @@ def test_tiny_imagenet_is_decoded_with_its_labels(tiny: Path):
     assert (train.pixels[2] == train.pixels[2, :1]).all()  # a gray file
     val = tiny / "tiny-imagenet-200" / "val" / "images"
     assert torch.equal(test.pixels[3], decoded(val / "val_3.JPEG"))
-
-
-def test_tiny_imagenet_is_decoded_again_when_an_image_has_changed(tiny: Path):
-    before, known = load("TinyImageNet", tiny, "train"), fingerprint("TinyImageNet", tiny)
+    known = fingerprint("TinyImageNet", tiny)
     save_image(tiny_file(tiny, 1, 1), seed=7)
     assert fingerprint("TinyImageNet", tiny) != known
-    changed = load("TinyImageNet", tiny, "train").pixels != before.pixels
+    changed = load("TinyImageNet", tiny, "train").pixels != train.pixels
     assert changed.flatten(1).any(1).nonzero().flatten().tolist() == [5]
 
 
@@ -325,7 +328,7 @@ def imagenet_file(root: Path, wnid: int, number: int) -> Path:
     return root / "imagenet" / "train" / WNIDS[wnid] / name
 
 
-def test_imagenet_is_a_list_of_files(imagenet: Path):
+def test_imagenet_is_a_list_of_files_known_by_names_and_sizes(imagenet: Path):
     train, test = (load("ImageNet", imagenet, split) for split in ("pretrain", "test"))
     assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     assert train.files[6] == imagenet_file(imagenet, 1, 2)
@@ -333,9 +336,6 @@ def test_imagenet_is_a_list_of_files(imagenet: Path):
     part = train.subset(torch.tensor([11, 6]))
     assert part.files == (imagenet_file(imagenet, 2, 3), imagenet_file(imagenet, 1, 2))
     assert part.labels.tolist() == [2, 1]
-
-
-def test_fingerprint_of_imagenet_follows_names_and_sizes(imagenet: Path):
     known = fingerprint("ImageNet", imagenet)
     file = imagenet / "imagenet" / "val" / WNIDS[2] / "ILSVRC2012_val_1.JPEG"
     os.utime(file, (0, 0))
@@ -346,42 +346,26 @@ def test_fingerprint_of_imagenet_follows_names_and_sizes(imagenet: Path):
     assert len({known, renamed, fingerprint("ImageNet", imagenet)}) == 3
 
 
-def test_imagenet_without_class_folders_is_refused(imagenet: Path):
-    place = imagenet / "imagenet" / "val"
-    for wnid in WNIDS:
-        for file in (place / wnid).iterdir():
-            file.rename(place / f"{wnid}-{file.name}")
-        (place / wnid).rmdir()
-    assert error_of(lambda: load("ImageNet", imagenet, "test")).startswith(f"{place}: ")
-    assert len(load("ImageNet", imagenet, "train")) == 12
-
-
-@pytest.fixture
-def imagenette(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data root with a part of an imagenette: 2 classes, 3 images each to train on, 1 in val."""
-    for label, wnid in enumerate(WNIDS[:2]):
-        for number in range(3):
-            file = tmp_path / "imagenette" / "train" / wnid / f"{number}.webp"
-            save_image(file, 10 * label + number, 60, 50)
-        save_image(tmp_path / "imagenette" / "val" / wnid / "9.webp", 50 + label, 60, 50)
-    monkeypatch.setitem(DATASETS, "imagenette", small("imagenette", 2, 10, 4))
-    return tmp_path
-
-
 def approximate(folder: Path, **more: object) -> None:
     (folder / "APPROXIMATE.json").write_text(json.dumps({"what": "a part of it", **more}))
 
 
-def test_a_reduced_copy_is_taken_once_its_marker_says_so(imagenette: Path):
-    assert "4 of 10" in error_of(lambda: load("imagenette", imagenette, "train"))
-    approximate(imagenette / "imagenette")
-    train = load("imagenette", imagenette, "pretrain")
-    assert train.labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert len(load("imagenette", imagenette, "test")) == 2
-    fetch("imagenette", imagenette)
-    assert re.fullmatch("[0-9a-f]{64} approximate", fingerprint("imagenette", imagenette))
-    (imagenette / "imagenette" / "APPROXIMATE.json").write_text("{}")
-    assert "'what'" in error_of(lambda: load("imagenette", imagenette, "train"))
+def test_missing_images_of_imagenet_are_counted_and_another_layout_is_refused(imagenet: Path):
+    imagenet_file(imagenet, 1, 3).unlink()
+    assert "1 of 12" in error_of(lambda: load("ImageNet", imagenet, "train"))
+    with pytest.warns(UserWarning, match="1 of 12"):
+        train = load("ImageNet", imagenet, "train", allow_missing=True)
+    assert train.labels.tolist() == [0] * 4 + [1] * 3 + [2] * 4
+    approximate(imagenet / "imagenet")  # a reduced copy is taken once its marker says so
+    assert load("ImageNet", imagenet, "pretrain").files == train.files
+    fetch("ImageNet", imagenet)
+    assert re.fullmatch("[0-9a-f]{64} approximate", fingerprint("ImageNet", imagenet))
+    (imagenet / "imagenet" / "APPROXIMATE.json").write_text("{}")
+    assert "'what'" in error_of(lambda: load("ImageNet", imagenet, "train"))
+    place = imagenet / "imagenet" / "val"
+    for wnid in WNIDS:
+        (place / wnid).rename(place / f"class {wnid}")
+    assert error_of(lambda: load("ImageNet", imagenet, "test")).startswith(f"{place}: ")
 
 
 def test_checksums_of_an_approximate_copy_are_its_marker_s(cifar100: Path):
@@ -399,26 +383,6 @@ def test_checksums_of_an_approximate_copy_are_its_marker_s(cifar100: Path):
     assert digest != exact
     truncate(folder / "test")
     assert "its MD5 is not" in error_of(lambda: load("CIFAR100", cifar100, "train"))
-
-
-def test_missing_datasets_are_named(tmp_path: Path):
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    names = ("CIFAR10", "digits", "ImageNet100", "imagenette", "CIFAR100")
-    found = missing(names, tmp_path)
-    assert [each.name for each in found] == ["ImageNet100", "imagenette", "CIFAR100"]
-    words = ("image-net.org", "github.com", "--dataset CIFAR100")
-    assert all(word in str(each) for each, word in zip(found, words, strict=True))
-    assert str(pickle.loads(pickle.dumps(found[0]))) == str(found[0])
-    with pytest.raises(UserError, match="'CIFAR'"):
-        missing(["CIFAR"], tmp_path)
-
-
-def test_missing_images_of_imagenet_are_counted(imagenet: Path):
-    imagenet_file(imagenet, 1, 3).unlink()
-    assert "1 of 12" in error_of(lambda: load("ImageNet", imagenet, "train"))
-    with pytest.warns(UserWarning, match="1 of 12"):
-        train = load("ImageNet", imagenet, "train", allow_missing=True)
-    assert train.labels.tolist() == [0] * 4 + [1] * 3 + [2] * 4
 
 
 def test_what_fetch_has_decoded_is_known_to_be_damaged(

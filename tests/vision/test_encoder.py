@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import max_pool2d
 
 from shared import Criterion, Objective, max_margin, term
 from vision.config import Config
-from vision.encoder import LabEncoder, head, make_encoder, width_of
+from vision.encoder import LabEncoder, head, make_encoder
 from vision.methods import check, networks_of
 from vision.methods.base import Step
 from vision.train import make_optimiser, make_step
@@ -22,27 +22,13 @@ CONFIG = dataclasses.replace(
 VIT = "vit_small_patch16_224"
 
 
-class Pooled(nn.Module):
-    """(B, 3, S, S) -> (B, 5)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Conv2d(3, 5, 3, padding=1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.layer(images).mean((2, 3))
-
-
-def pooled() -> nn.Module:
-    return Pooled()
-
-
 def maps() -> nn.Module:
     return nn.Conv2d(3, 5, 3)
 
 
-def check_with(**changes: Any) -> None:
-    check(dataclasses.replace(CONFIG, **changes))
+def pooled() -> nn.Module:
+    """(B, 3, S, S) -> (B, 5)."""
+    return nn.Sequential(maps(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 # The ResNets here
@@ -83,7 +69,7 @@ def test_parameters_are_torchvision_s(backbone: str) -> None:
 
 
 @pytest.mark.parametrize("backbone", ["resnet8", "resnet18", "resnet20"])
-@pytest.mark.parametrize("stem", ["cifar", "small", "imagenet"])
+@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
 def test_convolutions_start_as_he_et_al_say_by_their_outputs(backbone: str, stem: Any) -> None:
     """Normal, of variance 2 / (outputs times pixels of a kernel); norms are the identity."""
     torch.manual_seed(0)
@@ -127,13 +113,10 @@ def test_heads_have_the_norms_that_they_are_asked_for() -> None:
     def kinds(network: nn.Sequential) -> list[str]:
         return [type(layer).__name__ for layer in network]
 
-    plain = head(3, 4, 5)
-    assert kinds(plain) == ["Linear", "BatchNorm1d", "ReLU", "Linear"]
-    assert (plain[0].bias, plain[3].bias.shape) == (None, (5,))
-    (linear,) = head(3, 4, 5, layers=1)
-    assert linear.weight.shape == (5, 3)
+    plain = ["Linear", "BatchNorm1d", "ReLU", "Linear"]
+    assert kinds(head(3, 4, 5)) == plain
     normed, bare = (head(3, 4, 5, output_norm=True, output_scale=scale) for scale in (True, False))
-    assert kinds(normed) == kinds(bare) == [*kinds(plain), "BatchNorm1d"]
+    assert kinds(normed) == kinds(bare) == [*plain, "BatchNorm1d"]
     assert normed[3].bias is None
     assert normed[4].weight.requires_grad
     assert not normed[4].bias.requires_grad
@@ -183,21 +166,15 @@ def test_an_encoder_states_what_its_tensors_do_not_show() -> None:
     assert LabEncoder("resnet8", "small").facts["colours"] == "lab"
 
 
-CMC_OF_A_VIT = {"backbone": VIT, "method": "cmc", "statistics": "none"}
-
-
 @pytest.mark.parametrize(
     ("call", "word"),
     [
         (lambda: make_encoder("resnet35"), "resnet34"),
         (lambda: make_encoder("qqqqqq", "imagenet"), "list_models"),
         (lambda: make_encoder(pooled, "cifar"), "pooled"),
-        (lambda: make_encoder(str, "imagenet"), "str"),
-        (lambda: check_with(backbone="vit_smal_patch16_224"), VIT),
-        (lambda: check_with(**CMC_OF_A_VIT), "resnet8"),
-        (lambda: check_with(backbone=VIT, test_size=64), "32, 64"),
+        (lambda: make_encoder("vit_smal_patch16_224", "imagenet"), VIT),
+        (lambda: check(dataclasses.replace(CONFIG, backbone=VIT, test_size=64)), "32, 64"),
         (lambda: networks_of(dataclasses.replace(CONFIG, backbone=maps)), r"\(2, 5, 30, 30\)"),
-        (lambda: width_of(maps(), maps, 1), "1 pixels"),
     ],
 )
 def test_what_does_not_go_together_is_refused(call: Callable[[], object], word: str) -> None:

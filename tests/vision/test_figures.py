@@ -40,14 +40,11 @@ def cell_of(
 
 def keep(runs: Path, cell: Cell) -> None:
     """A finished run with an untrained encoder."""
-    folder = finish(runs, cell, {cell_metric(cell): 50.0, "linear_top1": 1.0, "knn_top1": 1.0})
+    metric = table_of(TABLES, cell.paper, cell.table, cell.tier).metric
+    folder = finish(runs, cell, {metric: 50.0, "linear_top1": 1.0, "knn_top1": 1.0})
     config: Any = cell.config
     torch.manual_seed(config.seed)
     save_encoder(make_encoder(config.backbone, config.stem), folder, config=config)
-
-
-def cell_metric(cell: Cell) -> str:
-    return table_of(TABLES, cell.paper, cell.table, cell.tier).metric
 
 
 def draw(figure: str, runs: Path) -> tuple[Tier, DrawnFigure]:

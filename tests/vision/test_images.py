@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 
 from shared.errors import UserError
 from vision.augmentation import Policy, augment
@@ -49,14 +49,11 @@ def test_grey_files_of_any_depth_are_the_same_picture(
     assert np.array_equal(colours(decode(tmp_path / name)), np.stack([RAMP] * 3, axis=2))
 
 
-def test_16_bits_are_read_in_either_order_of_bytes_and_rounded(tmp_path: Path) -> None:
+def test_16_and_12_bits_are_read_in_any_order_and_direction(tmp_path: Path) -> None:
     values = np.array([[0, 128, 129, 65535]], dtype=np.uint16)
     big = Image.frombytes("I;16B", (4, 1), values.astype(">u2").tobytes())
     for image in (Image.fromarray(values), big, Image.open(saved(tmp_path, big, "big.tif"))):
         assert colours(decode(image))[0, :, 0].tolist() == [0, 0, 1, 255]
-
-
-def test_depth_and_direction_of_a_tiff_are_heeded(tmp_path: Path) -> None:
     values = np.array([[0, 2048, 4095]], dtype=np.uint16)
     image = Image.fromarray(values)
     inverted = saved(tmp_path, image, "white.tif", tiffinfo={262: 0})
@@ -124,7 +121,6 @@ def test_a_picture_of_postscript_is_given_to_no_program(
 def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:
     whole = saved(tmp_path, Image.fromarray(RAMP), "0.png").read_bytes()
     for name, content, why in (
-        ("empty.png", b"", "not an image"),
         ("text.jpg", b"no image", "not an image"),
         ("half.png", whole[: len(whole) // 2], "truncated"),
         ("none.png", None, "No such file"),
@@ -195,15 +191,12 @@ def test_pixels_of_every_type_with_a_range_are_the_same(pixels: Any) -> None:
     ("pixels", "labels", "why"),
     [
         (BYTES.short(), [0, 1], "int16"),
-        (BYTES.long(), [0, 1], "int64"),
-        (BYTES.numpy().astype(np.int8), [0, 1], "int8"),
         (BYTES.numpy().astype(np.uint32), [0, 1], "uint32"),
         (BYTES.float(), [0, 1], "0 to 252"),
         (BYTES / 255 - 0.5, [0, 1], "-0.5 to 0.48"),
         (BYTES * torch.nan, [0, 1], "nan"),
         (BYTES.permute(0, 2, 3, 1), [0, 1], "permute"),
         (BYTES[:, 0], [0, 1], "unsqueeze"),
-        (np.array([["a"]]), [0], "<U1"),
         (BYTES, [0, 1, 2], r"\(3,\)"),
         (BYTES, [0.0, np.nan], "float64"),
     ],
@@ -213,22 +206,10 @@ def test_arrays_that_are_no_images_are_refused(pixels: Any, labels: Any, why: st
         Images(pixels, labels)
 
 
-class Mean(nn.Module):
-    """Means over each channel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images.mean((2, 3)) * self.scale
-
-
 def test_one_channel_is_a_grey_image_of_three() -> None:
-    grey = Images(BYTES[:, :1], [0, 1])
-    assert torch.equal(
-        embed(Mean(), grey, 64, **COLOURS), embed(Mean(), Images(BYTES, [0, 1]), 64, **COLOURS)
-    )
+    mean = nn.Sequential(nn.Conv2d(3, 3, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    grey, colour = (Images(pixels, [0, 1]) for pixels in (BYTES[:, :1], BYTES))
+    assert torch.equal(embed(mean, grey, 64, **COLOURS), embed(mean, colour, 64, **COLOURS))
     views = [
         augment(
             pixels, Policy(flip=0.5), 64, seed=0, epoch=0, samples=np.arange(2), view=0, **COLOURS

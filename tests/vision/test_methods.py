@@ -1,43 +1,41 @@
-"""MoCo's queue and its mixtures, and what is refused; steps of every method: test_plain."""
+"""What a method has of its own, and what is refused; steps of every method: test_plain."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from shared import Objective, alignment, max_margin, term
+from shared import Objective, alignment, cosine, max_margin, term
+from shared.experiment.initial import InitialWeights
 from shared.pairs import unit_rows
 from vision.config import Config
+from vision.encoder import rgb_to_lab
 from vision.methods import check
 from vision.methods.base import Step
 from vision.methods.moco import MoCoV2
-from vision.methods.swav import swapped_prediction
+from vision.methods.swav import codes, crop_pairs, swapped_prediction
+
+PARITY = Path(__file__).parents[1] / "parity" / "vision"
 
 SWAV = {"method": "swav", "objective": Objective(term(swapped_prediction))}
 CMC = {"method": "cmc", "statistics": "none"}
+INIT = InitialWeights(Path("model.pth"), "5f" * 32)
 VIT = {"backbone": "vit_tiny_patch16_224", "stem": "imagenet", "image_size": 32}
 SMALL = dataclasses.replace(
     Config().reduced(), method="moco_v2", head_hidden=16, head_output=8, batch_size=6, queue=10
 )
 
 
-class Tiny(nn.Module):
-    """In the place of a ResNet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3 * 8 * 8, 512)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.layer(images.flatten(1))
-
-
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of a ResNet."""
     torch.manual_seed(0)
-    monkeypatch.setattr("vision.methods.base.encoder_of", lambda *_, **__: Tiny())
+    made = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 512))
+    monkeypatch.setattr("vision.methods.base.encoder_of", lambda *_, **__: made)
 
 
 def test_a_queue_longer_than_the_data_is_shortened_with_a_notice() -> None:
@@ -62,6 +60,51 @@ def test_mixed_negatives_join_the_queue_from_their_epoch_on() -> None:
     networks.remember([pairs], Step())
     torch.testing.assert_close(networks.queue[:6], unit_rows(before.candidate[:6]))
     assert torch.equal(networks.queue[6:], old[:4])
+
+
+# CMC: Lab
+
+
+def test_lab_is_scikit_image_s() -> None:
+    case = json.loads((PARITY / "lab.json").read_text())
+    colours = torch.tensor(case["rgb"], dtype=torch.float64).T[None, :, :, None]
+    expected = torch.tensor(case["lab"], dtype=torch.float64)
+    torch.testing.assert_close(rgb_to_lab(colours)[0, :, :, 0].T, expected, rtol=0, atol=1e-4)
+
+
+# SwAV: its loss against an independent program
+
+
+def test_codes_are_finite_where_the_exponentials_are_not() -> None:
+    scores = torch.linspace(-1, 1, 20).view(4, 5)
+    assert torch.isfinite(codes(scores, epsilon=1e-4, iterations=3)).all()
+
+
+@pytest.mark.parametrize(
+    "case",
+    json.loads((PARITY / "swav.json").read_text()),
+    ids=lambda case: f"{len(case['settings']['small'])} small",
+)
+def test_value_and_gradients_are_those_of_an_independent_program(case: dict[str, Any]) -> None:
+    settings = case["settings"]
+
+    def double(rows: Any) -> Tensor:
+        return torch.tensor(rows, dtype=torch.float64)
+
+    first, second = (double(case[name]).requires_grad_() for name in ("first", "second"))
+    older = double(settings["queue"]) if settings["queue"] else None
+    crops = torch.stack([first, second, *map(double, settings["small"])])
+    pairs = crop_pairs(crops, double(settings["prototypes"]), older)
+    numbers = {name: settings[name] for name in ("temperature", "epsilon", "iterations")}
+    value = swapped_prediction(pairs, cosine(pairs.anchor, pairs.candidate), **numbers).mean()
+    assert float(value.detach()) == pytest.approx(case["value"], rel=1e-12)
+    for got, name in zip(
+        torch.autograd.grad(value, (first, second)), ("first", "second"), strict=True
+    ):
+        torch.testing.assert_close(got, double(case[f"grad_{name}"]), rtol=1e-10, atol=1e-10)
+
+
+# What is refused
 
 
 @pytest.mark.parametrize(
@@ -96,12 +139,9 @@ def test_the_ends_of_ranges_are_taken(changes: dict[str, Any]) -> None:
         ({**SWAV, "symmetric": True}, "symmetric"),
         ({"method": "byol"}, "alignment"),
         ({"objective": Objective(term(alignment))}, "collapse"),
-        ({"pairs": "one"}, "pairs"),
         ({"method": "moco_v3", "pairs": "first_view"}, "simclr"),
         ({"augmentations": ("hcl", "weak")}, "weak"),
         ({"augmentations": (check, check)}, "check"),
-        ({"augmentations": ("simclr",)}, "pair"),
-        ({"augmentations": "simclr"}, "pair"),
         ({**SWAV, "small_crops": 1, "small_augmentation": "no"}, "no"),
         ({**VIT, **SWAV, "small_crops": 1, "small_size": 16}, "16, 32"),
         ({**VIT, **CMC}, "half the width"),
@@ -115,6 +155,8 @@ def test_the_ends_of_ranges_are_taken(changes: dict[str, Any]) -> None:
         ({"batch_size": 1}, "batch_size 1"),
         ({"chunk": 0}, "chunk"),
         ({"epochs": -1}, "epochs"),
+        ({"init": INIT, "features": "pixels"}, "init"),
+        ({"init": INIT, "weights": "moco-v2-resnet50"}, "init"),
         ({"features": "pixels"}, "epochs"),
         ({"calibrated": True}, "epochs"),
         ({"weights": "moco-v2-resnet50"}, "epochs"),

@@ -106,6 +106,11 @@ def test_prepared_images_are_the_reduced_files_to_the_bit(root: Path) -> None:
         (32, 32),
         (20, 90),
     ]
+    # A worker maps the file, and is not sent the pixels.
+    images = prepared(root).subset(torch.tensor([6, 1])).files
+    sent = pickle.dumps(images)
+    assert len(sent) < (folder_of(root) / "pixels.bin").stat().st_size / 10
+    assert all(map(torch.equal, pickle.loads(sent), images))
 
 
 def resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -189,14 +194,6 @@ print(torch.backends.cpu.get_cpu_capability(), found.hexdigest())
     ]
     assert said[1][0] == "DEFAULT"
     assert said[0][1] == said[1][1]
-
-
-def test_a_worker_maps_the_file_and_is_not_sent_the_pixels(root: Path) -> None:
-    prepare("imagenette", root, SIDE, str)
-    images = prepared(root).subset(torch.tensor([6, 1])).files
-    sent = pickle.dumps(images)
-    assert len(sent) < (folder_of(root) / "pixels.bin").stat().st_size / 10
-    assert all(map(torch.equal, pickle.loads(sent), images))
 
 
 @pytest.mark.parametrize("name", ["pixels.bin", "sizes.npy", SUMS])

@@ -21,7 +21,7 @@ from torchvision import datasets as sources  # isort: skip  (vision makes it imp
 
 def image(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.zeros((6, 8, 3), dtype=np.uint8)).save(file)
+    Image.new("RGB", (8, 6)).save(file)
 
 
 def text(file: Path, *lines: str) -> None:
@@ -124,15 +124,6 @@ def voc2007(root: Path) -> None:
         lay_out(root / "VOCdevkit" / "VOC2007", files, **lists)
 
 
-def eurosat(root: Path) -> None:
-    names = ("Forest/Forest_1.jpg", "AnnualCrop/AnnualCrop_1.jpg")
-    lay_out(root / "eurosat" / "2750", names)
-
-
-def crop_diseases(root: Path) -> None:
-    lay_out(root / "CropDiseases" / "dataset" / "train", ("Tomato/1.jpg", "Apple/1.jpg"))
-
-
 # By set: what makes a small copy, and names and classes of its parts, training images first.
 Listed = list[tuple[str, object]]
 SMALL: dict[str, tuple[Callable[[Path], None], Listed, Listed]] = {
@@ -152,8 +143,16 @@ SMALL: dict[str, tuple[Callable[[Path], None], Listed, Listed]] = {
         [("01", [1, 0, *[0] * 18]), ("02", [-1, 1, *[0] * 18])],
         [("03", [0] * 20)],
     ),
-    "EuroSAT": (eurosat, [("AnnualCrop_1", 0), ("Forest_1", 1)], []),
-    "CropDiseases": (crop_diseases, [("1", 0), ("1", 1)], []),
+    "EuroSAT": (
+        lambda root: lay_out(root / "eurosat/2750", ("Forest/2.jpg", "AnnualCrop/1.jpg")),
+        [("1", 0), ("2", 1)],
+        [],
+    ),
+    "CropDiseases": (
+        lambda root: lay_out(root / "CropDiseases/dataset/train", ("Tomato/2.jpg", "Apple/1.jpg")),
+        [("1", 0), ("2", 1)],
+        [],
+    ),
 }
 
 
@@ -161,11 +160,6 @@ SMALL: dict[str, tuple[Callable[[Path], None], Listed, Listed]] = {
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     # Of Flowers torchvision knows the checksums of the lists, which a small copy cannot have.
     monkeypatch.setattr(sources.Flowers102, "_check_integrity", lambda self: True)
-
-
-def laid_out(name: str, root: Path) -> None:
-    SMALL[name][0](root)
-    text(root / describe(name).folder / MARKER, json.dumps({"what": "a small copy"}))
 
 
 def listed(images: object) -> list[tuple[str, object]]:
@@ -176,8 +170,9 @@ def listed(images: object) -> list[tuple[str, object]]:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_files_and_classes_are_those_of_the_lists(name: str, tmp_path: Path) -> None:
-    laid_out(name, tmp_path)
-    _, train, test = SMALL[name]
+    make, train, test = SMALL[name]
+    make(tmp_path)
+    text(tmp_path / describe(name).folder / MARKER, json.dumps({"what": "a small copy"}))
     assert describe(name).streams
     images = load(name, tmp_path, "train")
     assert listed(images) == train

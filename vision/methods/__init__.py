@@ -89,9 +89,6 @@ def _faults_of_images(config: Config) -> Iterator[str]:
             f"{name_of(config.backbone)} is built for one image size; got "
             f"{', '.join(map(str, sorted(sizes)))}, make them equal or use another backbone"
         )
-    if isinstance(config.augmentations, str) or len(config.augmentations) != 2:
-        yield f"augmentations are a pair, of both views; got {config.augmentations!r}"
-        return
     augmentations = {*config.augmentations, *([config.small_augmentation] if small else [])}
     if unknown := augmentations - set(POLICIES):
         found = sorted(getattr(each, "__name__", str(each)) for each in unknown)

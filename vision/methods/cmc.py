@@ -36,8 +36,7 @@ class CMC(Networks):
 
     def compare(self, views: tuple[Tensor, ...], step: Step) -> Compared:
         """Each half of the encoder against the other's memory."""
-        if step.samples is None:
-            raise ValueError("cmc needs the numbers of the step's images")
+        assert step.samples is not None
         features = self.encoder(views[0])
         lightness, colours = features.chunk(2, dim=1)
         embeddings = self.head(lightness), self.colour_head(colours)
