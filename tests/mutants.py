@@ -91,9 +91,8 @@ TESTS = {
 }
 # Tests of a training that stand elsewhere.
 OF_TRAINING = {
-    "vision": [f"tests/vision/test_{name}.py" for name in ("store", "trivial", "export")],
-    "text": ["tests/text/test_neighbours.py", "tests/text/test_saved.py"],
-    "video": ["tests/video/test_export.py"],
+    "vision": ["tests/vision/test_store.py", "tests/vision/test_trivial.py"],
+    "text": ["tests/text/test_neighbours.py"],
 }
 OF_ALL_TRAINING = [
     *(f"tests/core/test_{name}.py" for name in ("chunks", "capture")),

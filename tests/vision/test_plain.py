@@ -1,4 +1,4 @@
-"""Runs beside plain programs, which share augmentations and backbones alone; rates and steps."""
+"""Whole runs beside plain programs, which share augmentations and backbones with them alone."""
 
 import copy
 import dataclasses
@@ -15,20 +15,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 import vision
-from shared import Objective, Projection, alignment, info_nce, max_margin, term
-from shared.errors import UserError
+from shared import Objective, Projection, alignment, info_nce, term
 from shared.experiment.run import Run
-from tests.stages.training import finish, losses, spied
+from tests.stages.training import losses, spied
 from vision import evaluation
 from vision import train as module
 from vision.augmentation import POLICIES, augment
-from vision.config import CMC, HCL, Config
+from vision.config import Config
 from vision.data import choose, load
 from vision.encoder import LabEncoder
 from vision.images import Images
 from vision.methods import networks_of
 from vision.methods.swav import codes, swapped_prediction
-from vision.train import batches, learning_rate, make_optimiser
+from vision.train import batches
 
 MEAN, STD = (0.2, 0.5, 0.7), (0.2, 0.3, 0.4)
 COUNT, BATCH, STEPS = 13, 4, 6  # two epochs of three steps, and an image left over in each
@@ -400,51 +399,3 @@ def test_seeds_are_apart_in_start_order_augmentation_and_queue() -> None:
             # Where crops begin does not depend on which image is there.
             crops.add(str([view[:, 0, 0, 0].tolist() for _, view in moved[part]]))
     assert (len(starts), len(queues), len(orders), len(crops)) == (3, 3, 6, 6)
-
-
-# Rates and steps
-
-DIGITS = dataclasses.replace(Config(backbone="resnet8").reduced(), epochs=2, learning_rate=0.01)
-
-
-def test_rates_are_constant_or_fall_in_steps() -> None:
-    assert learning_rate(Config(**HCL), 12345, 195) == 1e-3
-    rates = [learning_rate(Config(**CMC), epoch * 10, 10) for epoch in (0, 49, 50, 67, 83, 99)]
-    assert rates == pytest.approx([0.03, 0.03, 0.003, 3e-4, 3e-5, 3e-5])
-
-
-def test_the_kernel_width_follows_its_schedule() -> None:
-    schedule = ((75, 10.0), (125, 10.0))
-    config = Config(objective=Objective(term(max_margin, gamma=0.02)), gamma_schedule=schedule)
-    gammas = [config.objective_at(epoch).loss.kwargs["gamma"] for epoch in (0, 74, 75, 125, 399)]
-    assert gammas == pytest.approx([0.02, 0.02, 0.2, 2.0, 2.0])
-    assert config.objective_at(10) is config.objective
-
-
-def test_lars_leaves_vectors_out_of_decay_and_adaptation() -> None:
-    config = dataclasses.replace(DIGITS, optimiser="lars", weight_decay=0.5, learning_rate=1.0)
-    module = nn.Linear(2, 2)
-    with torch.no_grad():
-        module.weight.copy_(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
-    module.weight.grad = torch.tensor([[0.0, 0.0], [6.0, 8.0]])
-    module.bias.grad = torch.tensor([0.5, -0.5])
-    bias = module.bias.detach().clone()
-    make_optimiser(config, module).step()
-    # You et al. 2017, Eq. 6: rate * trust * |w| / (|g| + decay |w|) * (g + decay w); |w| = 5
-    step = 1e-3 * 5 / (10 + 0.5 * 5)
-    moved = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
-    moved = moved - step * torch.tensor([[1.5, 0.0], [6.0, 10.0]])
-    torch.testing.assert_close(module.weight.detach(), moved)
-    torch.testing.assert_close(module.bias.detach(), bias - torch.tensor([0.5, -0.5]))
-
-
-def test_a_diverging_run_names_the_step(tmp_path: Path) -> None:
-    config = dataclasses.replace(DIGITS, learning_rate=1e30, epochs=4)
-    with pytest.raises(FloatingPointError, match=r"at step [1-9]"):
-        finish(tmp_path, config, vision.measure)
-    assert not (tmp_path / "result.json").exists()
-
-
-def test_a_batch_larger_than_the_set_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="batch_size 97"):
-        finish(tmp_path, dataclasses.replace(DIGITS, batch_size=97), vision.measure)
