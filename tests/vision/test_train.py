@@ -1,6 +1,9 @@
 import dataclasses
+import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -57,3 +60,19 @@ def test_a_diverging_run_names_the_step(tmp_path: Path) -> None:
 def test_a_batch_larger_than_the_set_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="batch_size 97"):
         finish(tmp_path, dataclasses.replace(DIGITS, batch_size=97), vision.measure)
+
+
+@pytest.mark.slow
+def test_one_epoch_on_real_images(suite_data: Path, tmp_path: Path) -> None:
+    """A path through everything in the paper's form, on 256 real images."""
+    config = Config(
+        backbone="resnet8", stem="small", images=256, batch_size=64, epochs=1, probe_epochs=3
+    )
+    metrics = finish(tmp_path, config, vision.measure, data_root=suite_data)
+    assert 10 < metrics["linear_top1"] < 60
+    assert 10 < metrics["knn_top1"] < 60
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    assert len(environment["data"]["CIFAR10"]) == 64
+    (line,) = [json.loads(text) for text in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert 0 < line["loss"] < math.log(2 * 64) + 4
+    assert np.isfinite(line["learning_rate"])
