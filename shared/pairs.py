@@ -20,7 +20,6 @@ numbers -1 is none: such a row has no class, and no duplicates.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from numbers import Integral
 from typing import Any, Literal, get_args
 
 import torch
@@ -28,7 +27,7 @@ from torch import Tensor
 
 from shared.distributed import local_slice, world_size
 from shared.precision import full_precision, upcast
-from shared.ranges import Pairing
+from shared.ranges import COUNT, Pairing, require
 from shared.versions import versions_of
 
 Duplicates = bool | Tensor  # see above
@@ -56,9 +55,8 @@ class Pairs:
             accelerator asks for it.
 
     Raises:
-        ValueError: shapes that do not fit together, or embeddings that are not floating-point
-            numbers; on the CPU, too, a candidate that is positive and negative at once, and an
-            anchor with more than ``most_positives``.
+        ValueError: shapes that do not fit together; on the CPU, too, a candidate that is positive
+            and negative at once, and an anchor with more than ``most_positives``.
     """
 
     anchor: Tensor
@@ -75,23 +73,18 @@ class Pairs:
     )
 
     def __post_init__(self) -> None:
-        _check_tensors(self.anchor, self.candidate)
         if self.anchor.ndim != 2 or self.candidate.ndim != 2:
             raise ValueError(
                 f"anchor and candidate are matrices (rows, dimensions); got shapes "
                 f"{tuple(self.anchor.shape)} and {tuple(self.candidate.shape)}"
             )
-        _check_floating(self.anchor, self.candidate)
         shape = (len(self.anchor), len(self.candidate))
         for name, mask in (("positive", self.positive), ("negative", self.negative)):
-            if not isinstance(mask, Tensor):
-                raise ValueError(f"{name} is a bool mask, a tensor; got {type(mask).__name__}")
             if mask.shape != shape or mask.dtype != torch.bool:
                 raise ValueError(
                     f"{name} is a bool mask of shape {shape}; "
                     f"got {mask.dtype} of shape {tuple(mask.shape)}"
                 )
-            _check_device(name, mask, self.anchor)
         if not readable(self.positive):
             return
         both = (self.positive & self.negative).view(torch.uint8)  # whose largest is found fastest
@@ -244,13 +237,6 @@ def query_key(
         ValueError: negatives from neither a bank nor the batch.
     """
     _check_views(query, key)
-    _check_tensors(*([] if bank is None else [bank]))
-    if bank is not None and (bank.ndim != 2 or bank.shape[1:] != key.shape[1:]):
-        raise ValueError(
-            f"bank is of shape (K, {key.shape[1]}), as wide as the keys; got {tuple(bank.shape)}"
-        )
-    if bank is not None:
-        _check_floating(key, bank)
     candidate = key if gather is None else gather(key)
     start = _start(len(candidate), gather)
     if bank is not None:
@@ -281,14 +267,7 @@ def with_own_negatives(pairs: Pairs, own: Tensor) -> Pairs:
 
     Returns:
         Pairs with M + N S candidates.
-
-    Raises:
-        ValueError: not one set for each anchor.
     """
-    _check_tensors(own)
-    if own.ndim != 3 or len(own) != len(pairs.anchor) or own.shape[2] != pairs.candidate.shape[1]:
-        shape = (len(pairs.anchor), "S", pairs.candidate.shape[1])
-        raise ValueError(f"own is of shape {shape}; got {tuple(own.shape)}")
     own_mask = torch.eye(len(own), dtype=torch.bool, device=own.device)
     own_mask = own_mask.repeat_interleave(own.shape[1], dim=1)
     return replace(
@@ -327,12 +306,10 @@ def context_window(
         ValueError: embeddings or documents of another shape, or a reach below 1.
     """
     _check_views(sentence, context)
-    if not isinstance(reach, Integral) or isinstance(reach, bool) or reach < 1:
-        raise ValueError(f"reach is a positive whole number; got {reach!r}")
+    require("reach", reach, COUNT)
     size = len(sentence)
     if document is not None:
         _check_whole("document", document, size)
-        _check_device("document", document, sentence)
     candidate = context if gather is None else gather(context)
     start = _start(len(candidate), gather)
     position = torch.arange(len(candidate), device=sentence.device)
@@ -368,18 +345,10 @@ def local_global(
         ignore_duplicates: see the module; its numbers are those of the graphs.
 
     Raises:
-        ValueError: nodes and graphs of other shapes, an owner that is not one whole number for
-            each node, or (on the CPU) no graph of this process.
+        ValueError: an owner that is not one whole number for each node, or (on the CPU) no graph
+            of this process.
     """
-    _check_tensors(node, graph)
-    if node.ndim != 2 or graph.ndim != 2 or node.shape[1] != graph.shape[1]:
-        raise ValueError(
-            f"node and graph are matrices of one width; got shapes "
-            f"{tuple(node.shape)} and {tuple(graph.shape)}"
-        )
-    _check_floating(node, graph)
     _check_whole("owner", owner, len(node))
-    _check_device("owner", owner, node)
     if readable(owner) and len(owner) and not 0 <= owner.min() <= owner.max() < len(graph):
         raise ValueError(
             f"owner counts the {len(graph)} graphs from 0; "
@@ -414,9 +383,7 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
     Source: Khosla et al. 2020 (SupCon), Eq. 2. Eq. 2 of LMCL (Chen et al. 2021) has the same
     classes, and one positive in each tuple.
     """
-    _check_tensors(embedding)
     _check_whole("label", label, len(embedding))
-    _check_device("label", label, embedding)
     candidate = embedding if gather is None else gather(embedding)
     start = _start(len(candidate), gather)
     everyone = label if gather is None else gather(label[:, None])[:, 0]
@@ -433,9 +400,6 @@ def cosine(anchor: Tensor, candidate: Tensor) -> Tensor:
 
     A row of zeros has cosine 0 with everything. Rows of any representable length are supported.
     Half precision is promoted to float32, and autocast has no effect.
-
-    Raises:
-        ValueError: not floating-point matrices of one width, precision and device.
     """
     anchor, candidate = _comparable(anchor, candidate)
     unit = unit_rows(anchor)
@@ -448,9 +412,6 @@ def inner_product(anchor: Tensor, candidate: Tensor) -> Tensor:
     """Plain inner products, (N, D) and (M, D) -> (N, M): quick-thoughts' raw scores.
 
     Precision is that of :func:`cosine`.
-
-    Raises:
-        ValueError: as :func:`cosine`.
     """
     anchor, candidate = _comparable(anchor, candidate)
     with full_precision(anchor):
@@ -459,8 +420,6 @@ def inner_product(anchor: Tensor, candidate: Tensor) -> Tensor:
 
 def unit_rows(rows: Tensor) -> Tensor:
     """Rows divided by their Euclidean length; rows of zeros stay zero, with finite derivatives."""
-    if not rows.is_floating_point():
-        raise ValueError(f"rows hold floating-point numbers; got {rows.dtype}")
     if readable(rows) and rows.numel():
         length: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         shortest, longest = length.detach().aminmax()
@@ -572,63 +531,21 @@ def indices_of(mask: Tensor, most: int | None = None) -> Tensor:
 
 
 def _check_views(first: Tensor, second: Tensor) -> None:
-    _check_tensors(first, second)
     if first.ndim != 2 or first.shape != second.shape:
         raise ValueError(
             f"both inputs are matrices with one row per instance and the same width; got "
             f"{tuple(first.shape)} and {tuple(second.shape)}"
         )
-    _check_floating(first, second)
-
-
-def _check_tensors(*embeddings: object) -> None:
-    for embedding in embeddings:
-        if not isinstance(embedding, Tensor):
-            raise ValueError(f"embeddings are torch tensors; got {type(embedding).__name__}")
-
-
-def _check_floating(*embeddings: Tensor) -> None:
-    for embedding in embeddings:
-        if not embedding.is_floating_point():
-            raise ValueError(
-                f"embeddings hold floating-point numbers; got {embedding.dtype}: convert them "
-                f"with .float()"
-            )
-        _check_device("others", embedding, embeddings[0])
-
-
-def _check_device(name: str, tensor: Tensor, other: Tensor) -> None:
-    if tensor.device != other.device:
-        raise ValueError(
-            f"embeddings are on {other.device}, {name} on {tensor.device}: move them to one device"
-        )
 
 
 def _comparable(anchor: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
     """Both in at least single precision; one tensor stays one tensor."""
-    if anchor is candidate and anchor.ndim == 2:
-        anchor = upcast(anchor)
-        return anchor, anchor
-    _check_tensors(anchor, candidate)
-    _check_floating(anchor, candidate)
-    if anchor.ndim != 2 or candidate.ndim != 2 or anchor.shape[1] != candidate.shape[1]:
-        raise ValueError(
-            f"anchor and candidate are matrices of one width; got shapes "
-            f"{tuple(anchor.shape)} and {tuple(candidate.shape)}"
-        )
-    anchor, candidate = upcast(anchor), upcast(candidate)
-    if (anchor.dtype, anchor.device) != (candidate.dtype, candidate.device):
-        raise ValueError(
-            f"anchor and candidate have one precision and device; got {anchor.dtype} on "
-            f"{anchor.device} and {candidate.dtype} on {candidate.device}"
-        )
-    return anchor, candidate
+    one = upcast(anchor)
+    return one, one if anchor is candidate else upcast(candidate)
 
 
-def _check_whole(name: str, numbers: object, count: int) -> None:
+def _check_whole(name: str, numbers: Tensor, count: int) -> None:
     """Raise a ``ValueError`` unless these are integers, one for each of ``count`` rows."""
-    if not isinstance(numbers, Tensor):
-        raise ValueError(f"{name} is a torch tensor; got {type(numbers).__name__}")
     if numbers.shape != (count,) or numbers.is_floating_point() or numbers.is_complex():
         raise ValueError(
             f"{name} holds one whole number for each of the {count} rows; "

@@ -13,7 +13,6 @@ from shared import (
     context_window,
     cosine,
     distributed,
-    inner_product,
     local_global,
     query_key,
     same_label,
@@ -56,9 +55,9 @@ def masks() -> dict[str, Any]:
 
 
 def test_masks_that_do_not_fit_are_refused(core: Any) -> None:
-    with pytest.raises(ValueError, match="positive or negative for an anchor; got both"):
+    with pytest.raises(ValueError, match="both"):
         core.Pairs(**masks() | {"positive": masks()["negative"]})
-    with pytest.raises(ValueError, match="3 positives, more than most_positives, 2"):
+    with pytest.raises(ValueError, match="3 positives"):
         core.Pairs(
             **masks() | {"positive": ~masks()["positive"], "negative": masks()["positive"]},
             most_positives=2,
@@ -110,15 +109,9 @@ def test_a_copy_in_either_view_or_in_the_bank_is_no_negative(core: Any) -> None:
     )
     assert indices(pairs.negative) == [[1], [0, 2], [0, 2], [1]]
     zeros = torch.tensor([[0.0, 1.0], [-0.0, 1.0], [0.0, 1.0]])
-    assert indices(core.query_key(zeros, zeros, ignore_duplicates=True).negative) == [
-        [1],
-        [0, 2],
-        [1],
-    ]
+    found = core.query_key(zeros, zeros, ignore_duplicates=True)
+    assert indices(found.negative) == [[1], [0, 2], [1]]
     assert paired_views(first, second, ignore_duplicates=True).negative.sum() == 40
-    for wrong in (torch.zeros(3, dtype=torch.int64), torch.zeros(4)):
-        with pytest.raises(ValueError, match="ignore_duplicates holds one whole number for each"):
-            core.two_views(first, second, ignore_duplicates=wrong)
 
 
 def test_minus_one_is_no_label_and_no_number(core: Any) -> None:
@@ -235,9 +228,7 @@ def test_one_name_for_one_pairing() -> None:
     assert set(expected) == set(get_args(Pairing))
     for name, pairs in expected.items():
         found = paired_views(first, second, name)
-        for field in ("positive", "negative"):
-            assert torch.equal(getattr(found, field), getattr(pairs, field))
-        for field in ("anchor", "candidate"):
+        for field in ("positive", "negative", "anchor", "candidate"):
             assert torch.equal(getattr(found, field), getattr(pairs, field))
 
 
@@ -265,47 +256,23 @@ def test_whole_numbers_may_be_of_any_kind_and_a_reach_longer_than_the_batch() ->
     assert torch.equal(everyone.positives(), context_window(rows, rows, 4).positives())
 
 
-def pairs_of(**changes: Any) -> Pairs:
-    return Pairs(**masks() | changes)
-
-
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "word"),
     [
-        (lambda x: cosine(x.long(), x.long()), "floating-point numbers; got torch.int64"),
-        (lambda x: cosine(x, x.long()), "floating-point numbers; got torch.int64"),
-        (lambda x: cosine(x, x[:, :1]), r"of one width; got shapes \(3, 2\) and \(3, 1\)"),
-        (lambda x: inner_product(x, x.double()), "one precision and device; got torch.float32"),
-        (lambda x: two_views(x.numpy(), x.numpy()), "torch tensors; got ndarray"),
-        (lambda x: two_views(x, x[:2]), r"\(3, 2\) and \(2, 2\)"),
-        (lambda x: two_views(x, x, anchors="first"), "anchors is 'both' or 'second'; got 'first'"),
-        (lambda x: two_views(x, x, ignore_duplicates=x[:, 0]), "ignore_duplicates holds one whole"),
-        (lambda x: paired_views(x, x, "any"), "pairs is one of both, both_views, first_view, sec"),
-        (lambda x: query_key(x, x[:, :1]), "one row per instance and the same width"),
-        (lambda x: query_key(x, x, x[:, :1]), r"bank is of shape \(K, 2\), .*got \(3, 1\)"),
-        (lambda x: query_key(x, x, in_batch=False), "in_batch=False needs a bank"),
-        (
-            lambda x: with_own_negatives(query_key(x, x), x[:2, None]),
-            r"own is of shape \(3, 'S', 2\); got \(2, 1, 2\)",
-        ),
-        (lambda x: context_window(x, x, True), "reach is a positive whole number; got True"),
-        (lambda x: two_views(x, x.to("meta")), "embeddings are on cpu, others on meta: move them"),
-        (lambda x: query_key(x, x, x.to("meta")), "embeddings are on cpu, others on meta"),
-        (lambda x: query_key(x, x, x.long()), "floating-point numbers; got torch.int64"),
-        (lambda x: same_label(x, torch.ones(3, device="meta").long()), "cpu, label on meta: move"),
-        (lambda x: pairs_of(negative=masks()["negative"].to("meta")), "cpu, negative on meta"),
-        (lambda x: context_window(x, x, 0), "reach is a positive whole number; got 0"),
-        (lambda x: context_window(x, x, document=torch.arange(2)), "document holds one whole"),
-        (lambda x: local_global(x, x[:, :1], torch.arange(3)), "matrices of one width"),
-        (lambda x: local_global(x, x, x[:, 0]), "owner holds one whole number"),
-        (lambda x: local_global(x, x, torch.arange(1, 4)), "the 3 graphs from 0; got 1 to 3"),
-        (lambda x: same_label(x, [0, 1, 2]), "label is a torch tensor; got list"),
-        (lambda x: pairs_of(negative=masks()["negative"][:2]), r"bool mask of shape \(3, 4\)"),
-        (lambda x: pairs_of(positive=torch.ones(3, 4)), "positive is a bool mask .* torch.float32"),
-        (lambda x: pairs_of(positive=[True]), "positive is a bool mask, a tensor; got list"),
-        (lambda x: pairs_of(anchor=x[0]), "are matrices"),
+        (lambda x: two_views(x, x[:2]), r"\(2, 2\)"),
+        (lambda x: two_views(x, x, anchors="first"), "anchors"),
+        (lambda x: two_views(x, x, ignore_duplicates=x[:, 0]), "ignore_duplicates"),
+        (lambda x: two_views(x, x, ignore_duplicates=torch.arange(2)), "ignore_duplicates"),
+        (lambda x: paired_views(x, x, "any"), "both_views"),
+        (lambda x: query_key(x, x, in_batch=False), "bank"),
+        (lambda x: context_window(x, x, 0), "reach"),
+        (lambda x: context_window(x, x, document=torch.arange(2)), "document"),
+        (lambda x: local_global(x, x, torch.arange(1, 4)), "1 to 3"),
+        (lambda x: Pairs(**masks() | {"negative": masks()["negative"][:2]}), r"\(3, 4\)"),
+        (lambda x: Pairs(**masks() | {"positive": torch.ones(3, 4)}), "float32"),
+        (lambda x: Pairs(**masks() | {"anchor": x[0]}), "matrices"),
     ],
 )
-def test_shapes_and_labels_that_do_not_fit_are_named(call: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_shapes_and_labels_that_do_not_fit_are_named(call: Any, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
         call(torch.ones(3, 2))
