@@ -16,7 +16,6 @@ from shared.pairs import Gather, Pairs, cosine, two_views
 from shared.penalties import band_statistics, distance_polarization
 from shared.precision import full_precision, upcast
 from shared.projection import LowRankProjection
-from shared.ranges import COUNT, STEP, optional, require
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
@@ -42,12 +41,6 @@ class Criterion(nn.Module):
         check_every: int = 50,
     ) -> None:
         super().__init__()
-        require("dim", dim, COUNT)
-        require("check_every", check_every, COUNT)
-        if not callable(similarity):
-            raise ValueError(
-                f"similarity is a function of anchors and candidates; got {similarity!r}"
-            )
         objective = _imported(objective)
         terms = (objective.loss, *objective.penalties)
         for item in terms:
@@ -135,9 +128,8 @@ class Criterion(nn.Module):
         Raises:
             FloatingPointError: NaN or infinite embeddings or loss, on any of the processes; on an
                 accelerator those of an earlier step.
-            ValueError: embeddings instead of pairs, features of another width than ``dim``, a step
-                that is not an integer, a batch without negatives, or invalid arguments of the loss
-                or a penalty.
+            ValueError: embeddings instead of pairs, features of another width than ``dim``, a batch
+                without negatives, or invalid arguments of the loss or a penalty.
         """
         if others or not isinstance(pairs, Pairs):
             raise ValueError(
@@ -145,7 +137,6 @@ class Criterion(nn.Module):
                 "criterion(two_views(first, second)), or criterion.of_views(first, second) for "
                 "the loss alone"
             )
-        require("step", step, optional(STEP))
         objective = self._objective if objective is None else _imported(objective)
         with full_precision(pairs.anchor):
             pairs = _upcast_pairs(pairs)

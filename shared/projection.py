@@ -14,7 +14,7 @@ from shared.notices import notice
 from shared.objective import check_projection
 from shared.pairs import unit_rows
 from shared.precision import full_precision, upcast
-from shared.ranges import COUNT, one_of, require
+from shared.ranges import COUNT, require
 
 COLLAPSED = 1e-3  # of its initial norm: the features of L then carry no information
 
@@ -92,7 +92,7 @@ class LowRankProjection(nn.Module):
                 processes of the penalty is then that of the global batch.
 
         Raises:
-            ValueError: features that are not floating-point matrices of width H.
+            ValueError: features that are not matrices of width H.
         """
         views = list(features) if isinstance(features, Sequence) else [features]
         self._check_features(views)
@@ -122,16 +122,11 @@ class LowRankProjection(nn.Module):
     def _check_features(self, views: Sequence[Tensor]) -> None:
         width = self.matrix.shape[1]
         for view in views:
-            if not isinstance(view, Tensor) or not view.is_floating_point():
-                found = view.dtype if isinstance(view, Tensor) else type(view).__name__
-                raise ValueError(f"features are floating-point tensors (B, {width}); got {found}")
             if view.ndim != 2 or view.shape[1] != width:
                 raise ValueError(
                     f"features are of shape (B, {width}), as the projection was built "
                     f"(dim={width}); got {tuple(view.shape)}"
                 )
-        if not views:
-            raise ValueError(f"features are (B, {width}), or such a matrix for each view; got none")
 
     def reconstruct(self, features: Tensor) -> Tensor:
         """``L'L features``, (B, H) -> (B, H)."""
@@ -223,7 +218,6 @@ def nuclear_norm(matrix: Tensor) -> Tensor:
 def reduce_matrix(matrix: Tensor, dimensions: int, selection: Selection) -> Tensor:
     """L (R, H) with all but ``dimensions`` columns or singular directions set to zero."""
     require("dimensions", dimensions, COUNT)
-    require("selection", selection, one_of("columns", "svd"))
     if dimensions >= matrix.shape[1]:
         return matrix
     if selection == "svd":

@@ -14,14 +14,11 @@ from torch.utils.checkpoint import checkpoint
 
 import shared
 from shared import (
-    Criterion,
     Objective,
     Pairs,
     Projection,
-    Term,
     consistency,
     cosine,
-    debiased_nce,
     distance_polarization,
     hard_nce,
     info_nce,
@@ -38,7 +35,6 @@ from shared.experiment.config import canonical
 from shared.lazy import LazyImport
 from shared.objective import SHARE_PREFIX
 from tests.stages import layouts, reference
-from tests.stages.errors import error_of
 
 NCE = term(info_nce, temperature=0.3)
 POLARIZED = (
@@ -134,22 +130,6 @@ def test_a_learned_similarity_takes_part_in_the_loss_and_not_in_the_penalty() ->
     assert (found[-1] != 0).all()
 
 
-@pytest.mark.parametrize(
-    ("loss", "message"),
-    [
-        (term(max_margin), "max_margin is defined for cosines only"),
-        (term(margin_nce, temperature=0.5), "margin_nce is defined for cosines only"),
-        (term(debiased_nce, temperature=0.5, tau_plus=0.1), "take floor='minimum'"),
-        (term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0), "floor .* for cosines only"),
-    ],
-)
-def test_losses_that_need_cosines_say_so(loss: Term, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Objective(loss).build(3, inner_product)
-    Objective(loss).build(3)
-    Objective(term(matrix)).build(3, inner_product)  # a user's function takes any
-
-
 LATER = """
 import sys
 import shared
@@ -164,9 +144,7 @@ objective.build(4)
 def test_a_loss_that_is_yet_to_be_imported_is_checked_by_the_criterion() -> None:
     command = [sys.executable, "-c", LATER]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert "ValueError: info_nce takes no temprature; it takes positive_in_den" in done.stderr
-    with pytest.raises(ValueError, match="info_nce takes no temprature"):
-        term(lazy.info_nce, temprature=0.5)
+    assert "ValueError: info_nce takes no temprature" in done.stderr
 
 
 def test_a_loss_by_its_name_is_that_loss() -> None:
@@ -186,20 +164,11 @@ def test_a_loss_by_its_name_is_that_loss() -> None:
     assert torch.equal(Objective(named).build(3)(pairs)[0], Objective(given).build(3)(pairs)[0])
 
 
-def test_terms_are_checked_against_the_signature() -> None:
-    with pytest.raises(ValueError, match="info_nce takes no temprature; it takes"):
-        term(info_nce, temprature=0.5)
-    with pytest.raises(ValueError, match="hard_nce needs beta, tau_plus"):
-        term(hard_nce, temperature=0.5)
-    with pytest.raises(ValueError, match="distance_polarization takes no similarity"):
-        term(distance_polarization, similarity=0.5)
-    with pytest.raises(ValueError, match="weighted_sum has an argument weight, which is"):
-        term(weighted_sum, weight=3.0)  # else the term's weight, and the function's stays 1
+def test_a_term_by_itself_has_no_weight() -> None:
     made = term(distance_polarization, weight=3.0, lower=0.2)
     assert (made.weight, made.kwargs) == (3.0, {"lower": 0.2})
     rows = torch.eye(2)
-    pairs = query_key(rows, rows)
-    value = made(pairs, torch.full((2, 2), 0.4))
+    value = made(query_key(rows, rows), torch.full((2, 2), 0.4))
     assert value.tolist() == pytest.approx([0.1 * 0.2, 0.1 * 0.2])
 
 
@@ -226,7 +195,7 @@ def test_a_loss_that_is_not_finite_is_named_as_such() -> None:
         return (anchor @ candidate.T) * math.inf
 
     criterion = Objective(term(info_nce, temperature=0.5)).build(3, infinite)
-    with pytest.raises(FloatingPointError, match=r"the loss is not finite; .* check the loss"):
+    with pytest.raises(FloatingPointError, match="the loss is not finite"):
         criterion(query_key(torch.ones(3, 3), torch.ones(3, 3)))
     matrix = Objective(term(info_nce, temperature=0.5), projection=Projection()).build(3)
     assert matrix.projection is not None
@@ -330,14 +299,6 @@ def mean(pairs: Pairs, similarity: Tensor, scale: float = 1.0) -> Tensor:
     return scale * similarity.mean()
 
 
-def one(pairs: Pairs, similarity: Tensor) -> float:
-    return 1.0
-
-
-def matrix(pairs: Pairs, similarity: Tensor) -> Tensor:
-    return similarity
-
-
 def in_place(pairs: Pairs, similarity: Tensor, *, what: str) -> Tensor:
     """A margin on the positives, or only the harder half of the negatives; both in place."""
     tensor = similarity if what == "similarity" else getattr(pairs, what)
@@ -355,9 +316,8 @@ def test_a_term_that_changes_what_others_are_computed_of_is_refused(what: str) -
         Objective(term(in_place, what=what), POLARIZED),
         Objective(NCE, (term(in_place, what=what), *POLARIZED)),
     ):
-        text = error_of(lambda it=objective: it.build(3)(two_views(*rows)), ValueError)  # type: ignore[misc]
-        assert text.startswith(f"in_place changes {what} in place")
-        assert text.endswith(f"change a copy, {what}.clone()")
+        with pytest.raises(ValueError, match=f"{what} in place"):
+            objective.build(3)(two_views(*rows))
 
 
 def test_changes_in_place_are_not_looked_for_where_nothing_counts_them() -> None:
@@ -372,55 +332,38 @@ def test_changes_in_place_are_not_looked_for_where_nothing_counts_them() -> None
     assert slopes(rows).isfinite().all()
 
 
-def wrong_calls() -> dict[str, tuple[Any, str]]:
-    """What a criterion, an objective or a loss refuses, with its words."""
-    loss = term(info_nce, temperature=0.5)
-    objective, rows = Objective(loss), torch.eye(3)
-    pairs = two_views(rows, rows)
-    criterion = objective.build(3)
-    projected = Objective(loss, projection=Projection()).build(5)
-    return {
-        "check_every": (lambda: Criterion(objective, 3, check_every=0), "check_every is a positi"),
-        "dim": (lambda: objective.build("a"), "dim is a positive whole"),
-        "similarity": (lambda: objective.build(3, similarity=3), "similarity is a function"),
-        "step": (lambda: criterion(pairs, step="a"), "step is a whole number from 0, or None"),
-        "views": (lambda: criterion(rows, rows), r"criterion\(two_views\(first, second\)\)"),
-        "one pair": (lambda: criterion(two_views(rows[:1], rows[:1])), "2 anchors .* has none"),
-        "width": (lambda: projected(pairs), r"\(dim=5\); got \(6, 3\)"),
-        "loss": (lambda: Objective(max_margin), r"take term\(max_margin, \.\.\.\)"),
-        "penalties": (lambda: Objective(loss, loss), "penalties is a tuple of terms"),
-        "projection": (lambda: Objective(loss, projection=3), "projection is a Projection"),
-        "options": (lambda: Projection(kwargs={"dim": -1}), "LowRankProjection takes no dim"),
-        "pairs alone": (lambda: max_margin(pairs), r"cosine\(pairs.anchor, pairs.candidate\)"),
-        "embeddings": (lambda: max_margin(rows, rows), r"pairs = two_views\(first, second\)"),
-        "missing": (lambda: info_nce(pairs, rows), "info_nce needs temperature"),
-        "norm": (lambda: Projection(kwargs={"norm": "l1"}), "norm is 'l21', 'nuclear' or 'none'"),
-        "mean": (
-            lambda: Objective(term(mean)).build(3)(pairs),
-            r"mean returns .*\(6,\).*; got \(\)",
-        ),
-        "number": (lambda: Objective(term(one)).build(3)(pairs), r"one returns .*; got float"),
-        "matrix": (lambda: term(matrix)(pairs, torch.ones(6, 6)), r"got \(6, 6\)"),
-        "positional": (
-            lambda: term(mean, scale=2.0),
-            "mean takes no scale; it takes none: keyword",
-        ),
-        "unknown": (lambda: max_margin(pairs, rows, c=1), "max_margin takes no c; it takes"),
-        "not learned": (
-            lambda: term(info_nce, temperature=torch.tensor(0.5, requires_grad=True)),
-            "temperature requires a gradient and is not a torch.nn.Parameter",
-        ),
-        "of a parameter": (
-            lambda: term(info_nce, temperature=torch.nn.Parameter(torch.tensor(0.5)).exp()),
-            "compute its exponential or the like in a function of your own",
-        ),
-    }
+ROWS = torch.eye(3)
+PAIRS = two_views(ROWS, ROWS)
+LEARNED = torch.tensor(0.5, requires_grad=True)
 
 
-@pytest.mark.parametrize("name", wrong_calls())
-def test_unusable_terms_are_refused_in_one_line(name: str) -> None:
-    call, message = wrong_calls()[name]
-    with pytest.raises(ValueError, match=message) as caught:
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda: Objective(NCE).build(3)(ROWS, ROWS), r"two_views\(first, second\)"),
+        (lambda: Objective(NCE).build(3)(two_views(ROWS[:1], ROWS[:1])), "2 anchors .* has none"),
+        (lambda: Objective(NCE, projection=Projection()).build(5)(PAIRS), r"\(6, 3\)"),
+        (lambda: Objective(max_margin), r"term\(max_margin"),
+        (lambda: Projection(kwargs={"dim": -1}), "dim"),
+        (lambda: Projection(kwargs={"norm": "l1"}), "nuclear"),
+        (lambda: max_margin(PAIRS), r"cosine\(pairs.anchor, pairs.candidate\)"),
+        (lambda: max_margin(ROWS, ROWS), r"two_views\(first, second\)"),
+        (lambda: info_nce(PAIRS, ROWS), "temperature"),
+        (lambda: term(lazy.info_nce, temprature=0.5), "temprature"),
+        (lambda: term(hard_nce, temperature=0.5), "beta, tau_plus"),
+        (lambda: term(distance_polarization, similarity=0.5), "similarity"),
+        (lambda: term(mean, scale=2.0), "keyword"),
+        (lambda: Objective(term(mean)).build(3)(PAIRS), r"got \(\)"),
+        # Else the weight is the term's, and the function's stays 1.
+        (lambda: term(weighted_sum, weight=3.0), "weight"),
+        (lambda: term(info_nce, temperature=LEARNED.exp()), "Parameter"),
+        (lambda: Objective(term(max_margin)).build(3, inner_product), "cosines"),
+        (lambda: Objective(term(margin_nce, temperature=1)).build(3, inner_product), "cosines"),
+        (lambda: Objective(OBJECTIVES["weighted"].loss).build(3, inner_product), "floor"),
+    ],
+)
+def test_unusable_terms_are_refused_in_one_line(call: Any, word: str) -> None:
+    with pytest.raises(ValueError, match=word) as caught:
         call()
     assert "\n" not in str(caught.value)
 
