@@ -31,7 +31,6 @@ features and the constant 1 of the intercept.
 """
 
 import itertools
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,9 +61,7 @@ class Solution:
 
     def predict(self, features: Tensor) -> Tensor:
         """Classes (F, C, n), int64, of features (n, d) of the same width d as in the fit."""
-        _, costs, width, columns = self.weights.shape
-        if features.ndim != 2 or features.shape[1] != width:
-            raise ValueError(f"expected features (n, {width}); got {tuple(features.shape)}")
+        _, costs, _, columns = self.weights.shape
         features = features.to(self.weights)
         block = max(1, LARGEST_BLOCK // max(1, len(features) * costs * columns))
         predicted = []
@@ -106,10 +103,9 @@ def fit(
         RuntimeWarning: there are problems that ``max_iterations`` steps did not solve.
 
     Raises:
-        ValueError: shapes that do not fit together, a feature that is not finite, a training set
-            with one class only, a cost that is not positive.
+        ValueError: a feature that is not finite, a training set with one class only.
     """
-    _check(features, labels, training, costs)
+    _check(features, labels, training)
     classes = int(labels.max()) + 1
     columns = 1 if classes == 2 else classes
     dtype = torch.promote_types(features.dtype, torch.float32)
@@ -221,27 +217,9 @@ class _State:
         ]
 
 
-def _check(features: Tensor, labels: Tensor, training: Tensor, costs: Sequence[float]) -> None:
+def _check(features: Tensor, labels: Tensor, training: Tensor) -> None:
     """Raise the errors of :func:`fit`."""
-    if features.ndim != 2 or not features.is_floating_point():
-        raise ValueError(
-            f"features are floating point (n, d); got {features.dtype} {tuple(features.shape)}"
-        )
-    if labels.shape != features.shape[:1] or labels.dtype != torch.int64:
-        raise ValueError(
-            f"labels are int64 ({len(features)},); got {labels.dtype} {tuple(labels.shape)}"
-        )
-    if training.ndim != 2 or len(training) != len(features) or training.dtype != torch.bool:
-        raise ValueError(
-            f"training is bool ({len(features)}, F); got {training.dtype} {tuple(training.shape)}"
-        )
-    if not len(costs) or not all(cost > 0 and math.isfinite(cost) for cost in costs):
-        raise ValueError(f"costs are positive, at least one; got {list(costs)}")
     check_finite(features)
-    if not training.any():
-        raise ValueError("no training set has a row")
-    if labels.min() < 0:
-        raise ValueError(f"classes count from 0; got {int(labels.min())}")
     present = one_hot(labels).double().T @ training.double() > 0
     poor = (present.sum(0) < 2).nonzero()[:, 0].tolist()
     if poor:

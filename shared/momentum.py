@@ -79,7 +79,6 @@ class Teacher(nn.Module):
         Raises:
             ValueError: see :func:`follow`.
         """
-        require("momentum", momentum, SHARE)
         follow(self.encoder, encoder, 1 - momentum)
         follow(self.head, head, 1 - momentum)
 
@@ -100,11 +99,10 @@ def random_bank(count: int, dim: int) -> Tensor:
         dim: D.
 
     Raises:
-        ValueError: a bank without keys, or a size that is not an integer.
+        ValueError: a bank without keys.
     """
     if not COUNT.holds(count):
         raise ValueError(f"queue {count}: its keys are the only negatives; use 1 or more")
-    require("dim", dim, COUNT)
     return unit_rows(torch.randn(count, dim))
 
 
@@ -115,14 +113,7 @@ def enqueue(bank: Tensor, keys: Tensor) -> None:
     Args:
         bank: (Q, D), the newest batch first; changed in place.
         keys: (B, D), of any norm and precision; they are normalised.
-
-    Raises:
-        ValueError: keys that are not (B, D).
     """
-    if keys.ndim != 2 or keys.shape[1:] != bank.shape[1:]:
-        raise ValueError(
-            f"keys are of shape (B, {bank.shape[-1]}), as wide as the bank; got {tuple(keys.shape)}"
-        )
     everything = torch.cat([unit_rows(upcast(keys)), bank])
     bank.copy_(everything[: len(bank)])
 

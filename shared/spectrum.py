@@ -12,8 +12,6 @@ def effective_rank(features: Tensor) -> float:
 
     Source: Roy and Vetterli 2007, on features without their mean.
     """
-    if features.ndim != 2 or not len(features):
-        raise ValueError(f"features are a matrix with rows; got {tuple(features.shape)}")
     exact = features.detach().double()
     centred = exact - exact.mean(0)
     variances = torch.linalg.eigvalsh(centred.T @ centred).clamp(min=0)

@@ -1,7 +1,6 @@
 """Networks that follow others, and the bank of keys, against loops and bit for bit."""
 
 import copy
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -59,24 +58,10 @@ def test_statistics_of_a_batch_norm_do_not_follow() -> None:
     assert torch.equal(target[1].running_mean, torch.zeros(5, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("other", [nn.Linear(3, 5), nn.Sequential()])
-def test_a_network_of_another_build_is_refused(other: nn.Module) -> None:
-    target = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
-    before = values(target)
-    with pytest.raises(ValueError, match="architecture"):
-        follow(target, other, 0.5)
-    assert values(target) == before
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_an_average_in_16_bits_is_refused(dtype: torch.dtype) -> None:
-    online, target = network(0, dtype), network(1, dtype)
-    with pytest.raises(ValueError, match="rounding"):
-        follow(target, online, 0.001)
-    follow(target, online, 1.0)  # a copy
+def test_a_copy_in_16_bits_is_no_average() -> None:
+    online, target = network(0, torch.bfloat16), network(1, torch.bfloat16)
+    follow(target, online, 1.0)
     assert values(target) == values(online)
-    with pytest.raises(ValueError, match="rounding"):
-        Teacher(online, online).follow(online, online, 0.999)
 
 
 def test_a_teacher_starts_as_the_student_and_takes_no_gradient() -> None:
@@ -126,19 +111,23 @@ def test_a_bank_is_shorter_than_the_training_set() -> None:
     ("call", "word"),
     [
         (lambda: random_bank(0, 4), "queue 0"),
-        (lambda: random_bank(2.5, 4), "queue 2.5"),  # type: ignore[arg-type]
-        (lambda: random_bank(3, -1), "dim"),
-        (lambda: enqueue(random_bank(3, 4), torch.ones(2, 5)), r"\(2, 5\)"),
-        (lambda: enqueue(random_bank(3, 4), torch.ones(4)), r"\(4,\)"),
         (lambda: follow(network(0, torch.float32), network(1), 0.5), "float64"),
-        (lambda: Teacher(network(), network()).follow(network(), network(), 2.0), "momentum"),
-        (lambda: follow(network(), network(), 1.5), "rate"),
-        (lambda: follow(network(), network(), math.nan), "rate"),
+        (lambda: follow(nn.Sequential(*network()[:1]), network(), 0.5), "architecture"),
+        (lambda: follow(nn.Linear(3, 5), nn.Linear(5, 3), 0.5), "architecture"),
+        (lambda: follow(network(0, torch.float16), network(1, torch.float16), 0.001), "rounding"),
+        (lambda: Teacher(network(), network()).follow(network(), network(), 2.0), "rate"),
+        (lambda: mixed(hardest=8), "hardest is from 1 to the 7 keys"),
     ],
 )
 def test_what_cannot_be_used_is_refused(call: Callable[[], Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         call()
+
+
+def mixed(hardest: int) -> Tensor:
+    return mixed_negatives(
+        torch.ones(2, 4), random_bank(7, 4), hardest=hardest, pairs=1, with_query=1
+    )
 
 
 def test_mixtures_are_of_a_query_s_own_hardest_keys() -> None:
@@ -171,9 +160,3 @@ def test_mixtures_are_of_a_query_s_own_hardest_keys() -> None:
     torch.testing.assert_close(half, found, rtol=0, atol=1e-3)
     # With less than half of the query in it, a mixture lies nearer to the key.
     assert float(shares[1].max()) < 0.5
-
-
-@pytest.mark.parametrize("hardest", [0, 8])
-def test_more_keys_to_mix_than_the_bank_has_are_refused(hardest: int) -> None:
-    with pytest.raises(ValueError, match=f"hardest is from 1 to the 7 keys .* got {hardest}"):
-        mixed_negatives(torch.ones(2, 4), random_bank(7, 4), hardest=hardest, pairs=1, with_query=1)
