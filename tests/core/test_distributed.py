@@ -125,8 +125,8 @@ PROJECTIONS: dict[str, Projection | None] = {
     "l21": Projection(0.2, {"norm": "l21", "alpha": 0.5}),
     "nuclear": Projection(0.2, {"norm": "nuclear", "alpha": 0.5, "unit_features": True}),
     "authors": Projection(0.2, {"form": "authors", "norm": "none", "rows": 3}),
-    "authors, each view": Projection(0.2, {"form": "authors", "norm": "none", "rows": 3}),
 }
+PROJECTIONS["authors, each view"] = PROJECTIONS["authors"]
 
 
 @dataclass(frozen=True)
@@ -293,14 +293,8 @@ def work_among(place: int, world: int, folder: str) -> None:
         torch.save(results(own, gather), Path(folder) / f"{world}-{place}.pt")
     gathering(place, world)
     if world > 1:
-        stopping(place, own)
-        uneven(place, world)
-        wrapped(place, world, own)
-        for groups in (1, 2):
-            normalising(place, world, groups, slice(place * size, (place + 1) * size))
-        normalising(place, world, 1, slice(0, GLOBAL if place == 1 else 0))
-        with pytest.raises(UserError, match=f"in 3 groups, which {world} processes cannot share"):
-            synchronise(nn.BatchNorm1d(2), 3)
+        communicating(place, world, own)
+        wrapped(own)
     if place == 0:
         # The other processes do not take part: local pairs must not wait for them.
         with pytest.MonkeyPatch.context() as patch:
@@ -349,6 +343,21 @@ def gathering(place: int, world: int) -> None:
     assert ragged[:, 0].tolist() == [float(p) for p in range(world) for _ in range(p + 1)]
     assert start == place * (place + 1) / 2
     assert all_reduce_sum(torch.tensor(place + 1)).item() == shares
+
+
+def communicating(place: int, world: int, own: Batch) -> None:
+    """What several processes do together besides losses."""
+    stopping(place, own)
+    uneven(place, world)
+    size = GLOBAL // world
+    for groups in (1, 2):
+        normalising(place, world, groups, slice(place * size, (place + 1) * size))
+    normalising(place, world, 1, slice(0, GLOBAL if place == 1 else 0))
+    with pytest.raises(UserError, match="3 groups"):
+        synchronise(nn.BatchNorm1d(2), 3)
+    assert any_rank(place == 1, False) == (True, False)
+    assert all_gather_objects({"at": place}) == [{"at": other} for other in range(world)]
+    assert broadcast(torch.full((2,), place)).tolist() == [0, 0]
 
 
 class Passes(TorchDispatchMode):
@@ -411,8 +420,6 @@ def stopping(place: int, own: Batch) -> None:
 
 def uneven(place: int, world: int) -> None:
     """Every process says what does not fit, and none waits for the others."""
-    if world == 1:
-        return
     rows = torch.ones(4 - (place == world - 1), DIM)
     with pytest.raises(ValueError, match=r"hold 4, .*3 rows, where 4, .*4 are expected"):
         two_views(rows, rows, gather=gather)
@@ -424,7 +431,7 @@ def uneven(place: int, world: int) -> None:
     assert len(two_views(rows, rows, gather=whole_).candidate) == 2 * (4 * world - 1)
 
 
-def wrapped(place: int, world: int, own: Batch) -> None:
+def wrapped(own: Batch) -> None:
     """DistributedDataParallel itself, around encoder and criterion."""
     criterion, views = Objective(LOSSES["info_nce"]).build(DIM), own.inputs[:, :, :DIM]
     expected, _ = criterion(two_views(*views, gather=gather))
@@ -525,19 +532,9 @@ def test_threads_together_give_what_one_gives(world: int, monkeypatch: pytest.Mo
     wanted = {names: result(names, whole(), None) for names in ALSO_IN_THREADS}
 
     def work(place: int) -> dict[tuple[str, ...], dict[str, Any]]:
-        rows = slice(place * size, (place + 1) * size)
-        own = whole().part(rows)
+        own = whole().part(slice(place * size, (place + 1) * size))
         gathering(place, world)
-        stopping(place, own)
-        uneven(place, world)
-        for groups in (1, 2):
-            normalising(place, world, groups, rows)
-        normalising(place, world, 1, slice(0, GLOBAL if place == 1 else 0))
-        with pytest.raises(UserError, match=f"in 3 groups, which {world} processes cannot share"):
-            synchronise(nn.BatchNorm1d(2), 3)
-        assert any_rank(place == 1, False) == (True, False)
-        assert all_gather_objects({"at": place}) == [{"at": other} for other in range(world)]
-        assert broadcast(torch.full((2,), place)).tolist() == [0, 0]
+        communicating(place, world, own)
         bucket = SimpleNamespace(buffer=lambda: torch.tensor([place, 3.0 * place]))
         mean = distributed._mean_in_order(None, bucket).wait()  # of the gradients of a step
         assert mean.tolist() == [(world - 1) / 2, 3 * (world - 1) / 2]
