@@ -83,26 +83,22 @@ def test_every_loss_penalty_and_projection(name: str, penalised: bool, projected
 
 
 def test_other_builders_and_several_tensors_a_view() -> None:
-    class Weighted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = encoder()
+    inner = encoder()
 
-        def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-            return self.inner(x * weight)
+    def network(x: Tensor, weight: Tensor) -> Tensor:
+        return inner(x * weight)
 
-    network = Weighted()
     criterion = Objective(term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0)).build(dim=5)
     weighted = [(view, view.abs()) for view in views()]
-    found = large_batch(network, criterion, weighted, chunk=4)
+    found = large_batch(network, criterion, weighted, chunk=4, modules=[inner])
     plain = criterion.of_views(*(network(*each) for each in weighted))
-    assert_equal((found, gradients(found, network)), (plain, gradients(plain, network)), 1e-10)
+    assert_equal((found, gradients(found, inner)), (plain, gradients(plain, inner)), 1e-10)
 
-    query, key = (in_chunks(network, split(4, *each), network) for each in weighted)
+    query, key = (in_chunks(network, split(4, *each), inner) for each in weighted)
     torch.testing.assert_close(key, network(*weighted[1]))  # row by row
     found = criterion(query_key(query, key))[0]
     plain = criterion(query_key(*(network(*each) for each in weighted)))[0]
-    assert_equal((found, gradients(found, network)), (plain, gradients(plain, network)), 1e-10)
+    assert_equal((found, gradients(found, inner)), (plain, gradients(plain, inner)), 1e-10)
 
 
 def by_chunks(network: nn.Module, view: Tensor, chunk: int) -> Tensor:

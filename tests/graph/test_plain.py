@@ -126,10 +126,8 @@ def plain_training(config: Config, epochs: int = 2) -> tuple[nn.Module, Tensor, 
 
 
 def assert_same(found: nn.Module, expected: nn.Module) -> None:
-    state = expected.state_dict()
-    assert list(found.state_dict()) == list(state)
-    for name, value in found.state_dict().items():
-        torch.testing.assert_close(value, state[name], rtol=1e-7, atol=1e-9, msg=name)
+    states = found.state_dict(), expected.state_dict()
+    torch.testing.assert_close(*states, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("config", [CONFIG, AUTHORS, UNMASKED], ids=["paper", "program", "kept"])

@@ -1,5 +1,4 @@
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +46,10 @@ class Fake:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rl.data, "DeepMindControl", Fake)
     monkeypatch.setattr(rl.data, "renderer_in_use", lambda: "fake")
     monkeypatch.setattr(rl.data, "task_fingerprint", lambda task: f"of {task}")
-    return
 
 
 def small(root: Path, **changes: Any) -> Frames:

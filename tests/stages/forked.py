@@ -10,16 +10,7 @@ from torch.multiprocessing.spawn import spawn, start_processes
 def run(work: Callable[..., None], arguments: tuple[Any, ...], count: int, *modules: str) -> None:
     """Run ``work(place, *arguments)`` in ``count`` processes, and wait for them.
 
-    Where each imported for itself, that would be most of what short work takes.
-
-    Args:
-        work: a function of a module's own, which is imported by that.
-        arguments: what it is given after its place.
-        count: how many.
-        modules: what else to import beforehand.
-
-    Raises:
-        ProcessRaisedException: one of them failed.
+    They begin with ``modules`` and ``work`` imported, which would be most of what short work takes.
     """
     spawn(_first, (work, arguments, count, modules), nprocs=1)
 

@@ -11,11 +11,7 @@ from shared.experiment.environment import driver
 
 
 def summary(stats: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    """The GPU, versions, outcomes, and each step's time.
-
-    Args:
-        stats: pytest's reports by outcome.
-    """
+    """The GPU, versions, outcomes, and each step's time, of pytest's reports by outcome."""
     yield "--- paste from here into an issue ---"
     here = commit()
     yield f"commit {here['commit'][:12]}{', with changes' if here['dirty'] else ''}"

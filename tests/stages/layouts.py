@@ -239,15 +239,7 @@ def of_loops(
 def assert_equals_loops(
     function: str, layout: str, core: Any, tolerance: float = 1.0, **numbers: Any
 ) -> None:
-    """Values of the core agree with the loops to 1e-12, gradients and Hessians to 1e-10.
-
-    Args:
-        function: the loss or penalty, by its name in the core.
-        layout: the pairs, of ``MAKERS``.
-        core: the package, or a copy of it.
-        tolerance: a factor on both.
-        numbers: of the function.
-    """
+    """Values agree with the loops to 1e-12, gradients and Hessians to 1e-10, times a tolerance."""
     order = 1 if function in reference.DIFFERENTIATED_BY_HAND else 2
     for size in SIZES:
         case = make(layout, size, dim=4, seed=size)
