@@ -544,8 +544,10 @@ def _comparable(anchor: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
     return one, one if anchor is candidate else upcast(candidate)
 
 
-def _check_whole(name: str, numbers: Tensor, count: int) -> None:
+def _check_whole(name: str, numbers: object, count: int) -> None:
     """Raise a ``ValueError`` unless these are integers, one for each of ``count`` rows."""
+    if not isinstance(numbers, Tensor):
+        raise ValueError(f"{name} is a torch tensor; got {type(numbers).__name__}")
     if numbers.shape != (count,) or numbers.is_floating_point() or numbers.is_complex():
         raise ValueError(
             f"{name} holds one whole number for each of the {count} rows; "

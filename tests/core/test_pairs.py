@@ -268,6 +268,7 @@ def test_whole_numbers_may_be_of_any_kind_and_a_reach_longer_than_the_batch() ->
         (lambda x: context_window(x, x, 0), "reach"),
         (lambda x: context_window(x, x, document=torch.arange(2)), "document"),
         (lambda x: local_global(x, x, torch.arange(1, 4)), "1 to 3"),
+        (lambda x: same_label(x, [0, 1, 2]), "list"),
         (lambda x: Pairs(**masks() | {"negative": masks()["negative"][:2]}), r"\(3, 4\)"),
         (lambda x: Pairs(**masks() | {"positive": torch.ones(3, 4)}), "float32"),
         (lambda x: Pairs(**masks() | {"anchor": x[0]}), "matrices"),
