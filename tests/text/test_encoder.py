@@ -223,6 +223,11 @@ def test_sentence_vectors_are_both_halves_of_unit_length(kind: str, batch_size: 
         np.testing.assert_allclose(row, expected.numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_transformer_has_as_many_positions_as_its_length() -> None:
+    with pytest.raises((IndexError, RuntimeError)):
+        made("transformer", length=5)(IDS, MASK)
+
+
 def encoded(sentences: Any) -> np.ndarray:
     return sentence_encoder(made("gru"), word_tokenizer())(sentences)
 
