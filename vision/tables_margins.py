@@ -267,7 +267,7 @@ TABLE_2 = _margins_table(
         row("untrained encoder", {"epochs": 0}, "untrained", baseline=True, untrained=True),
     ),
     COLUMNS,
-    "other-losses reduced-probe reduced-seeds closed-5000",
+    "emphasis-pair other-losses reduced-probe reduced-seeds closed-5000",
     short=SHORT,
     seeds={**SEEDS, "short": (0, 1, 2)},
     references=tuple(

@@ -232,7 +232,7 @@ def test_two_gpus_give_the_gradient_of_one(tmp_path: Path) -> None:
 
 
 def test_frames_are_drawn_by_a_gpu_beside_cuda() -> None:
-    from rl.environment import SOFTWARE, renderer_in_use
+    from rl.simulator import SOFTWARE, renderer_in_use
 
     torch.ones(1, device=GPU)
     with warnings.catch_warnings():
